@@ -1,0 +1,47 @@
+//! What the disk alone can do: append 4 KiB, fdatasync, again. No durable single caller can be faster.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::histogram::Histogram;
+use crate::load::Outcome;
+
+const BLOCK_BYTES: usize = 4096;
+const FILE: &str = "raw.append";
+
+/// Blocks its thread for `measure`; the file lives in the folder the contestants store in, and is gone afterwards.
+pub fn append_and_sync(dir: &Path, measure: Duration) -> Result<Outcome> {
+    let path = dir.join(FILE);
+    let mut file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    let block = [0x5a; BLOCK_BYTES];
+    let (mut latencies, mut ops) = (Histogram::default(), 0);
+    let start = Instant::now();
+    let mut before = start;
+    while before - start < measure {
+        file.write_all(&block)?;
+        file.sync_data()?;
+        let after = Instant::now();
+        latencies.record(after - before);
+        (before, ops) = (after, ops + 1);
+    }
+    drop(file);
+    std::fs::remove_file(&path)?;
+    Ok(Outcome { ops, ops_total: ops, seconds: (before - start).as_secs_f64(), latencies, ..Outcome::default() })
+}
+
+/// The type of the file system that holds `dir`, so that a run on memory is not mistaken for one on a disk.
+pub fn file_system(dir: &Path) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+    let dir = dir.canonicalize().ok()?;
+    let points = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (point, kind) = (fields.next()?, fields.next()?);
+        dir.starts_with(point).then_some((point.len(), kind))
+    });
+    // Among equals the later mount covers the earlier one, and max_by_key keeps the last.
+    points.max_by_key(|(length, _)| *length).map(|(_, kind)| kind.to_owned())
+}

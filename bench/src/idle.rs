@@ -1,0 +1,53 @@
+//! A server nobody talks to: how fast it is ready again, and how much memory it holds.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::http;
+use crate::process::{Memory, Server, memory};
+
+const TASKS: usize = 100;
+const STARTS: usize = 10;
+const REST: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+pub struct Idle {
+    /// Sorted, in milliseconds; empty when not asked for.
+    pub startup_ms: Vec<f64>,
+    pub memory: Option<Memory>,
+}
+
+/// Makes a small database, stops its server cleanly, and looks at the next starts.
+pub async fn measure(waybill: &Path, data: &Path, want_startup: bool, want_memory: bool) -> Result<Idle> {
+    fill(waybill, data).await.context("making a small database")?;
+    let mut idle = Idle::default();
+    if want_startup {
+        for _ in 0..STARTS {
+            let server = Server::waybill(waybill, data, None).await?;
+            idle.startup_ms.push(server.ready_after.as_secs_f64() * 1e3);
+            server.stop().await?;
+        }
+        idle.startup_ms.sort_by(f64::total_cmp);
+    }
+    if want_memory {
+        let server = Server::waybill(waybill, data, None).await?;
+        tokio::time::sleep(REST).await;
+        idle.memory = Some(memory(server.pid())?);
+        server.stop().await?;
+    }
+    Ok(idle)
+}
+
+async fn fill(waybill: &Path, data: &Path) -> Result<()> {
+    let server = Server::waybill(waybill, data, None).await?;
+    for n in 0..TASKS {
+        let body = format!(r#"{{"type":"echo","payload":{{"n":{n}}},"idempotency_key":"small-{n}"}}"#);
+        let answer = http::post(server.http, "/v1/tasks", server.key.as_deref(), &body).await?;
+        if answer.status != 201 {
+            bail!("create_task answered {}: {}", answer.status, answer.body.trim());
+        }
+    }
+    server.stop().await
+}

@@ -1,0 +1,174 @@
+//! Measures the product against the bare minimum: an HTTP server that stores nothing, a disk that only syncs, a
+//! database nothing stands before. It starts all of them itself, on the loopback, in a folder it removes afterwards.
+
+mod cluster;
+mod contest;
+mod disk;
+mod hello;
+mod histogram;
+mod http;
+mod idle;
+mod load;
+mod process;
+mod report;
+mod targets;
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::contest::{Contestant, Results, Settings};
+use crate::idle::Idle;
+use crate::report::Report;
+
+const MEMORY: &str = "memory";
+const STARTUP: &str = "startup";
+
+/// How fast Waybill is, as ratios of one run.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// Seconds of each contestant's slice
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+    /// Rounds in which every contestant has one slice
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Also write the results to this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Only these: fdatasync, hello, sqlite, postgres, pgbench, memory, startup
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// The program to measure [default: the one beside this program]
+    #[arg(long)]
+    waybill: Option<PathBuf>,
+    /// Create tasks without an idempotency key
+    #[arg(long)]
+    keyless: bool,
+    /// Where to put the temporary folder, on a real disk [default: the target folder]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Folder of PostgreSQL's programs [default: the newest in /usr/lib/postgresql]
+    #[arg(long)]
+    pg_bin: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Be the bare hello server
+    #[command(hide = true)]
+    Hello {
+        #[arg(long)]
+        data: PathBuf,
+    },
+}
+
+fn main() -> Result<ExitCode> {
+    let cli = Cli::parse();
+    if let Some(Role::Hello { data }) = &cli.command {
+        hello::serve(data)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let code = runtime.block_on(async {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        // Dropping the run stops its processes and removes its folder.
+        tokio::select! {
+            code = run(&cli) => code,
+            _ = interrupt.recv() => Ok(ExitCode::from(130)),
+            _ = terminate.recv() => Ok(ExitCode::from(143)),
+        }
+    });
+    // A slice on a thread of its own ends with the process.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(cli: &Cli) -> Result<ExitCode> {
+    check_names(&cli.only)?;
+    let binary = std::env::current_exe()?;
+    let beside = binary.parent().context("this program has no folder")?;
+    let base = cli.dir.as_deref().or(beside.parent()).context("no target folder; give --dir")?;
+    let waybill = cli.waybill.clone().unwrap_or_else(|| beside.join("waybill"));
+    let settings = Settings {
+        // Servers run in folders of their own, where a relative path would mean something else.
+        waybill: std::path::absolute(waybill)?,
+        pg_bin: cli.pg_bin.clone(),
+        measure: Duration::from_secs(cli.seconds),
+        rounds: cli.rounds as usize,
+        idempotent: !cli.keyless,
+        contestants: Contestant::ALL.into_iter().filter(|contestant| cli.wants(contestant.name())).collect(),
+    };
+    let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(base)?;
+    let dir = folder.path().canonicalize()?;
+    // PostgreSQL may run as another user, who has to find its folder below this one.
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755))?;
+
+    let mut results = Results::default();
+    let idle = measure_idle(cli, &settings, &dir, &mut results).await;
+    contest::run(&settings, &dir, &mut results).await?;
+    finish(cli, &dir, &results, &idle)
+}
+
+/// Before the contest: the machine should be as idle as the server.
+async fn measure_idle(cli: &Cli, settings: &Settings, dir: &Path, results: &mut Results) -> Idle {
+    let (startup, memory) = (cli.wants(STARTUP), cli.wants(MEMORY));
+    if !startup && !memory {
+        return Idle::default();
+    }
+    // Progress is a courtesy; a closed stderr is no reason to stop.
+    drop(writeln!(std::io::stderr(), "starting and stopping an idle server"));
+    let idle = idle::measure(&settings.waybill, &dir.join("idle"), startup, memory).await;
+    idle.unwrap_or_else(|error| {
+        results.failures.insert("an idle server".to_owned(), format!("{error:#}"));
+        Idle::default()
+    })
+}
+
+fn finish(cli: &Cli, dir: &Path, results: &Results, idle: &Idle) -> Result<ExitCode> {
+    let file_system = disk::file_system(dir);
+    let settings = json!({
+        "seconds": cli.seconds,
+        "rounds": cli.rounds,
+        "idempotency_keys": !cli.keyless,
+        "file_system": file_system,
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+    });
+    let report = Report { settings, results, idle, targets: targets::judge(results, idle) };
+    let mut out = std::io::stdout().lock();
+    report.print(&mut out)?;
+    if file_system.as_deref() == Some("tmpfs") {
+        writeln!(out, "\n{} is memory, not a disk: nothing here was durable.", dir.display())?;
+    }
+    if let Some(path) = &cli.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Cli {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
+    }
+}
+
+fn check_names(names: &[String]) -> Result<()> {
+    let known = Contestant::ALL.map(Contestant::name);
+    for name in names {
+        if !known.contains(&name.as_str()) && name != MEMORY && name != STARTUP {
+            bail!("--only {name}: there are {}, {MEMORY}, {STARTUP}", known.join(", "));
+        }
+    }
+    Ok(())
+}

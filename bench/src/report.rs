@@ -1,0 +1,242 @@
+//! What the run says: a table, the targets, and the same as JSON.
+//!
+//! A ratio is the median of the ratios of each round, never the ratio of two numbers taken at different times.
+
+use std::io::Write;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::contest::{Contestant, Costs, Results, Sample, Slot};
+use crate::idle::Idle;
+use crate::targets::Target;
+
+pub struct Report<'a> {
+    pub settings: Value,
+    pub results: &'a Results,
+    pub idle: &'a Idle,
+    pub targets: Vec<Target>,
+}
+
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+impl Results {
+    fn rounds(&self, slot: Slot) -> &[Option<Sample>] {
+        self.samples.get(&slot).map_or(&[], Vec::as_slice)
+    }
+
+    /// The median over the rounds of one number of a slice.
+    pub fn median(&self, slot: Slot, number: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+        median(self.rounds(slot).iter().flatten().filter_map(number).collect())
+    }
+
+    /// Operations per second of `slot` over those of `base`, each pair of the same round.
+    pub fn ratio(&self, slot: Slot, base: Slot) -> Option<f64> {
+        let pairs = self.rounds(slot).iter().zip(self.rounds(base));
+        let ratios = pairs.filter_map(|(a, b)| Some(a.as_ref()?.ops_per_second / b.as_ref()?.ops_per_second));
+        median(ratios.collect())
+    }
+
+    fn cost(&self, slot: Slot, cost: impl Fn(&Costs) -> Option<f64>) -> Option<f64> {
+        self.median(slot, |sample| cost(&sample.costs))
+    }
+
+    fn errors(&self, slot: Slot) -> u64 {
+        self.rounds(slot).iter().flatten().flat_map(|sample| sample.errors.values()).sum()
+    }
+
+    fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.samples.iter().filter(|(_, rounds)| rounds.iter().any(Option::is_some)).map(|(slot, _)| *slot)
+    }
+
+    fn hello_ratio(&self, slot: Slot) -> Option<f64> {
+        let comparable = matches!(slot.0, Contestant::Sqlite | Contestant::Postgres);
+        comparable.then(|| self.ratio(slot, (Contestant::Hello, slot.1))).flatten()
+    }
+
+    fn single_ratio(&self, slot: Slot) -> Option<f64> {
+        (slot.1 > 1).then(|| self.ratio(slot, (slot.0, 1))).flatten()
+    }
+}
+
+const HEADINGS: [&str; 13] = [
+    "contestant",
+    "conns",
+    "ops/s",
+    "of hello",
+    "of 1 conn",
+    "fsync/op",
+    "bytes/op",
+    "writer µs",
+    "cpu µs",
+    "ops/commit",
+    "p50 ms",
+    "p99 ms",
+    "errors",
+];
+
+impl Report<'_> {
+    pub fn print(&self, out: &mut impl Write) -> Result<()> {
+        let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
+        rows.extend(self.results.slots().map(|slot| self.row(slot)));
+        if rows.len() > 1 {
+            print_table(out, &rows)?;
+            writeln!(out, "\nMedians of the rounds; a ratio is the median of the ratios within each round.")?;
+            writeln!(
+                out,
+                "PostgreSQL's fsyncs and bytes are those of its write-ahead log; cpu is the server's own.\n"
+            )?;
+        }
+        self.print_idle(out)?;
+        let mut rows = vec![["target", "wanted", "measured", "met"].map(str::to_owned).to_vec()];
+        rows.extend(self.targets.iter().map(Target::row));
+        print_table(out, &rows)?;
+        for (slot, what, count) in self.errors() {
+            writeln!(out, "\nerrors: {} at {}: {count} × {what}", slot.0.name(), slot.1)?;
+        }
+        for (name, why) in &self.results.failures {
+            writeln!(out, "\ncould not run: {name}: {why}")?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, slot: Slot) -> Vec<String> {
+        let results = self.results;
+        let millis = |us: Option<f64>| text(us.map(|us| us / 1e3), 2);
+        vec![
+            slot.0.name().to_owned(),
+            slot.1.to_string(),
+            text(results.median(slot, |sample| Some(sample.ops_per_second)), 0),
+            percent(results.hello_ratio(slot)),
+            text(results.single_ratio(slot), 2),
+            text(results.cost(slot, |costs| costs.fsyncs), 3),
+            text(results.cost(slot, |costs| costs.bytes), 0),
+            text(results.cost(slot, |costs| costs.writer_us), 1),
+            text(results.cost(slot, |costs| costs.cpu_us), 1),
+            text(results.cost(slot, |costs| costs.ops_per_commit), 1),
+            millis(results.median(slot, |sample| sample.p50_us)),
+            millis(results.median(slot, |sample| sample.p99_us)),
+            results.errors(slot).to_string(),
+        ]
+    }
+
+    fn print_idle(&self, out: &mut impl Write) -> Result<()> {
+        if let Some(memory) = &self.idle.memory {
+            let (resident, anonymous) = (mib(memory.resident), mib(memory.anonymous));
+            writeln!(out, "memory   {resident:.1} MiB resident when idle, {anonymous:.1} MiB of it its own\n")?;
+        }
+        if let (Some(least), Some(middle)) = (self.idle.startup_ms.first(), median(self.idle.startup_ms.clone())) {
+            let starts = self.idle.startup_ms.len();
+            writeln!(out, "startup  {least:.0} ms at best, {middle:.0} ms median of {starts} starts\n")?;
+        }
+        Ok(())
+    }
+
+    fn errors(&self) -> impl Iterator<Item = (Slot, &String, u64)> {
+        self.results.samples.iter().flat_map(|(slot, rounds)| {
+            let mut sums = std::collections::BTreeMap::new();
+            for (what, count) in rounds.iter().flatten().flat_map(|sample| &sample.errors) {
+                *sums.entry(what).or_insert(0) += count;
+            }
+            sums.into_iter().map(|(what, count)| (*slot, what, count))
+        })
+    }
+
+    pub fn json(&self) -> Value {
+        let rows: Vec<Value> = self.results.slots().map(|slot| self.json_row(slot)).collect();
+        json!({
+            "settings": self.settings,
+            "contestants": rows,
+            "memory": self.idle.memory.as_ref().map(|memory| json!({
+                "resident_bytes": memory.resident, "anonymous_bytes": memory.anonymous,
+            })),
+            "startup_ms": self.idle.startup_ms,
+            "targets": self.targets.iter().map(Target::json).collect::<Vec<_>>(),
+            "failures": self.results.failures,
+        })
+    }
+
+    fn json_row(&self, slot: Slot) -> Value {
+        let results = self.results;
+        json!({
+            "name": slot.0.name(),
+            "connections": slot.1,
+            "ops_per_second": results.median(slot, |sample| Some(sample.ops_per_second)),
+            "of_hello": results.hello_ratio(slot),
+            "of_one_connection": results.single_ratio(slot),
+            "rounds": results.rounds(slot).iter().map(|sample| sample.as_ref().map(json_sample)).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn json_sample(sample: &Sample) -> Value {
+    json!({
+        "ops_per_second": sample.ops_per_second,
+        "p50_us": sample.p50_us,
+        "p99_us": sample.p99_us,
+        "fsyncs_per_op": sample.costs.fsyncs,
+        "bytes_per_op": sample.costs.bytes,
+        "writer_us_per_op": sample.costs.writer_us,
+        "cpu_us_per_op": sample.costs.cpu_us,
+        "ops_per_commit": sample.costs.ops_per_commit,
+        "errors": sample.errors,
+    })
+}
+
+pub fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1024.0 * 1024.0)
+}
+
+fn text(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+pub fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
+}
+
+/// The first column to the left, all others to the right, as wide as their widest cell.
+fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widest = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
+    for (index, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "))?;
+        if index == 0 {
+            writeln!(out, "{}", "─".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1)))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn tables_line_up() {
+        let mut out = Vec::new();
+        let rows = [["a", "µs"], ["long", "1"]].map(|row| row.map(str::to_owned).to_vec());
+        print_table(&mut out, &rows).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "a     µs\n────────\nlong   1\n");
+    }
+}

@@ -1,0 +1,211 @@
+//! Asks a restarted server about the history and lets the checker judge.
+//!
+//! After a round all of that round is asked and a sample of the older ones, so that a round stays short however long
+//! the history is; at the end everything is asked. Unknown operations are settled on the way: sent again with the same
+//! key, twice, and both answers must be one task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::checker::{self, Invariant, Violation};
+use crate::client::{Answer, Client, Endpoint};
+use crate::history::{Entry, Event, Fate, Op, Verb};
+use crate::journal::Journal;
+use crate::listing::{self, Listing};
+use crate::rng::{Rng, Stream};
+
+/// A probe without a usable answer is sent again: what is asked here is settled fact, a 503 only delays it.
+const ATTEMPTS_MAX: u32 = 5;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
+const SAMPLE_OLD: usize = 200;
+const SAMPLE_RETRIES: usize = 500;
+const SAMPLE_RETRIES_AT_END: usize = 5_000;
+
+#[derive(Clone, Copy)]
+enum Probe {
+    Fetch(Op),
+    /// The create again, with its key.
+    Retry(Op),
+    Cancel(Op),
+}
+
+pub struct Audit {
+    connections: usize,
+    rng: Rng,
+    listing: Listing,
+    /// Unknown operations that were settled so far.
+    pub resolved: u64,
+}
+
+impl Audit {
+    pub fn new(connections: u32, seed: u64) -> Self {
+        Audit {
+            connections: connections as usize,
+            rng: Rng::new(seed, Stream::Sample),
+            listing: Listing::default(),
+            resolved: 0,
+        }
+    }
+
+    /// The promises first, untouched by any retry: sending a lost key again would create it anew.
+    pub async fn after_round(&mut self, round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let (new, old) = {
+            let history = journal.history();
+            let promised =
+                |wanted: bool| history.select(|task| task.create == Fate::Promised && (task.round == round) == wanted);
+            (promised(true), promised(false))
+        };
+        let old = self.rng.sample(old, SAMPLE_OLD);
+        let fetches = new.iter().chain(&old).copied().map(Probe::Fetch).collect();
+        let violations = self.ask(fetches, at, journal).await?;
+        if !violations.is_empty() {
+            return Ok(violations);
+        }
+        let violations = self.resolve(round, at, journal).await?;
+        if !violations.is_empty() {
+            return Ok(violations);
+        }
+        let retries = self.rng.sample(new, SAMPLE_RETRIES).into_iter().chain(old).map(Probe::Retry).collect();
+        let mut violations = self.ask(retries, at, journal).await?;
+        let rounds = listing::rounds(&journal.history());
+        let listed = self.listing.round(round, at, &rounds).await?;
+        let history = journal.history();
+        let must = history.select(|task| task.create == Fate::Promised && task.round == round);
+        violations.extend(checker::judge_list(&history, &listed, &must));
+        Ok(violations)
+    }
+
+    /// Everything promised in the whole run.
+    pub async fn everything(&mut self, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let promised = journal.history().select(|task| task.create == Fate::Promised);
+        let fetches = promised.iter().copied().map(Probe::Fetch).collect();
+        let mut violations = self.ask(fetches, at, journal).await?;
+        let sample = self.rng.sample(promised.clone(), SAMPLE_RETRIES_AT_END);
+        violations.extend(self.ask(sample.into_iter().map(Probe::Retry).collect(), at, journal).await?);
+        let rounds = listing::rounds(&journal.history());
+        let listed = self.listing.everything(at, &rounds).await?;
+        violations.extend(checker::judge_list(&journal.history(), &listed, &promised));
+        Ok(violations)
+    }
+
+    async fn ask(&self, probes: Vec<Probe>, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let answers = send(probes, self.connections, at, journal).await?;
+        let history = journal.history();
+        let violations = answers.iter().filter_map(|(probe, answer)| match probe {
+            Probe::Fetch(op) => checker::judge_fetch(&history, *op, answer.as_ref()),
+            Probe::Retry(op) => checker::judge_retry(&history, *op, answer.as_ref()),
+            Probe::Cancel(_) => None,
+        });
+        Ok(violations.collect())
+    }
+
+    /// Settles every unknown operation: a first retry finds or makes the task, a second must find the same one.
+    async fn resolve(&mut self, round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let (creates, cancels) = {
+            let history = journal.history();
+            (history.select(|task| task.create.open()), history.select(|task| task.cancel.is_some_and(Fate::open)))
+        };
+        let retries = creates.iter().map(|op| (Verb::Create, *op)).chain(cancels.iter().map(|op| (Verb::Cancel, *op)));
+        let mut probes = Vec::new();
+        for (verb, op) in retries {
+            journal.invoke(round, verb, op).await?;
+            probes.push(if verb == Verb::Create { Probe::Retry(op) } else { Probe::Cancel(op) });
+        }
+        let mut violations = Vec::new();
+        for (probe, answer) in send(probes, self.connections, at, journal).await? {
+            violations.extend(settle(round, probe, answer, journal).await?);
+        }
+        if violations.is_empty() {
+            self.resolved += (creates.len() + cancels.len()) as u64;
+            let again = creates.iter().map(|op| Probe::Retry(*op));
+            let fetches = creates.iter().chain(&cancels).map(|op| Probe::Fetch(*op));
+            violations = self.ask(again.chain(fetches).collect(), at, journal).await?;
+        }
+        Ok(violations)
+    }
+}
+
+/// Journals the answer to one retried operation.
+async fn settle(round: u32, probe: Probe, answer: Option<Answer>, journal: &Journal) -> Result<Option<Violation>> {
+    let (verb, op) = match probe {
+        Probe::Fetch(op) | Probe::Retry(op) => (Verb::Create, op),
+        Probe::Cancel(op) => (Verb::Cancel, op),
+    };
+    let settled = answer.as_ref().filter(|answer| answer.success()).and_then(|answer| match verb {
+        Verb::Create => answer.text("task_id").map(str::to_owned),
+        // Already canceled (`ok: false`) settles it as well: the first attempt did happen.
+        Verb::Cancel => (answer.text("status") == Some("canceled"))
+            .then(|| journal.history().get(op).and_then(|task| task.task_id.clone()))
+            .flatten(),
+    });
+    let note = answer.map_or_else(|| "never answered".to_owned(), |answer| answer.brief());
+    let event = if settled.is_some() { Event::Ok } else { Event::Info };
+    let violation = settled.is_none().then(|| {
+        let detail = format!("conn {} seq {}: the retry of an unknown {verb:?}: {note}", op.conn, op.seq);
+        Violation::new(Invariant::Unserved, detail)
+    });
+    journal.record(Entry { round, event, verb, op, task_id: settled, note: Some(note) }).await?;
+    Ok(violation)
+}
+
+/// Sends the probes over several connections; the answers come in no particular order.
+async fn send(
+    probes: Vec<Probe>,
+    connections: usize,
+    at: &Endpoint,
+    journal: &Journal,
+) -> Result<Vec<(Probe, Option<Answer>)>> {
+    let share = probes.len().div_ceil(connections).max(1);
+    let probes: Arc<[Probe]> = probes.into();
+    let mut workers = JoinSet::new();
+    for first in (0..probes.len()).step_by(share) {
+        let (probes, journal, mut client) = (Arc::clone(&probes), journal.clone(), Client::new(at.clone()));
+        workers.spawn(async move {
+            let mut answers = Vec::with_capacity(share);
+            for probe in probes.iter().skip(first).take(share) {
+                answers.push((*probe, send_one(*probe, &mut client, &journal).await));
+            }
+            answers
+        });
+    }
+    let mut answers = Vec::with_capacity(probes.len());
+    while let Some(part) = workers.join_next().await {
+        answers.extend(part.context("a probe ended badly")?);
+    }
+    Ok(answers)
+}
+
+async fn send_one(probe: Probe, client: &mut Client, journal: &Journal) -> Option<Answer> {
+    let mut last = None;
+    for attempt in 0..ATTEMPTS_MAX {
+        if attempt > 0 {
+            sleep(ATTEMPT_PAUSE).await;
+        }
+        let answer = match probe {
+            Probe::Fetch(op) => client.fetch(&id_of(journal, op)).await,
+            Probe::Retry(op) => {
+                let (key, payload) = {
+                    let history = journal.history();
+                    (history.key(op), history.payload(op))
+                };
+                client.create(&key, &payload).await
+            }
+            Probe::Cancel(op) => client.cancel(&id_of(journal, op)).await,
+        };
+        match answer {
+            Ok(answer) if answer.success() || answer.refused() => return Some(answer),
+            Ok(answer) => last = Some(answer),
+            Err(_) => {}
+        }
+    }
+    // A 5xx that stays is told as such: for the checker it is an answer, and not a success.
+    last
+}
+
+fn id_of(journal: &Journal, op: Op) -> String {
+    journal.history().get(op).and_then(|task| task.task_id.clone()).unwrap_or_default()
+}

@@ -1,0 +1,167 @@
+//! One run of a scenario: rounds of load, fault, restart and check over one growing history.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use crate::audit::Audit;
+use crate::checker::{Invariant, Violation};
+use crate::journal::Journal;
+use crate::load::Load;
+use crate::rng::{Rng, Stream};
+use crate::say;
+use crate::scenarios::Scenario;
+use crate::server::{Launch, Server};
+
+/// The shortest load before a fault; the longest is an option.
+const LOAD_MS_MIN: u64 = 500;
+/// Flat out for this long before the fault.
+const SPRINT_MS: u64 = 150;
+const VIOLATIONS_SHOWN: usize = 10;
+
+pub struct Plan {
+    pub run: String,
+    pub seed: u64,
+    pub rounds: u32,
+    pub seconds: u64,
+    pub connections: u32,
+    pub launch: Launch,
+}
+
+/// Filled as the run goes on, so that an interrupted one still says how far it came.
+#[derive(Default)]
+pub struct Report {
+    pub passed: u32,
+    pub failed: u32,
+    pub acknowledged: u64,
+    pub refused: u64,
+    pub resolved: u64,
+    pub violations: Vec<Violation>,
+    pub longest: Duration,
+}
+
+impl Report {
+    pub fn count(&self, invariant: Invariant) -> usize {
+        self.violations.iter().filter(|violation| violation.invariant == invariant).count()
+    }
+}
+
+/// Runs until the rounds are done or the first one fails: after a violation the history no longer fits the server, and
+/// every later round would only repeat it. An `Err` is trouble of the harness or an interruption, not a finding.
+pub async fn run(plan: &Plan, scenario: &mut impl Scenario, kept_journal: &Path, report: &mut Report) -> Result<()> {
+    let data = scenario.prepare().await?;
+    let home = journal_home(&data)?;
+    let journal = Journal::create(home.path().join("journal.jsonl"), &plan.run, plan.seed)?;
+    let outcome = rounds(plan, scenario, data, &journal, report).await;
+    if outcome.is_err() || !report.violations.is_empty() {
+        report.failed += 1;
+        fs::copy(journal.path(), kept_journal).context("keeping the journal")?;
+    }
+    outcome
+}
+
+async fn rounds(
+    plan: &Plan,
+    scenario: &mut impl Scenario,
+    data: PathBuf,
+    journal: &Journal,
+    report: &mut Report,
+) -> Result<()> {
+    let mut server = Server::start(&plan.launch, &data).await.context("the first start")?;
+    let mut audit = Audit::new(plan.connections, plan.seed);
+    let mut strikes = Rng::new(plan.seed, Stream::Strike);
+    for round in 1..=plan.rounds {
+        let started = Instant::now();
+        let load_ms = LOAD_MS_MIN + strikes.below(plan.seconds * 1_000 - LOAD_MS_MIN + 1);
+        let Some(data) = strike_under_load(plan, scenario, round, load_ms, server, journal, report).await? else {
+            return Ok(());
+        };
+        server = match Server::start(&plan.launch, &data).await {
+            Ok(server) => server,
+            Err(error) => {
+                let detail = format!("round {round}: no start after the fault: {error:#}");
+                found(report, vec![Violation::new(Invariant::Unserved, detail)]);
+                return Ok(());
+            }
+        };
+        let violations = audit.after_round(round, &server.endpoint, journal).await?;
+        report.resolved = audit.resolved;
+        report.longest = report.longest.max(started.elapsed());
+        if !violations.is_empty() {
+            found(report, violations);
+            return Ok(());
+        }
+        report.passed += 1;
+        say(&format!(
+            "round {round}/{}: struck after {:.2} s of load, checked after {:.2} s; {} acknowledged, {} resolved so far",
+            plan.rounds,
+            load_ms as f64 / 1e3,
+            started.elapsed().as_secs_f64(),
+            report.acknowledged,
+            report.resolved,
+        ));
+    }
+    say("checking everything once more");
+    found(report, audit.everything(&server.endpoint, journal).await?);
+    journal.verify()?;
+    server.shut_down().await
+}
+
+/// Load, then the fault. `None` when the server ended before anybody struck.
+async fn strike_under_load(
+    plan: &Plan,
+    scenario: &mut impl Scenario,
+    round: u32,
+    load_ms: u64,
+    mut server: Server,
+    journal: &Journal,
+    report: &mut Report,
+) -> Result<Option<PathBuf>> {
+    let load = Load::start(round, plan.connections, &server.endpoint, journal);
+    sleep(Duration::from_millis(load_ms - SPRINT_MS)).await;
+    load.sprint();
+    sleep(Duration::from_millis(SPRINT_MS)).await;
+    if let Some(status) = server.ended()? {
+        let detail = format!("round {round}: the server ended by itself under load: {status}");
+        found(report, vec![Violation::new(Invariant::Unserved, detail)]);
+        return Ok(None);
+    }
+    let data = scenario.strike(server, &load).await?;
+    let tally = load.finish().await?;
+    report.acknowledged += tally.acknowledged;
+    report.refused += tally.refused;
+    if tally.acknowledged == 0 {
+        let why = tally.first_refusal.unwrap_or_else(|| format!("{} without an answer", tally.unknown));
+        bail!("round {round}: nothing was acknowledged, so nothing was tested: {why}");
+    }
+    Ok(Some(data))
+}
+
+fn found(report: &mut Report, violations: Vec<Violation>) {
+    for violation in violations.iter().take(VIOLATIONS_SHOWN) {
+        say(&format!("VIOLATED {violation}"));
+    }
+    if violations.len() > VIOLATIONS_SHOWN {
+        say(&format!("… and {} more", violations.len() - VIOLATIONS_SHOWN));
+    }
+    report.violations.extend(violations);
+}
+
+/// A folder on another file system than the data, so that no fault of theirs is ever ours.
+fn journal_home(data: &Path) -> Result<TempDir> {
+    let device = fs::metadata(data)?.dev();
+    for home in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+        if fs::metadata(&home).is_ok_and(|home| home.dev() != device)
+            && let Ok(folder) = TempDir::with_prefix_in("waybill-chaos-", &home)
+        {
+            return Ok(folder);
+        }
+    }
+    say("note: no second file system for the journal, it shares the data's");
+    Ok(TempDir::with_prefix("waybill-chaos-")?)
+}

@@ -1,0 +1,196 @@
+//! The load: N connections that create tasks and cancel some, each operation journaled before and after.
+//!
+//! Most of a round is paced, so that histories stay small enough to check whole; the last stretch before the fault runs
+//! flat out, so that the fault meets full commit groups and as many answers in flight as there are connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Answer, Client, Endpoint};
+use crate::history::{Entry, Event, Op, Verb};
+use crate::journal::Journal;
+use crate::rng::{Rng, Stream};
+
+/// Operations per second of all connections together, outside the sprint.
+const PACED_PER_SECOND: u64 = 1_000;
+/// One operation in this many cancels a task made before.
+const CANCEL_ONE_IN: u64 = 8;
+/// Sequence numbers of a round; also the bound of a worker's loop. 4,000 rounds of them fit the type.
+const SEQ_PER_ROUND: u32 = 1_000_000;
+/// After a lost connection: long enough that a dead server's workers are told to stop before they try again.
+const RECONNECT_AFTER: Duration = Duration::from_millis(50);
+/// Above the client's own limit for one call.
+const FINISH_MAX: Duration = Duration::from_secs(15);
+
+#[derive(Default)]
+struct Signals {
+    stop: AtomicBool,
+    sprint: AtomicBool,
+    cut: AtomicBool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub acknowledged: u64,
+    pub unknown: u64,
+    pub refused: u64,
+    pub first_refusal: Option<String>,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.acknowledged += other.acknowledged;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
+    }
+}
+
+pub struct Load {
+    signals: Arc<Signals>,
+    workers: JoinSet<Result<Tally>>,
+}
+
+impl Load {
+    pub fn start(round: u32, connections: u32, endpoint: &Endpoint, journal: &Journal) -> Load {
+        let signals = Arc::new(Signals::default());
+        let mut workers = JoinSet::new();
+        let seed = journal.history().seed;
+        for conn in 0..connections {
+            let worker = Worker {
+                round,
+                conn,
+                pause_us: 1_000_000 * u64::from(connections) / PACED_PER_SECOND,
+                client: Client::new(endpoint.clone()),
+                journal: journal.clone(),
+                signals: Arc::clone(&signals),
+                rng: Rng::new(seed, Stream::Load { round, conn }),
+                cancelable: Vec::new(),
+                tally: Tally::default(),
+            };
+            workers.spawn(worker.run());
+        }
+        Load { signals, workers }
+    }
+
+    /// From here on without pauses.
+    pub fn sprint(&self) {
+        self.signals.sprint.store(true, Ordering::SeqCst);
+    }
+
+    /// From here on no answer is a promise: it may have left the server after the moment that the fault preserves.
+    pub fn cut(&self) {
+        self.signals.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Issues nothing more and waits until every outcome is journaled.
+    pub async fn finish(mut self) -> Result<Tally> {
+        self.signals.stop.store(true, Ordering::SeqCst);
+        let mut total = Tally::default();
+        let drain = async {
+            while let Some(worker) = self.workers.join_next().await {
+                total.add(worker.context("a worker ended badly")??);
+            }
+            anyhow::Ok(())
+        };
+        timeout(FINISH_MAX, drain).await.context("the load did not end")??;
+        Ok(total)
+    }
+}
+
+struct Worker {
+    round: u32,
+    conn: u32,
+    pause_us: u64,
+    client: Client,
+    journal: Journal,
+    signals: Arc<Signals>,
+    rng: Rng,
+    /// Tasks of this round that nobody has tried to cancel.
+    cancelable: Vec<(Op, String)>,
+    tally: Tally,
+}
+
+impl Worker {
+    async fn run(mut self) -> Result<Tally> {
+        for n in 0..SEQ_PER_ROUND {
+            if !self.signals.sprint.load(Ordering::SeqCst) {
+                // Uniform around the mean, so that the connections do not fall into step.
+                sleep(Duration::from_micros(self.rng.below(2 * self.pause_us))).await;
+            }
+            if self.signals.stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let cancels = self.rng.below(CANCEL_ONE_IN) == 0;
+            match self.cancelable.pop() {
+                Some((op, task_id)) if cancels => self.cancel(op, &task_id).await?,
+                kept => {
+                    self.cancelable.extend(kept);
+                    self.create(Op { conn: self.conn, seq: self.round * SEQ_PER_ROUND + n }).await?;
+                }
+            }
+        }
+        Ok(self.tally)
+    }
+
+    async fn create(&mut self, op: Op) -> Result<()> {
+        let (key, payload) = {
+            let history = self.journal.history();
+            (history.key(op), history.payload(op))
+        };
+        self.journal.invoke(self.round, Verb::Create, op).await?;
+        let answer = self.client.create(&key, &payload).await;
+        let task_id = answer.as_ref().ok().and_then(|answer| answer.text("task_id")).map(str::to_owned);
+        let promised = task_id.is_some();
+        if self.settle(Verb::Create, op, task_id.clone(), answer, promised).await? == Event::Ok {
+            self.cancelable.extend(task_id.map(|task_id| (op, task_id)));
+        }
+        Ok(())
+    }
+
+    async fn cancel(&mut self, op: Op, task_id: &str) -> Result<()> {
+        self.journal.invoke(self.round, Verb::Cancel, op).await?;
+        let answer = self.client.cancel(task_id).await;
+        let promised = answer.as_ref().is_ok_and(|answer| answer.text("status") == Some("canceled"));
+        self.settle(Verb::Cancel, op, Some(task_id.to_owned()), answer, promised).await?;
+        Ok(())
+    }
+
+    /// Journals the outcome. `promised`: a successful answer also says what it should.
+    async fn settle(
+        &mut self,
+        verb: Verb,
+        op: Op,
+        task_id: Option<String>,
+        answer: Result<Answer>,
+        promised: bool,
+    ) -> Result<Event> {
+        // Read after the answer arrived: an answer that came before the cut is a promise.
+        let cut = self.signals.cut.load(Ordering::SeqCst);
+        let (event, note) = match &answer {
+            Ok(answer) if answer.refused() => (Event::Fail, Some(answer.brief())),
+            Ok(_) if cut => (Event::Info, Some("answered after the cut".to_owned())),
+            Ok(answer) if answer.success() && promised => (Event::Ok, None),
+            Ok(answer) => (Event::Info, Some(answer.brief())),
+            Err(error) => (Event::Info, Some(format!("{error:#}"))),
+        };
+        match event {
+            Event::Ok => self.tally.acknowledged += 1,
+            Event::Fail => self.tally.refused += 1,
+            Event::Info | Event::Invoke => self.tally.unknown += 1,
+        }
+        if event == Event::Fail && self.tally.first_refusal.is_none() {
+            self.tally.first_refusal.clone_from(&note);
+        }
+        self.journal.record(Entry { round: self.round, event, verb, op, task_id, note }).await?;
+        if answer.is_err() {
+            sleep(RECONNECT_AFTER).await;
+        }
+        Ok(event)
+    }
+}

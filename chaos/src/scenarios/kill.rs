@@ -1,0 +1,27 @@
+//! kill -9. The kernel keeps what was written, so this proves atomic commits, recovery and idempotency, but nothing about
+//! fsync: that is what `power` is for.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::Scenario;
+use crate::load::Load;
+use crate::server::Server;
+
+pub struct Kill {
+    pub data: PathBuf,
+}
+
+impl Scenario for Kill {
+    async fn prepare(&mut self) -> Result<PathBuf> {
+        std::fs::create_dir_all(&self.data)?;
+        Ok(self.data.clone())
+    }
+
+    /// Answers that still arrive afterwards are promises too: the server sent them after its commit.
+    async fn strike(&mut self, server: Server, _load: &Load) -> Result<PathBuf> {
+        server.kill().await?;
+        Ok(self.data.clone())
+    }
+}

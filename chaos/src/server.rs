@@ -1,0 +1,171 @@
+//! The server under test: started, watched, paused and killed by its process id.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Client, Endpoint};
+
+/// Above the server's own budget for checking its files at start.
+const START_MAX: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+const EXIT_MAX: Duration = Duration::from_secs(10);
+
+/// How to start it, the same in every round.
+pub struct Launch {
+    pub program: PathBuf,
+    pub extra: Vec<String>,
+    /// Output of all starts, one after the other.
+    pub log: PathBuf,
+}
+
+pub struct Server {
+    child: Child,
+    pid: u32,
+    pub endpoint: Endpoint,
+}
+
+impl Server {
+    /// Returns when the server says that it is ready.
+    pub async fn start(launch: &Launch, data: &Path) -> Result<Server> {
+        fs::create_dir_all(data)?;
+        let announced = data.join("server.json");
+        match fs::remove_file(&announced) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let log = File::options().create(true).append(true).open(&launch.log)?;
+        let child = Command::new(&launch.program)
+            .arg("serve")
+            .arg("--data")
+            .arg(data)
+            .args(["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"])
+            .args(&launch.extra)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C is for the harness; it then takes the server down itself.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("starting {}", launch.program.display()))?;
+        let pid = child.id().context("the server has no process id")?;
+        let endpoint = Endpoint { addr: SocketAddr::from(([127, 0, 0, 1], 0)), key: String::new() };
+        let mut server = Server { child, pid, endpoint };
+        match timeout(START_MAX, server.await_ready(data, &announced)).await {
+            Ok(Ok(())) => Ok(server),
+            Ok(Err(error)) => Err(error.context(tail(&launch.log))),
+            Err(_) => bail!("not ready after {START_MAX:?}: {}", tail(&launch.log)),
+        }
+    }
+
+    async fn await_ready(&mut self, data: &Path, announced: &Path) -> Result<()> {
+        let started = Instant::now();
+        while started.elapsed() < START_MAX {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended at start: {status}");
+            }
+            if self.endpoint.addr.port() == 0 {
+                self.read_announcement(data, announced)?;
+            } else if Client::new(self.endpoint.clone()).ready().await.unwrap_or(false) {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+        bail!("the server never became ready")
+    }
+
+    /// A file that is not there yet, or only half, is looked at again.
+    fn read_announcement(&mut self, data: &Path, announced: &Path) -> Result<()> {
+        let Ok(text) = fs::read(announced) else { return Ok(()) };
+        let Ok(json) = serde_json::from_slice::<Value>(&text) else { return Ok(()) };
+        let pid = json["pid"].as_u64();
+        ensure!(pid == Some(u64::from(self.pid)), "server.json names pid {pid:?}, started was {}", self.pid);
+        let key = fs::read_to_string(data.join("admin.key")).context("reading admin.key of a started server")?;
+        self.endpoint.key = key.trim().to_owned();
+        self.endpoint.addr = json["http"].as_str().context("server.json without http")?.parse()?;
+        Ok(())
+    }
+
+    /// Why the server is gone, if it is: nobody has killed it yet.
+    pub fn ended(&mut self) -> Result<Option<String>> {
+        Ok(self.child.try_wait()?.map(|status| status.to_string()))
+    }
+
+    /// SIGKILL, and waits until the kernel has taken the process away with its locks and open files.
+    pub async fn kill(mut self) -> Result<()> {
+        self.child.start_kill().context("killing the server")?;
+        timeout(EXIT_MAX, self.child.wait()).await.context("the killed server does not end")??;
+        Ok(())
+    }
+
+    /// SIGTERM, as an operator would.
+    pub async fn shut_down(mut self) -> Result<()> {
+        self.signal("-TERM").await?;
+        timeout(EXIT_MAX, self.child.wait()).await.context("the server does not end on SIGTERM")??;
+        Ok(())
+    }
+
+    /// SIGSTOP, and waits until every thread stands still: one inside fsync stops only when it returns, and until then
+    /// the image below it still changes.
+    pub async fn pause(&self) -> Result<()> {
+        self.signal("-STOP").await?;
+        let started = Instant::now();
+        while started.elapsed() < PAUSE_MAX {
+            if threads_stopped(self.pid)? {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        bail!("the server's threads do not stop");
+    }
+
+    async fn signal(&self, signal: &str) -> Result<()> {
+        let status = Command::new("kill").arg(signal).arg(self.pid.to_string()).status().await?;
+        ensure!(status.success(), "kill {signal} {}: {status}", self.pid);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    /// Blocks until the process is gone, so that a file system below it can be unmounted next.
+    fn drop(&mut self) {
+        if self.child.start_kill().is_err() {
+            return;
+        }
+        for _ in 0..400 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+fn threads_stopped(pid: u32) -> Result<bool> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("stat"))?;
+        // The state follows the name, which is in parentheses and may contain anything.
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        if !matches!(state, Some('T' | 't')) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The last lines of the server's output, for an error message.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(8).collect();
+    let lines: Vec<&str> = lines.into_iter().rev().collect();
+    format!("its last words: {}", lines.join(" | "))
+}

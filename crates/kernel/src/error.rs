@@ -1,0 +1,211 @@
+//! The error catalogue: one table gives each error its stable code, its number in every protocol, and the cure.
+//!
+//! What a caller may see (`code`, `message`, `details`, the cure) and what only the log may see (`cause`) are
+//! separate fields; nothing turns a cause into a message.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One row of the catalogue. A retired code's name is never given to another meaning.
+#[derive(Debug)]
+pub struct Entry {
+    pub code: &'static str,
+    pub http: u16,
+    /// JSON-RPC error code where the failure is the request's and not the tool's.
+    pub mcp: i32,
+    pub sqs: &'static str,
+    pub exit: u8,
+    pub title: &'static str,
+    pub cure: &'static str,
+}
+
+macro_rules! catalogue {
+    ($($variant:ident $code:literal $http:literal $mcp:literal $sqs:literal $exit:literal $title:literal $cure:literal;)+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code { $($variant),+ }
+
+        impl Code {
+            pub const ALL: &'static [Code] = &[$(Code::$variant),+];
+
+            pub const fn entry(self) -> &'static Entry {
+                match self {
+                    $(Code::$variant => &Entry {
+                        code: $code, http: $http, mcp: $mcp, sqs: $sqs, exit: $exit, title: $title, cure: $cure,
+                    }),+
+                }
+            }
+        }
+    };
+}
+
+catalogue! {
+    // variant             code                       http  mcp     sqs                           exit  title / cure
+    InvalidRequest         "invalid_request"           400 -32602 "InvalidParameterValue"           2
+        "The request is not valid." "Correct the field the message names and send it again.";
+    InvalidCursor          "invalid_cursor"            400 -32602 "InvalidParameterValue"           2
+        "The cursor is not one this list has given you." "Start again without a cursor, with the same filters.";
+    Unauthorized           "unauthorized"              401 -32001 "InvalidClientTokenId"            3
+        "No valid credential came with the request." "Send `Authorization: Bearer aga_…` with a key that is neither expired nor revoked.";
+    Forbidden              "forbidden"                 403 -32003 "AccessDenied"                    3
+        "The credential does not allow this." "Use a key with the role and scope the message names.";
+    NotFound               "not_found"                 404 -32004 "ResourceNotFoundException"       4
+        "There is nothing by that name or id." "Check the id, and that the key belongs to the tenant that owns it.";
+    MethodNotAllowed       "method_not_allowed"        405 -32601 "InvalidAction"                   2
+        "This path does not answer to this method." "See /docs for the methods of each path.";
+    RequestTimeout         "request_timeout"           408 -32008 "RequestTimeout"                  5
+        "The request did not arrive in time." "Send the whole request at once, or in smaller parts.";
+    LeaseInvalidOrExpired  "LEASE_INVALID_OR_EXPIRED"  409 -32009 "InvalidParameterValue"           6
+        "The lease is not the live one of this task." "Stop work on the task and claim again.";
+    InvalidStateTransition "INVALID_STATE_TRANSITION"  409 -32010 "InvalidParameterValue"           6
+        "The task is in a state that does not allow this." "Read the task and act on its present state.";
+    AlreadyExists          "already_exists"            409 -32011 "InvalidParameterValue"           6
+        "Something by that name exists already." "Choose another name, or use the one that exists.";
+    PayloadTooLarge        "payload_too_large"         413 -32013 "InvalidParameterValue"           2
+        "The request is larger than is allowed." "Store the data elsewhere and send a pointer to it.";
+    UnsupportedMediaType   "unsupported_media_type"    415 -32015 "InvalidParameterValue"           2
+        "The body is not JSON." "Send JSON with `Content-Type: application/json`.";
+    RateLimitExceeded      "rate_limit_exceeded"       429 -32029 "ThrottlingException"             5
+        "Too many requests." "Wait for `retry_after` seconds, then send the same request again.";
+    HeadersTooLarge        "headers_too_large"         431 -32031 "InvalidParameterValue"           2
+        "The request's headers are too large or too many." "Send fewer or shorter headers.";
+    Internal               "internal"                  500 -32603 "InternalFailure"                70
+        "The server failed in a way it should not." "Retry with the same idempotency key; report the request id if it happens again.";
+    Unavailable            "unavailable"               503 -32050 "ServiceUnavailable"              5
+        "The write may or may not have been made." "Send the same request again with the same idempotency key: the answer will be the truth.";
+    Overloaded             "overloaded"                503 -32051 "ServiceUnavailable"              5
+        "The server has more work waiting than it accepts." "Nothing was done. Retry after a short pause.";
+    StoreUnavailable       "store_unavailable"         503 -32052 "ServiceUnavailable"              5
+        "The database cannot be reached or has stopped writing." "Nothing was done. Check /readyz and the server's log, then retry.";
+    ShuttingDown           "shutting_down"             503 -32053 "ServiceUnavailable"              5
+        "The server is stopping." "Nothing was done. Retry against the next instance.";
+    StorageFull            "storage_full"              507 -32054 "ServiceUnavailable"              5
+        "There is no room left to write." "Nothing was done. Free space on the data folder's disk, then retry.";
+    ConfigInvalid          "config_invalid"            500 -32603 "InternalFailure"                78
+        "The configuration is not valid." "Correct the setting the message names.";
+    AddressUnusable        "address_unusable"          500 -32603 "InternalFailure"                76
+        "The listening address cannot be used." "Stop the program that holds it, or choose another with --http.";
+    DataFolderUnusable     "data_folder_unusable"      500 -32603 "InternalFailure"                73
+        "The data folder cannot be used." "Check that it exists and is writable by this user, or choose another with --data.";
+    DataFolderLocked       "data_folder_locked"        500 -32603 "InternalFailure"                75
+        "Another process is using the data folder." "Stop the process the message names, or choose another folder with --data.";
+    SchemaTooNew           "schema_too_new"            500 -32603 "InternalFailure"                77
+        "The database was written by a newer version." "Start that version or a newer one; this one has changed nothing.";
+    DatabaseUnusable       "database_unusable"         500 -32603 "InternalFailure"                74
+        "The database cannot be used." "Follow the message; nothing was changed.";
+    ServerUnreachable      "server_unreachable"        500 -32603 "InternalFailure"                69
+        "No Waybill server answered." "Start one with `waybill serve`, or name another with --url.";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.entry().code)
+    }
+}
+
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    code: Code,
+    message: String,
+    details: Map<String, Value>,
+    cause: Option<String>,
+}
+
+impl Error {
+    /// `message` says what happened, in words a caller may read.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner { code, message: message.into(), details: Map::new(), cause: None }))
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Code::InvalidRequest, message)
+    }
+
+    pub fn not_found(what: &str) -> Self {
+        Self::new(Code::NotFound, format!("No such {what}."))
+    }
+
+    /// A fault of ours: the caller reads the catalogue's title, the log reads `cause`.
+    pub fn internal(cause: impl fmt::Display) -> Self {
+        Self::new(Code::Internal, Code::Internal.entry().title).because(cause)
+    }
+
+    /// What the log may see and a caller may not.
+    #[must_use]
+    pub fn because(mut self, cause: impl fmt::Display) -> Self {
+        self.0.cause = Some(cause.to_string());
+        self
+    }
+
+    /// A further field of the error object.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.0.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    pub fn cause(&self) -> Option<&str> {
+        self.0.cause.as_deref()
+    }
+
+    pub fn detail(&self, name: &str) -> Option<&Value> {
+        self.0.details.get(name)
+    }
+
+    /// The object every door sends: `{error, message, help, …}`.
+    pub fn to_json(&self) -> Value {
+        let mut object = self.0.details.clone();
+        object.insert("error".to_owned(), json!(self.0.code.entry().code));
+        object.insert("message".to_owned(), json!(self.0.message));
+        object.insert("help".to_owned(), json!(self.0.code.entry().cure));
+        Value::Object(object)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.code, self.0.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_every_entry_tells_what_to_do() {
+        let mut seen = HashSet::new();
+        for code in Code::ALL {
+            let entry = code.entry();
+            assert!(seen.insert(entry.code), "{} stands twice", entry.code);
+            assert!((400..600).contains(&entry.http), "{}", entry.code);
+            assert!(entry.exit != 0 && entry.exit != 1, "{}: 1 is for panics", entry.code);
+            assert!(entry.title.ends_with('.') && entry.cure.ends_with('.'), "{}", entry.code);
+        }
+    }
+
+    #[test]
+    fn a_cause_never_reaches_the_caller() {
+        let error = Error::internal("password=hunter2").with("request", "r1");
+        assert!(!error.to_json().to_string().contains("hunter2"));
+        assert!(!error.to_string().contains("hunter2"));
+        assert_eq!(error.cause(), Some("password=hunter2"));
+    }
+}

@@ -1,0 +1,20 @@
+//! The vocabulary every other crate speaks: ids, time, principals, operations, errors, and the pure rules that
+//! more than one domain needs. No I/O beyond the operating system's clock and entropy, no async runtime.
+
+pub mod bucket;
+pub mod clock;
+pub mod entropy;
+pub mod error;
+pub mod id;
+pub mod idempotency;
+pub mod operation;
+pub mod principal;
+pub mod time;
+
+pub use clock::Clock;
+pub use entropy::Entropy;
+pub use error::{Code, Error, Result};
+pub use id::{IdSource, Tenant};
+pub use operation::{Door, Method, Mode, OperationSpec};
+pub use principal::{Caller, Principal, PrincipalKind, Role, Roles, Scope, Scopes};
+pub use time::Time;

@@ -1,0 +1,32 @@
+//! One operation, one transaction, two databases.
+//!
+//! `Store` runs an [`Operation`] in a transaction, on SQLite (one writer thread, group commit) or PostgreSQL (lanes),
+//! and answers after the commit is durable. Everything that differs between the two engines stays in here.
+
+mod metrics;
+pub mod migrate;
+mod operation;
+mod postgres;
+pub mod registry;
+mod settings;
+mod sqlite;
+mod statement;
+mod store;
+mod tx;
+mod value;
+mod wake;
+
+pub use migrate::Migration;
+pub use operation::{Call, Ctx, Operation, Reach, Reply, Wait, Work};
+pub use postgres::Options as PostgresOptions;
+pub use registry::{Answer, Entry, Registry};
+pub use settings::Settings;
+pub use sqlite::Options as SqliteOptions;
+pub use store::{Backend, Health, Store, System};
+pub use tx::{Gate, Tx};
+pub use value::{Cell, Row, Value};
+pub use wake::Topic;
+
+/// The tables the store itself needs.
+pub const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "meta", sql: include_str!("../schema/V0001__meta.sql") }];

@@ -1,0 +1,180 @@
+//! One migration text for both engines.
+//!
+//! | written | SQLite | PostgreSQL |
+//! |---|---|---|
+//! | `BIGINT`, `TEXT`, `BYTEA` | `INTEGER`, `TEXT`, `BLOB` | `BIGINT`, `TEXT COLLATE "C"`, `BYTEA` |
+//! | `{id}` | `INTEGER PRIMARY KEY` | `BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY` |
+//! | `{xact}` | `0` | the transaction's xid8, as a number: feeds order by it |
+//! | end of `CREATE TABLE` | `STRICT`; `WITHOUT ROWID` where the table has no `{id}` | row-level security where it has a tenant |
+//!
+//! A table with a `tenant` column is a tenant's table: PostgreSQL gets ENABLE and FORCE ROW LEVEL SECURITY and its policies in
+//! the same migration, so no table exists for a moment without them.
+
+use std::fmt::Write;
+
+use waybill_kernel::{Code, Error, Result};
+
+use crate::statement::TenantTables;
+
+/// The role that transactions of a tenant run as: sees the rows of `app.tenant_id` and no others.
+pub(crate) const ROLE_APP: &str = "waybill_app";
+/// The role of authentication and sweeps: sees every row, and names the tenant in every statement.
+pub(crate) const ROLE_SYSTEM: &str = "waybill_system";
+
+#[derive(Clone, Copy, Debug)]
+pub struct Migration {
+    /// Unique over all domains and ascending: the order in which they run.
+    pub version: i32,
+    pub name: &'static str,
+    pub sql: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+/// # Panics
+/// When two migrations share a version: no order could be right.
+pub(crate) fn ordered(migrations: &[Migration]) -> Vec<Migration> {
+    let mut ordered = migrations.to_vec();
+    ordered.sort_by_key(|migration| migration.version);
+    assert!(
+        ordered.windows(2).all(|pair| pair[0].version < pair[1].version),
+        "two migrations have the same version: {ordered:?}"
+    );
+    ordered
+}
+
+pub(crate) fn for_refinery(migrations: &[Migration], engine: Engine) -> Result<Vec<refinery::Migration>> {
+    ordered(migrations)
+        .iter()
+        .map(|migration| {
+            let name = format!("V{}__{}", migration.version, migration.name);
+            refinery::Migration::unapplied(&name, &render(migration.sql, engine)).map_err(Error::internal)
+        })
+        .collect()
+}
+
+/// Refuses a database that has seen migrations this program does not know.
+pub(crate) fn refuse_newer(applied: &[refinery::Migration], known: &[Migration]) -> Result<()> {
+    let newest = known.iter().map(|migration| migration.version).max().unwrap_or(0);
+    match applied.iter().map(refinery::Migration::version).max() {
+        Some(version) if i64::from(version) > i64::from(newest) => Err(Error::new(
+            Code::SchemaTooNew,
+            format!("The database has schema {version}; this program knows schemas up to {newest}."),
+        )),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn tenant_tables(migrations: &[Migration]) -> TenantTables {
+    let statements: Vec<_> = migrations.iter().flat_map(|migration| statements(migration.sql)).collect();
+    let tables = statements.iter().filter_map(|statement| created_table(statement));
+    TenantTables::new(tables.filter(|table| table.has_tenant).map(|table| table.name.to_owned()))
+}
+
+/// The text one engine runs.
+pub fn render(sql: &str, engine: Engine) -> String {
+    let mut text = String::new();
+    for statement in statements(sql) {
+        let table = created_table(&statement);
+        let mapped = map_types(&statement, engine);
+        let _ = match engine {
+            Engine::Sqlite => writeln!(text, "{mapped}{};", table.as_ref().map_or("", Table::sqlite_suffix)),
+            Engine::Postgres => writeln!(text, "{mapped};"),
+        };
+        if let (Engine::Postgres, Some(table)) = (engine, table) {
+            text.push_str(&table.postgres_access());
+        }
+    }
+    text
+}
+
+struct Table<'a> {
+    name: &'a str,
+    has_tenant: bool,
+    has_id: bool,
+}
+
+impl Table<'_> {
+    const fn sqlite_suffix(&self) -> &'static str {
+        if self.has_id { " STRICT" } else { " STRICT, WITHOUT ROWID" }
+    }
+
+    fn postgres_access(&self) -> String {
+        let name = self.name;
+        let mut text =
+            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {ROLE_SYSTEM};\n");
+        if !self.has_tenant {
+            return text;
+        }
+        // An unset or reset setting is '' and becomes NULL: no rows, rather than an exception or everybody's rows.
+        let own = "tenant = nullif(current_setting('app.tenant_id', true), '')::bigint";
+        let _ = writeln!(
+            text,
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {ROLE_APP};\n\
+             ALTER TABLE {name} ENABLE ROW LEVEL SECURITY;\n\
+             ALTER TABLE {name} FORCE ROW LEVEL SECURITY;\n\
+             CREATE POLICY tenant_rows ON {name} TO {ROLE_APP} USING ({own}) WITH CHECK ({own});\n\
+             CREATE POLICY system_rows ON {name} TO {ROLE_SYSTEM} USING (true) WITH CHECK (true);"
+        );
+        text
+    }
+}
+
+/// Statements without their comments. Our migrations hold no semicolon inside a string.
+fn statements(sql: &str) -> Vec<String> {
+    let bare: Vec<_> = sql.lines().map(|line| line.split("--").next().unwrap_or("").trim_end()).collect();
+    let bare = bare.join("\n");
+    bare.split(';').map(|statement| statement.trim().to_owned()).filter(|statement| !statement.is_empty()).collect()
+}
+
+fn created_table(statement: &str) -> Option<Table<'_>> {
+    let rest = statement.strip_prefix("CREATE TABLE ")?;
+    let (name, columns) = rest.split_once('(')?;
+    let has_tenant = columns.lines().any(|line| line.trim_start().starts_with("tenant "));
+    Some(Table { name: name.trim(), has_tenant, has_id: columns.contains("{id}") })
+}
+
+fn map_types(statement: &str, engine: Engine) -> String {
+    match engine {
+        Engine::Sqlite => statement
+            .replace("{id}", "INTEGER PRIMARY KEY")
+            .replace("{xact}", "0")
+            .replace("BIGINT", "INTEGER")
+            .replace("BYTEA", "BLOB"),
+        Engine::Postgres => statement
+            .replace("{id}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
+            .replace("{xact}", "(pg_current_xact_id()::text::bigint)")
+            .replace(" TEXT", " TEXT COLLATE \"C\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SQL: &str = "-- why; no\nCREATE TABLE notes (\n    seq {id}, -- it's a place\n    tenant BIGINT NOT NULL,\n    \
+                       body TEXT NOT NULL,\n    hash BYTEA,\n    xact BIGINT NOT NULL DEFAULT {xact}\n);\n\
+                       CREATE INDEX notes_by_tenant ON notes (tenant, seq);";
+
+    #[test]
+    fn sqlite_gets_strict_tables_of_its_own_types() {
+        let text = render(SQL, Engine::Sqlite);
+        assert!(text.contains("seq INTEGER PRIMARY KEY,"), "{text}");
+        assert!(text.contains("hash BLOB,") && text.contains("DEFAULT 0"), "{text}");
+        assert!(text.contains(") STRICT;") && !text.contains("--"), "{text}");
+    }
+
+    #[test]
+    fn a_tenant_table_gets_its_row_level_security_with_the_table() {
+        let text = render(SQL, Engine::Postgres);
+        for part in ["ENABLE ROW LEVEL SECURITY", "FORCE ROW LEVEL SECURITY", "TEXT COLLATE \"C\"", "WITH CHECK"] {
+            assert!(text.contains(part), "{part} is missing from {text}");
+        }
+        let without = render("CREATE TABLE meta (\n  id BIGINT PRIMARY KEY\n);", Engine::Postgres);
+        assert!(!without.contains("POLICY") && !without.contains(ROLE_APP));
+    }
+}

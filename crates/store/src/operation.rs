@@ -1,0 +1,116 @@
+//! What a domain writes: a struct that is the request, a `SPEC`, and `run` inside a transaction.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use waybill_kernel::{Caller, Entropy, IdSource, Mode, OperationSpec, Result, Time};
+
+use crate::{Settings, Topic, Tx};
+
+/// One operation of one domain: every door decodes into it and encodes its output.
+///
+/// # Contract
+/// `run` has no effect outside `tx` and awaits nothing but `tx`: it may be run again after a serialization failure or
+/// a voided batch, and on SQLite it is polled exactly once.
+pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
+    const SPEC: OperationSpec;
+    /// Almost everything stays inside the caller's tenant; what does not says so.
+    const REACH: Reach = Reach::Tenant;
+    type Output: Serialize + JsonSchema + Send + 'static;
+
+    /// True where `prepare` has something to do.
+    const PREPARES: bool = false;
+
+    /// Slow work that needs no database, such as hashing a secret: done once per call, off the runtime's threads and
+    /// before the transaction, where it would hold up everybody's writes.
+    fn prepare(&mut self, _entropy: &dyn Entropy) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the caller is willing to wait for, if anything.
+    fn wait(&self, _caller: &Caller) -> Option<Wait> {
+        None
+    }
+
+    fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> impl Future<Output = Result<Reply<Self::Output>>> + Send;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Tx binds the caller's tenant as `$1` of every statement.
+    Tenant,
+    /// The operation names tenants itself and must check who is asking.
+    System,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    pub topic: Topic,
+    pub at_most: Duration,
+}
+
+#[derive(Debug)]
+pub enum Reply<T> {
+    Done(T),
+    /// The answer of an earlier request with the same key.
+    Replay(T),
+    /// Nothing to give yet: wait for the topic, or until `at`; `answer` is what to say when patience ends.
+    Empty { answer: T, at: Option<Time> },
+}
+
+/// What a run knows besides its input. `now` is taken when the run begins.
+pub struct Ctx<'a> {
+    pub now: Time,
+    pub caller: &'a Caller,
+    pub ids: &'a IdSource,
+    pub(crate) settings: &'a Settings,
+}
+
+impl Ctx<'_> {
+    pub fn settings<T: 'static>(&self) -> &T {
+        self.settings.get()
+    }
+}
+
+/// What the engines run: an operation, or a piece of the program's own work (authentication, sweeps).
+pub trait Work: Send + Sync + 'static {
+    type Output: Send + 'static;
+
+    fn mode(&self) -> Mode;
+    fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output>> + Send;
+}
+
+/// One call: everything that stays the same when its work has to be run again.
+pub struct Call<W> {
+    pub(crate) work: W,
+    pub(crate) reach: Reach,
+    pub(crate) caller: Caller,
+    pub(crate) ids: IdSource,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl<W> Call<W> {
+    /// The context of one run: same ids as in every other run, its own `now`.
+    pub(crate) fn ctx(&self, now: Time) -> Ctx<'_> {
+        self.ids.rewind();
+        Ctx { now, caller: &self.caller, ids: &self.ids, settings: &self.settings }
+    }
+}
+
+pub(crate) struct OperationWork<O>(pub(crate) O);
+
+impl<O: Operation> Work for OperationWork<O> {
+    type Output = Reply<O::Output>;
+
+    fn mode(&self) -> Mode {
+        O::SPEC.mode
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
+        self.0.run(ctx, tx).await
+    }
+}

@@ -1,0 +1,159 @@
+//! Connecting, preparing the database, and keeping our clock by the server's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::{Client, Config, NoTls};
+use waybill_kernel::{Clock, Code, Entropy, Error, Result, Time};
+
+use super::Options;
+use super::failure::describe;
+use crate::Migration;
+use crate::migrate::{self, Engine, ROLE_APP, ROLE_SYSTEM};
+
+/// Row-level security on views and the xid8 functions are as we need them from here on.
+const SERVER_VERSION_MIN: i32 = 15;
+/// Any number, the same in every version of the program: migrations of one database run one at a time.
+const MIGRATION_LOCK: i64 = 0x7761_7962_696c;
+
+pub(super) fn config(options: &Options) -> Result<Config> {
+    let mut config: Config = options.url.parse().map_err(|error: tokio_postgres::Error| {
+        // The address may hold a password: its text goes nowhere, not even into the log.
+        Error::new(Code::ConfigInvalid, format!("--store is not a PostgreSQL address: {error}."))
+    })?;
+    let timeout_ms = options.statement_timeout.as_millis();
+    config
+        .connect_timeout(options.connect_timeout)
+        // After a fail-over the old primary may still answer, as a standby.
+        .target_session_attrs(TargetSessionAttrs::ReadWrite)
+        .keepalives_idle(Duration::from_secs(10))
+        .options(format!(
+            "-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} \
+             -c idle_in_transaction_session_timeout={timeout_ms} -c default_transaction_isolation=read\\ committed"
+        ));
+    if config.get_application_name().is_none() {
+        config.application_name("waybill");
+    }
+    Ok(config)
+}
+
+pub(super) fn pool(config: &Config, options: &Options) -> Result<Pool> {
+    let manager = Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    Pool::builder(manager)
+        .max_size(options.lanes + options.readers + 2)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(options.connect_timeout))
+        .create_timeout(Some(options.connect_timeout))
+        .post_create(Hook::async_fn(|client, _| {
+            // A role or database default of `off` would make every answer a guess; stronger settings stay as they are.
+            let durable = "SELECT set_config('synchronous_commit', 'on', false) \
+                           WHERE current_setting('synchronous_commit') = 'off'";
+            Box::pin(async move { client.batch_execute(durable).await.map_err(HookError::Backend) })
+        }))
+        .build()
+        .map_err(Error::internal)
+}
+
+/// Roles, schema and the meta row; safe to run on several nodes at once.
+pub(super) async fn prepare_database(config: &Config, migrations: &[Migration], entropy: &dyn Entropy) -> Result<()> {
+    let (mut client, connection) = config.connect(NoTls).await.map_err(|error| unreachable(&error))?;
+    let connection = tokio::spawn(connection);
+    let prepared = prepare(&mut client, migrations, entropy).await;
+    drop(client);
+    let _ = connection.await;
+    prepared
+}
+
+async fn prepare(client: &mut Client, migrations: &[Migration], entropy: &dyn Entropy) -> Result<()> {
+    check_server(client).await?;
+    // Migrations may take longer than any statement of a request.
+    client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.map_err(|error| unusable(&error))?;
+    client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.map_err(|error| unusable(&error))?;
+    for role in [ROLE_APP, ROLE_SYSTEM] {
+        ensure_role(client, role).await?;
+    }
+    let rendered = migrate::for_refinery(migrations, Engine::Postgres)?;
+    let runner = refinery::Runner::new(&rendered);
+    let applied = runner.get_applied_migrations_async(client).await.map_err(|error| not_migrated(&error))?;
+    migrate::refuse_newer(&applied, migrations)?;
+    if applied.len() < rendered.len() {
+        runner.run_async(client).await.map_err(|error| not_migrated(&error))?;
+    }
+    let mut database_id = [0_u8; 16];
+    entropy.fill(&mut database_id);
+    let meta = "INSERT INTO meta (id, database_id, commit_seq, clock_us, probe_us) VALUES (1, $1, 0, 0, 0) \
+                ON CONFLICT (id) DO NOTHING";
+    client.execute(meta, &[&database_id.as_slice()]).await.map_err(|error| unusable(&error))?;
+    Ok(())
+}
+
+async fn check_server(client: &Client) -> Result<()> {
+    let sql = "SELECT current_setting('server_version_num')::int / 10000, current_setting('fsync')";
+    let row = client.query_one(sql, &[]).await.map_err(|error| unusable(&error))?;
+    let (version, fsync): (i32, String) = (row.get(0), row.get(1));
+    if version < SERVER_VERSION_MIN {
+        let message = format!("PostgreSQL {version} is too old: {SERVER_VERSION_MIN} or newer is needed.");
+        return Err(Error::new(Code::DatabaseUnusable, message));
+    }
+    if fsync == "off" {
+        tracing::warn!("PostgreSQL runs with fsync=off: what it has acknowledged does not survive a power cut");
+    }
+    Ok(())
+}
+
+/// Roles belong to the whole cluster, so another database's start may be making them at this moment.
+async fn ensure_role(client: &Client, role: &str) -> Result<()> {
+    let exists = "SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1";
+    for _ in 0..5 {
+        let found = client.query_opt(exists, &[&role]).await.map_err(|error| unusable(&error))?;
+        let attempt = match found.map(|row| row.get::<_, bool>(0)) {
+            Some(true) => return Ok(()),
+            Some(false) => client.batch_execute(&format!("GRANT {role} TO CURRENT_USER")).await,
+            None => client.batch_execute(&format!("CREATE ROLE {role} NOLOGIN NOBYPASSRLS")).await,
+        };
+        if let Err(error) = attempt {
+            if error.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE) {
+                let message = format!(
+                    "The database user may not make the role {role}. Let an administrator run: \
+                     CREATE ROLE {role} NOLOGIN; GRANT {role} TO <this user>."
+                );
+                return Err(Error::new(Code::DatabaseUnusable, message));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Err(Error::new(Code::DatabaseUnusable, format!("The role {role} could not be made.")))
+}
+
+pub(super) async fn database_now(pool: &Pool) -> Result<Time> {
+    let client = pool
+        .get()
+        .await
+        .map_err(|error| Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because(error))?;
+    let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let row = client.query_one(sql, &[]).await.map_err(|error| unusable(&error))?;
+    Ok(Time::from_micros(row.get(0)))
+}
+
+pub(super) async fn keep_anchored(pool: Pool, clock: Arc<Clock>, interval: Duration) {
+    loop {
+        tokio::time::sleep(interval).await;
+        if let Ok(now) = database_now(&pool).await {
+            clock.anchor(now);
+        }
+    }
+}
+
+fn unreachable(error: &tokio_postgres::Error) -> Error {
+    Error::new(Code::StoreUnavailable, format!("PostgreSQL cannot be reached: {}.", describe(error)))
+}
+
+fn unusable(error: &tokio_postgres::Error) -> Error {
+    Error::new(Code::DatabaseUnusable, format!("PostgreSQL refused: {}.", describe(error)))
+}
+
+fn not_migrated(error: &refinery::Error) -> Error {
+    Error::new(Code::DatabaseUnusable, format!("The database's schema could not be brought up to date: {error}."))
+}

@@ -1,0 +1,221 @@
+//! The engine for more than one machine: READ COMMITTED, writes through a few lanes, wake-ups between nodes.
+//!
+//! Every transaction begins with its role and its tenant in the same round trip as its first statement, so a pooled
+//! connection carries nothing from one tenant to the next and a transaction-pooling proxy may stand between.
+
+mod connect;
+mod failure;
+mod notify;
+mod transaction;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
+use waybill_kernel::{Clock, Entropy, Error, Mode, Result};
+
+use crate::metrics::{COMMITS, OPS, RETRIES};
+use crate::operation::{Call, Reach, Work};
+use crate::tx::Backend;
+use crate::wake::Hub;
+use crate::{Gate, Migration, Topic, Tx, migrate};
+use failure::Failure;
+pub(crate) use transaction::Transaction;
+use transaction::Statements;
+
+#[derive(Clone)]
+pub struct Options {
+    /// `postgres://user@host,other/database`; several hosts are tried until one takes writes. May hold a password.
+    pub url: String,
+    /// Writes at a time.
+    pub lanes: usize,
+    /// Reads at a time.
+    pub readers: usize,
+    /// Calls that may wait for a lane or a reader; one more is refused with 503.
+    pub queue_max: usize,
+    pub connect_timeout: Duration,
+    /// A statement or a lock that takes longer is given up.
+    pub statement_timeout: Duration,
+    /// How long a call is tried again over lost connections and fail-overs before it is refused.
+    pub retry_for: Duration,
+    /// Wakes for other nodes are collected for this long and sent together.
+    pub notify_interval: Duration,
+    /// A waiting call looks again at least this often.
+    pub wait_poll: Duration,
+    /// How often the clock is compared with the database's.
+    pub clock_interval: Duration,
+}
+
+impl Options {
+    pub fn at(url: impl Into<String>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self {
+            url: url.into(),
+            lanes: 2 * cores,
+            readers: 2 * cores,
+            queue_max: 4096,
+            connect_timeout: Duration::from_secs(3),
+            statement_timeout: Duration::from_secs(10),
+            retry_for: Duration::from_secs(5),
+            notify_interval: Duration::from_millis(10),
+            wait_poll: Duration::from_secs(1),
+            clock_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Without the address, which may hold a password.
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("lanes", &self.lanes).field("readers", &self.readers).finish_non_exhaustive()
+    }
+}
+
+pub(crate) struct Postgres {
+    core: Arc<Core>,
+    tasks: Vec<AbortHandle>,
+}
+
+/// What a call needs; shared with the task it runs in.
+struct Core {
+    pool: deadpool_postgres::Pool,
+    statements: Arc<Statements>,
+    writes: Semaphore,
+    reads: Semaphore,
+    waiting: AtomicUsize,
+    options: Options,
+    clock: Arc<Clock>,
+    hub: Hub,
+}
+
+impl Postgres {
+    pub(crate) async fn open(
+        options: Options,
+        migrations: &[Migration],
+        clock: Arc<Clock>,
+        entropy: &dyn Entropy,
+        hub: Hub,
+        outgoing: mpsc::Receiver<(Topic, u32)>,
+    ) -> Result<Self> {
+        let config = connect::config(&options)?;
+        connect::prepare_database(&config, migrations, entropy).await?;
+        let pool = connect::pool(&config, &options)?;
+        clock.begin_at(connect::database_now(&pool).await?);
+
+        let mut node = [0; 8];
+        entropy.fill(&mut node);
+        let node = u64::from_be_bytes(node);
+        let tasks = vec![
+            tokio::spawn(notify::tell_others(pool.clone(), outgoing, node, options.notify_interval)).abort_handle(),
+            tokio::spawn(notify::hear_others(config, hub.clone(), node)).abort_handle(),
+            tokio::spawn(connect::keep_anchored(pool.clone(), Arc::clone(&clock), options.clock_interval)).abort_handle(),
+        ];
+        let core = Core {
+            pool,
+            statements: Arc::new(Statements::new(migrate::tenant_tables(migrations))),
+            writes: Semaphore::new(options.lanes),
+            reads: Semaphore::new(options.readers),
+            waiting: AtomicUsize::new(0),
+            options,
+            clock,
+            hub,
+        };
+        Ok(Self { core: Arc::new(core), tasks })
+    }
+
+    pub(crate) async fn run<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
+        // In a task of its own: a caller that goes away must not leave a transaction half-way.
+        let (core, call, gate) = (Arc::clone(&self.core), Arc::clone(call), gate.cloned());
+        let task = tokio::spawn(async move { core.run(&call, gate).await });
+        task.await.unwrap_or_else(|error| Err(Error::internal(error)))
+    }
+
+    pub(crate) fn close(&self) {
+        self.core.pool.close();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Core {
+    async fn run<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> Result<W::Output> {
+        let lanes = if call.work.mode() == Mode::Write { &self.writes } else { &self.reads };
+        let _lane = self.enter(lanes).await?;
+        let deadline = tokio::time::Instant::now() + self.options.retry_for;
+        let mut pause = Duration::from_millis(2);
+        loop {
+            let failure = match self.attempt(call, gate.clone()).await {
+                Ok(output) => return Ok(output),
+                Err(failure) => failure,
+            };
+            let again = match failure {
+                Failure::Final(error) => return Err(error),
+                Failure::Again(error) => error,
+                Failure::Lost(error) => {
+                    // The other pooled connections lead to the same server, which is gone or no longer takes writes.
+                    self.pool.retain(|_, _| false);
+                    error
+                }
+            };
+            if tokio::time::Instant::now() + pause >= deadline {
+                return Err(again);
+            }
+            metrics::counter!(RETRIES).increment(1);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    async fn enter<'a>(&self, lanes: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>> {
+        if let Ok(permit) = lanes.try_acquire() {
+            return Ok(permit);
+        }
+        let _place = Place::take(&self.waiting, self.options.queue_max)?;
+        lanes.acquire().await.map_err(|_| crate::store::shutting_down())
+    }
+
+    async fn attempt<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> std::result::Result<W::Output, Failure> {
+        let client = self.pool.get().await.map_err(|error| failure::no_connection(&error))?;
+        let tenant = (call.reach == Reach::Tenant).then_some(call.caller.tenant);
+        let mode = call.work.mode();
+        let mut transaction = Transaction::new(client, Arc::clone(&self.statements), mode, tenant, gate);
+        let ctx = call.ctx(self.clock.now());
+        let mut tx = Tx::new(Backend::Postgres(&mut transaction), tenant);
+        let outcome = call.work.run(&ctx, &mut tx).await;
+        let wakes = tx.into_wakes();
+        match outcome {
+            Ok(output) => {
+                transaction.commit().await?;
+                if mode == Mode::Write {
+                    metrics::counter!(OPS).increment(1);
+                    metrics::counter!(COMMITS).increment(1);
+                }
+                self.hub.release(&wakes);
+                Ok(output)
+            }
+            Err(error) => Err(transaction.roll_back(error).await),
+        }
+    }
+}
+
+/// One place in the waiting line, given back when dropped.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a AtomicUsize, max: usize) -> Result<Self> {
+        let place = Place(waiting);
+        if waiting.fetch_add(1, Ordering::Relaxed) >= max {
+            return Err(Error::new(waybill_kernel::Code::Overloaded, waybill_kernel::Code::Overloaded.entry().title));
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,112 @@
+//! Wakes between nodes.
+//!
+//! How PostgreSQL does it: NOTIFY queues a text at commit, under a lock that all committing transactions of the database
+//! share; inside the hot transactions it would serialise them. So wakes are collected for a few milliseconds and sent from
+//! a transaction of their own. A listener hears only while it is connected: a poll stands behind every wait.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, Config, NoTls};
+
+use super::failure::describe;
+use crate::Topic;
+use crate::wake::Hub;
+
+const CHANNEL: &str = "waybill_wake";
+/// A notification holds less than 8,000 bytes; one wake takes at most 28.
+const WAKES_PER_NOTIFICATION: usize = 256;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+
+pub(super) async fn tell_others(pool: Pool, mut outgoing: mpsc::Receiver<(Topic, u32)>, node: u64, interval: Duration) {
+    while let Some((topic, count)) = outgoing.recv().await {
+        let mut wakes = HashMap::from([(topic, count)]);
+        tokio::time::sleep(interval).await;
+        while wakes.len() < WAKES_PER_NOTIFICATION
+            && let Ok((topic, count)) = outgoing.try_recv()
+        {
+            let total = wakes.entry(topic).or_insert(0_u32);
+            *total = total.saturating_add(count);
+        }
+        if let Ok(client) = pool.get().await {
+            let payload = encode(node, &wakes);
+            let _ = client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &payload]).await;
+        }
+    }
+}
+
+pub(super) async fn hear_others(config: Config, hub: Hub, node: u64) {
+    loop {
+        if let Err(error) = listen(&config, &hub, node).await {
+            tracing::debug!(error = describe(&error), "the wake-up connection was lost; connecting again");
+        }
+        tokio::time::sleep(RECONNECT_PAUSE).await;
+    }
+}
+
+async fn listen(config: &Config, hub: &Hub, node: u64) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(NoTls).await?;
+    let (sender, mut heard) = mpsc::channel(1024);
+    let driver = tokio::spawn(async move {
+        while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let Ok(AsyncMessage::Notification(notification)) = message
+                && sender.send(notification.payload().to_owned()).await.is_err()
+            {
+                break;
+            }
+        }
+    });
+    let _abort = AbortOnDrop(driver.abort_handle());
+    client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+    while let Some(payload) = heard.recv().await {
+        let (from, wakes) = decode(&payload);
+        if from != Some(node) {
+            wakes.into_iter().for_each(|(topic, count)| hub.wake_here(topic, count));
+        }
+    }
+    Ok(())
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// `node topic:count topic:count …`, in hexadecimal.
+fn encode(node: u64, wakes: &HashMap<Topic, u32>) -> String {
+    let wakes = wakes.iter().map(|(topic, count)| format!(" {:x}:{count:x}", topic.0));
+    std::iter::once(format!("{node:x}")).chain(wakes).collect()
+}
+
+/// Lenient: what cannot be read was sent by another version, and a poll stands behind it.
+fn decode(payload: &str) -> (Option<u64>, Vec<(Topic, u32)>) {
+    let mut words = payload.split(' ');
+    let node = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+    let wakes = words.filter_map(|word| {
+        let (topic, count) = word.split_once(':')?;
+        Some((Topic(u64::from_str_radix(topic, 16).ok()?), u32::from_str_radix(count, 16).ok()?))
+    });
+    (node, wakes.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wakes_read_back_and_a_full_notification_fits() {
+        let wakes: HashMap<_, _> =
+            (0..WAKES_PER_NOTIFICATION as u64).map(|n| (Topic(u64::MAX - n), u32::MAX)).collect();
+        let payload = encode(u64::MAX, &wakes);
+        assert!(payload.len() < 8000, "{}", payload.len());
+        let (node, back) = decode(&payload);
+        assert_eq!(node, Some(u64::MAX));
+        assert_eq!(back.into_iter().collect::<HashMap<_, _>>(), wakes);
+    }
+}

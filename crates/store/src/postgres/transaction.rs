@@ -1,0 +1,216 @@
+//! One transaction on one pooled connection.
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use deadpool_postgres::Object;
+use futures_util::TryStreamExt;
+use futures_util::future::join;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use waybill_kernel::{Error, Mode, Result, Tenant};
+
+use super::failure::{self, Failure};
+use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
+use crate::statement::TenantTables;
+use crate::{Cell, Gate, Row, Value};
+
+/// Which statements have been seen to bind the tenant.
+pub(crate) struct Statements {
+    tables: TenantTables,
+    checked: RwLock<HashSet<(usize, usize)>>,
+}
+
+impl Statements {
+    pub(super) fn new(tables: TenantTables) -> Self {
+        Self { tables, checked: RwLock::default() }
+    }
+
+    fn check(&self, sql: &'static str) -> Result<()> {
+        let key = (sql.as_ptr() as usize, sql.len());
+        if self.checked.read().unwrap_or_else(PoisonError::into_inner).contains(&key) {
+            return Ok(());
+        }
+        self.tables.check(sql)?;
+        self.checked.write().unwrap_or_else(PoisonError::into_inner).insert(key);
+        Ok(())
+    }
+}
+
+pub(crate) struct Transaction {
+    /// None once it went back to the pool, or was thrown away.
+    client: Option<Object>,
+    statements: Arc<Statements>,
+    /// Sent in front of the first statement, in the same round trip.
+    begin: Option<String>,
+    failure: Option<Failure>,
+    gate: Option<Arc<Gate>>,
+}
+
+impl Transaction {
+    pub(super) fn new(
+        client: Object,
+        statements: Arc<Statements>,
+        mode: Mode,
+        tenant: Option<Tenant>,
+        gate: Option<Arc<Gate>>,
+    ) -> Self {
+        let access = if mode == Mode::Read { " READ ONLY" } else { "" };
+        let scope = match tenant {
+            Some(tenant) => format!("SET LOCAL ROLE {ROLE_APP}; SET LOCAL app.tenant_id = '{}'", tenant.0),
+            None => format!("SET LOCAL ROLE {ROLE_SYSTEM}"),
+        };
+        let begin = Some(format!("BEGIN{access}; {scope}"));
+        Self { client: Some(client), statements, begin, failure: None, gate }
+    }
+
+    pub(crate) async fn query(
+        &mut self,
+        sql: &'static str,
+        tenant: Option<Tenant>,
+        params: &[Value<'_>],
+    ) -> Result<Vec<Row>> {
+        let (rows, _) = self.send(sql, tenant, params).await?;
+        rows.iter().map(row).collect()
+    }
+
+    pub(crate) async fn execute(
+        &mut self,
+        sql: &'static str,
+        tenant: Option<Tenant>,
+        params: &[Value<'_>],
+    ) -> Result<u64> {
+        self.send(sql, tenant, params).await.map(|(_, written)| written)
+    }
+
+    pub(crate) async fn horizon(&mut self) -> Result<i64> {
+        const XMIN: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+        let rows = self.query(XMIN, None, &[]).await?;
+        rows.first().ok_or_else(|| Error::internal("no snapshot"))?.int(0)
+    }
+
+    pub(super) async fn commit(mut self) -> std::result::Result<(), Failure> {
+        if let Some(failure) = self.failure.take() {
+            // The operation swallowed an error; the server would answer COMMIT with a rollback.
+            return Err(failure);
+        }
+        if self.begin.is_some() {
+            self.give_back();
+            return Ok(());
+        }
+        if let Some(gate) = &self.gate {
+            gate.pass().await;
+        }
+        let Some(client) = &self.client else { return Ok(()) };
+        client.batch_execute("COMMIT").await.map_err(|error| failure::of_commit(&error))?;
+        self.give_back();
+        Ok(())
+    }
+
+    /// What the operation's error means, with what the database said about it.
+    pub(super) async fn roll_back(mut self, error: Error) -> Failure {
+        let failure = self.failure.take().unwrap_or(Failure::Final(error));
+        let Some(client) = &self.client else { return failure };
+        let clean = self.begin.is_some() || client.batch_execute("ROLLBACK").await.is_ok();
+        if clean && !matches!(failure, Failure::Lost(_)) {
+            self.give_back();
+        }
+        failure
+    }
+
+    async fn send(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Answered> {
+        if tenant.is_some() {
+            self.statements.check(sql)?;
+        }
+        if let Some(gate) = &self.gate {
+            gate.pass().await;
+        }
+        let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
+        exchange(client, self.begin.take(), sql, tenant, params).await.map_err(|error| {
+            let caller_sees = Error::internal(failure::describe(&error));
+            // The first failure is the cause; later ones only say that the transaction is aborted.
+            self.failure.get_or_insert_with(|| failure::of_statement(&error));
+            caller_sees
+        })
+    }
+
+    fn give_back(&mut self) {
+        drop(self.client.take());
+    }
+}
+
+impl Drop for Transaction {
+    /// A connection with an open or broken transaction never returns to the pool; closing it rolls back.
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            drop(Object::take(client));
+        }
+    }
+}
+
+/// Rows, and the number of rows written.
+type Answered = (Vec<tokio_postgres::Row>, u64);
+
+async fn exchange(
+    client: &Object,
+    begin: Option<String>,
+    sql: &'static str,
+    tenant: Option<Tenant>,
+    params: &[Value<'_>],
+) -> std::result::Result<Answered, tokio_postgres::Error> {
+    let tenant = tenant.map(|tenant| Value::from(tenant.0));
+    let values: Vec<&Value<'_>> = tenant.iter().chain(params).collect();
+    let types: Vec<Type> = values.iter().map(|value| kind(value)).collect();
+    let statement = client.prepare_typed_cached(sql, &types).await?;
+    let query = async {
+        let mut stream = std::pin::pin!(client.query_raw(&statement, values).await?);
+        let mut rows = Vec::new();
+        while let Some(row) = stream.try_next().await? {
+            rows.push(row);
+        }
+        let written = stream.rows_affected().unwrap_or(0);
+        Ok((rows, written))
+    };
+    let Some(begin) = begin else { return query.await };
+    let (begun, answered) = join(client.batch_execute(&begin), query).await;
+    begun?;
+    answered
+}
+
+fn kind(value: &Value<'_>) -> Type {
+    match value {
+        Value::Int(_) => Type::INT8,
+        Value::Text(_) => Type::TEXT,
+        Value::Bytes(_) => Type::BYTEA,
+    }
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Value::Int(value) => value.to_sql(&Type::INT8, out),
+            Value::Text(value) => value.to_sql(&Type::TEXT, out),
+            Value::Bytes(value) => value.to_sql(&Type::BYTEA, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+fn row(row: &tokio_postgres::Row) -> Result<Row> {
+    let cells = row.columns().iter().enumerate().map(|(index, column)| {
+        Ok(match *column.type_() {
+            Type::INT8 => row.try_get::<_, Option<i64>>(index)?.map_or(Cell::Null, Cell::Int),
+            Type::INT4 => row.try_get::<_, Option<i32>>(index)?.map_or(Cell::Null, |value| Cell::Int(value.into())),
+            Type::BOOL => row.try_get::<_, Option<bool>>(index)?.map_or(Cell::Null, |value| Cell::Int(value.into())),
+            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(index)?.map_or(Cell::Null, Cell::Bytes),
+            _ => row.try_get::<_, Option<String>>(index)?.map_or(Cell::Null, Cell::Text),
+        })
+    });
+    let cells: std::result::Result<Vec<Cell>, tokio_postgres::Error> = cells.collect();
+    cells.map(Row).map_err(Error::internal)
+}

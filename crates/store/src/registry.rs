@@ -1,0 +1,102 @@
+//! The only list of operations, with their types erased so that a door can hold them all.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::Value as Json;
+use waybill_kernel::{Caller, Error, OperationSpec, Result};
+
+use crate::{Operation, Reply, Store};
+
+/// What a door encodes.
+#[derive(Debug)]
+pub struct Answer {
+    /// The output as JSON text.
+    pub json: String,
+    /// True when it is the answer of an earlier request with the same key.
+    pub replay: bool,
+}
+
+/// One operation as the doors see it.
+pub trait Entry: Send + Sync {
+    fn spec(&self) -> &'static OperationSpec;
+    fn input_schema(&self) -> Json;
+    fn output_schema(&self) -> Json;
+    /// Decodes, runs, encodes. The caller has been authorised.
+    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>>;
+}
+
+struct Typed<O>(std::marker::PhantomData<fn() -> O>);
+
+impl<O: Operation> Entry for Typed<O> {
+    fn spec(&self) -> &'static OperationSpec {
+        const { &O::SPEC }
+    }
+
+    fn input_schema(&self) -> Json {
+        schema_of::<O>()
+    }
+
+    fn output_schema(&self) -> Json {
+        schema_of::<O::Output>()
+    }
+
+    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>> {
+        Box::pin(async move {
+            let operation: O = serde_json::from_value(input).map_err(|error| Error::invalid(sentence(&error)))?;
+            let (output, replay) = match store.run(operation, caller.clone()).await? {
+                Reply::Done(output) | Reply::Empty { answer: output, .. } => (output, false),
+                Reply::Replay(output) => (output, true),
+            };
+            let json = serde_json::to_string(&output).map_err(Error::internal)?;
+            Ok(Answer { json, replay })
+        })
+    }
+}
+
+fn schema_of<T: schemars::JsonSchema>() -> Json {
+    let generator = schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let mut schema = generator.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(object) = schema.as_object_mut() {
+        // The dialect is the default of both OpenAPI 3.1 and MCP, and a type's Rust name is nobody's business.
+        object.remove("$schema");
+        object.remove("title");
+    }
+    schema
+}
+
+/// serde's message as a sentence of ours.
+fn sentence(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => format!("{}{}.", first.to_uppercase(), chars.as_str()),
+        None => "The request cannot be read.".to_owned(),
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Registry(Vec<Arc<dyn Entry>>);
+
+impl Registry {
+    /// # Panics
+    /// When the name or the route is taken: two operations would answer to one call.
+    #[must_use]
+    pub fn with<O: Operation>(mut self) -> Self {
+        let spec = const { &O::SPEC };
+        let taken = |other: &OperationSpec| {
+            other.name == spec.name || (other.method == spec.method && other.path == spec.path)
+        };
+        assert!(!self.entries().any(|entry| taken(entry.spec())), "{} is registered twice", spec.name);
+        self.0.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
+        self
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = &Arc<dyn Entry>> {
+        self.0.iter()
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Arc<dyn Entry>> {
+        self.entries().find(|entry| entry.spec().name == name)
+    }
+}

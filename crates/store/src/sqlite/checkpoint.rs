@@ -1,0 +1,94 @@
+//! Copying the write-ahead log into the database, off the commit path.
+//!
+//! SQLite would do it inside the commit that crosses 1,000 pages, and that commit's callers would pay for it. Here a
+//! thread of its own copies while the writer goes on; only when the log has outgrown its bound does the writer
+//! stop for as long as the rest takes, so that the log cannot grow for ever under a load that never pauses.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use rusqlite::OpenFlags;
+use waybill_kernel::{Error, Result};
+
+use super::{Options, open};
+use crate::metrics::{FSYNCS, WAL_BYTES};
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the writer and the checkpointer tell each other.
+pub(super) struct Wal {
+    path: PathBuf,
+    checkpoint_bytes: u64,
+    bytes_max: u64,
+    overgrown: AtomicBool,
+}
+
+impl Wal {
+    pub(super) fn new(options: &Options) -> Arc<Self> {
+        let mut path = options.path.clone().into_os_string();
+        path.push("-wal");
+        Arc::new(Self {
+            path: path.into(),
+            checkpoint_bytes: options.checkpoint_bytes,
+            bytes_max: options.wal_bytes_max,
+            overgrown: AtomicBool::new(false),
+        })
+    }
+
+    /// Asked by the writer between two batches; true once per overgrowth.
+    pub(super) fn take_overgrown(&self) -> bool {
+        self.overgrown.load(Ordering::Relaxed) && self.overgrown.swap(false, Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> u64 {
+        fs::metadata(&self.path).map_or(0, |file| file.len())
+    }
+}
+
+pub(super) struct Checkpointer {
+    stop: Mutex<Option<Sender<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Checkpointer {
+    pub(super) fn start(options: &Options, wal: Arc<Wal>) -> Result<Self> {
+        let connection = open::open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let (stop, stopped) = bounded::<()>(0);
+        let thread = thread::Builder::new()
+            .name("sqlite-checkpoint".to_owned())
+            .spawn(move || {
+                while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    copy(&connection, &wal);
+                }
+            })
+            .map_err(Error::internal)?;
+        Ok(Self { stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn close(&self) {
+        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn copy(connection: &rusqlite::Connection, wal: &Wal) {
+    let bytes = wal.bytes();
+    metrics::gauge!(WAL_BYTES).set(bytes as f64);
+    if bytes < wal.checkpoint_bytes {
+        return;
+    }
+    if bytes > wal.bytes_max {
+        wal.overgrown.store(true, Ordering::Relaxed);
+    }
+    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        Ok(()) => metrics::counter!(FSYNCS).increment(2),
+        Err(error) => tracing::warn!(%error, "a checkpoint failed; the next one tries again"),
+    }
+}

@@ -1,0 +1,125 @@
+//! One SQLite connection that runs the statements of [`crate::Tx`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{ErrorCode, ToSql};
+use waybill_kernel::{Code, Error, Result, Tenant};
+
+use crate::statement::{TenantTables, for_sqlite};
+use crate::{Cell, Row, Value};
+
+/// More than all statements of the program together, so none is prepared twice.
+const PREPARED_STATEMENTS_MAX: usize = 512;
+
+pub(crate) struct Connection {
+    raw: rusqlite::Connection,
+    tables: Arc<TenantTables>,
+    /// Checked and rewritten text by the address of the original, which is static and therefore its identity.
+    texts: HashMap<(usize, usize), Arc<str>>,
+}
+
+impl Connection {
+    pub(crate) fn new(raw: rusqlite::Connection, tables: Arc<TenantTables>) -> Self {
+        raw.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS_MAX);
+        Self { raw, tables, texts: HashMap::new() }
+    }
+
+    pub(crate) fn raw(&mut self) -> &mut rusqlite::Connection {
+        &mut self.raw
+    }
+
+    /// SQLite has ended the transaction by itself: full disk, I/O error, no memory.
+    pub(crate) fn is_outside_transaction(&self) -> bool {
+        self.raw.is_autocommit()
+    }
+
+    /// Rows changed since the connection was opened.
+    pub(crate) fn changes(&self) -> u64 {
+        self.raw.total_changes()
+    }
+
+    /// BEGIN, SAVEPOINT and their like: prepared once, no parameters.
+    pub(crate) fn control(&mut self, sql: &'static str) -> rusqlite::Result<()> {
+        self.raw.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    pub(crate) fn query(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Vec<Row>> {
+        let text = self.text(sql, tenant)?;
+        let mut statement = self.raw.prepare_cached(&text).map_err(|error| explain(&error))?;
+        bind(&mut statement, tenant, params)?;
+        let columns = statement.column_count();
+        let mut rows = statement.raw_query();
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(|error| explain(&error))? {
+            let cells = (0..columns).map(|column| row.get_ref(column).map(cell)).collect::<rusqlite::Result<_>>();
+            found.push(Row(cells.map_err(|error| explain(&error))?));
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn execute(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<u64> {
+        let text = self.text(sql, tenant)?;
+        let mut statement = self.raw.prepare_cached(&text).map_err(|error| explain(&error))?;
+        bind(&mut statement, tenant, params)?;
+        statement.raw_execute().map(|rows| rows as u64).map_err(|error| explain(&error))
+    }
+
+    fn text(&mut self, sql: &'static str, tenant: Option<Tenant>) -> Result<Arc<str>> {
+        let key = (sql.as_ptr() as usize, sql.len());
+        if let Some(text) = self.texts.get(&key) {
+            return Ok(Arc::clone(text));
+        }
+        if tenant.is_some() {
+            self.tables.check(sql)?;
+        }
+        let text: Arc<str> = for_sqlite(sql).into();
+        self.texts.insert(key, Arc::clone(&text));
+        Ok(text)
+    }
+}
+
+fn bind(statement: &mut rusqlite::Statement<'_>, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<()> {
+    let mut index = 0;
+    let mut bind_next = |value: &dyn ToSql| {
+        index += 1;
+        statement.raw_bind_parameter(index, value).map_err(|error| explain(&error))
+    };
+    if let Some(tenant) = tenant {
+        bind_next(&tenant.0)?;
+    }
+    params.iter().try_for_each(|value| bind_next(value))
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Value::Int(value) => value.map_or(ValueRef::Null, ValueRef::Integer),
+            Value::Text(value) => value.map_or(ValueRef::Null, |text| ValueRef::Text(text.as_bytes())),
+            Value::Bytes(value) => value.map_or(ValueRef::Null, ValueRef::Blob),
+        }))
+    }
+}
+
+fn cell(value: ValueRef<'_>) -> Cell {
+    match value {
+        ValueRef::Null => Cell::Null,
+        ValueRef::Integer(value) => Cell::Int(value),
+        // Never produced by our schema; the debug text makes the wrong type visible where it is read.
+        ValueRef::Real(value) => Cell::Text(value.to_string()),
+        ValueRef::Text(value) => Cell::Text(String::from_utf8_lossy(value).into_owned()),
+        ValueRef::Blob(value) => Cell::Bytes(value.to_vec()),
+    }
+}
+
+/// What a failed statement means to the caller. Nothing was written by it.
+pub(crate) fn explain(error: &rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => Error::new(Code::StorageFull, Code::StorageFull.entry().title).because(error),
+        Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ReadOnly) => {
+            Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because(error)
+        }
+        _ => Error::internal(error),
+    }
+}

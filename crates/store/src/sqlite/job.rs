@@ -1,0 +1,86 @@
+//! A call on its way through a database thread, with its type erased so that one queue carries all of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::oneshot;
+use waybill_kernel::{Error, Result, Time};
+
+use super::Connection;
+use crate::operation::{Call, Reach, Work};
+use crate::tx::Backend;
+use crate::wake::Hub;
+use crate::{Topic, Tx};
+
+pub(crate) trait Job: Send {
+    /// The caller has gone: nobody would hear the answer.
+    fn is_abandoned(&self) -> bool;
+    /// Runs inside the open transaction and keeps the outcome; true when there is something to keep in the database.
+    fn run(&mut self, connection: &mut Connection, now: Time) -> bool;
+    /// The transaction is durable (or had nothing to write): answer, and wake those who wait.
+    fn answer(self: Box<Self>);
+    fn fail(self: Box<Self>, error: Error);
+}
+
+pub(crate) struct Pending<W: Work> {
+    call: Arc<Call<W>>,
+    reply: oneshot::Sender<Result<W::Output>>,
+    hub: Hub,
+    outcome: Option<Result<W::Output>>,
+    wakes: Vec<(Topic, u32)>,
+}
+
+impl<W: Work> Pending<W> {
+    pub(crate) fn new(call: Arc<Call<W>>, reply: oneshot::Sender<Result<W::Output>>, hub: Hub) -> Self {
+        Self { call, reply, hub, outcome: None, wakes: Vec::new() }
+    }
+
+    fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<(Topic, u32)>)> {
+        let tenant = (self.call.reach == Reach::Tenant).then_some(self.call.caller.tenant);
+        let ctx = self.call.ctx(now);
+        let mut tx = Tx::new(Backend::Sqlite(connection), tenant);
+        let polled = {
+            let run = pin!(self.call.work.run(&ctx, &mut tx));
+            run.poll(&mut Context::from_waker(Waker::noop()))
+        };
+        match polled {
+            Poll::Ready(output) => Ok((output?, tx.into_wakes())),
+            Poll::Pending => Err(Error::internal("an operation awaited something other than its transaction")),
+        }
+    }
+}
+
+impl<W: Work> Job for Pending<W> {
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn run(&mut self, connection: &mut Connection, now: Time) -> bool {
+        // A panic is one caller's internal error: its neighbours in the batch have done nothing wrong.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.poll_once(connection, now)))
+            .unwrap_or_else(|panic| Err(Error::internal(panic_text(panic.as_ref()))));
+        let (outcome, wakes) = match outcome {
+            Ok((output, wakes)) => (Ok(output), wakes),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        self.wakes = wakes;
+        self.outcome.insert(outcome).is_ok()
+    }
+
+    fn answer(self: Box<Self>) {
+        let outcome = self.outcome.unwrap_or_else(|| Err(Error::internal("a call was answered before it ran")));
+        let _ = self.reply.send(outcome);
+        self.hub.release(&self.wakes);
+    }
+
+    fn fail(self: Box<Self>, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("an operation panicked: {}", text.unwrap_or_default())
+}

@@ -1,0 +1,90 @@
+//! The text of a statement, checked once when it is first prepared.
+//!
+//! In a tenant's transaction `$1` is the tenant and Tx binds it. A statement that reads or writes a tenant table
+//! without saying so would reach across tenants (SQLite has no row-level security), so it is refused here: every
+//! mention of a tenant table must be matched by a mention of `$1`.
+
+use std::collections::HashSet;
+
+use waybill_kernel::{Error, Result};
+
+/// The names of the tables that carry a tenant, read from the migrations.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TenantTables(HashSet<String>);
+
+impl TenantTables {
+    pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().collect())
+    }
+
+    /// # Contract
+    /// Lexical and strict: comments and quoted names are not used in our statements, so each word is what it seems.
+    pub(crate) fn check(&self, sql: &str) -> Result<()> {
+        let mut tables = 0;
+        let mut introduced = false;
+        for word in words(sql) {
+            let is_table = introduced && self.0.contains(word);
+            tables += usize::from(is_table);
+            introduced = ["FROM", "JOIN", "INTO", "UPDATE", ","].contains(&word);
+        }
+        if tables > 0 && tables > parameters(sql).filter(|number| *number == 1).count() {
+            return Err(Error::internal(format!("a statement on a tenant table does not use $1: {sql}")));
+        }
+        Ok(())
+    }
+}
+
+/// Words and commas; everything else separates.
+fn words(sql: &str) -> impl Iterator<Item = &str> {
+    sql.split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$')).flat_map(|piece| {
+        let word = piece.trim_end_matches(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$'));
+        [word, if piece.ends_with(',') { "," } else { "" }].into_iter().filter(|word| !word.is_empty())
+    })
+}
+
+/// The numbers of the `$n` in the text, in order.
+fn parameters(sql: &str) -> impl Iterator<Item = usize> + '_ {
+    sql.split('$').skip(1).filter_map(|rest| {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..digits].parse().ok()
+    })
+}
+
+/// `$n` is a named parameter to SQLite, numbered by first appearance; `?n` keeps its number.
+pub(crate) fn for_sqlite(sql: &str) -> String {
+    sql.replace('$', "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_must_bind_the_tenant_once_per_tenant_table() {
+        let tables = TenantTables::new(["tasks".to_owned(), "receipts".to_owned()]);
+        for good in [
+            "SELECT id FROM tasks WHERE tenant = $1 AND id = $2",
+            "INSERT INTO tasks (tenant, id) VALUES ($1, $2)",
+            "UPDATE tasks SET status = $2 WHERE tenant = $1",
+            "SELECT 1 FROM tasks t JOIN receipts r ON r.tenant = $1 AND r.task_id = t.id WHERE t.tenant = $1",
+            "SELECT value FROM meta WHERE id = 1",
+        ] {
+            tables.check(good).unwrap();
+        }
+        for bad in [
+            "SELECT id FROM tasks WHERE id = $2",
+            "SELECT id FROM tasks WHERE id = $11",
+            "DELETE FROM receipts",
+            "SELECT 1 FROM tasks t JOIN receipts r ON r.task_id = t.id WHERE t.tenant = $1",
+            "SELECT 1 FROM tasks, receipts WHERE tasks.tenant = $1",
+            "UPDATE tasks SET status = $2 WHERE id IN (SELECT task_id FROM receipts WHERE tenant = $1)",
+        ] {
+            assert!(tables.check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn parameters_keep_their_numbers_on_sqlite() {
+        assert_eq!(for_sqlite("SELECT $2, $1, $10"), "SELECT ?2, ?1, ?10");
+    }
+}

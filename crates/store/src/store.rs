@@ -1,0 +1,231 @@
+//! The store: runs calls on whichever engine it was opened with, and waits for those who asked to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use waybill_kernel::{
+    Caller, Clock, Code, Entropy, Error, IdSource, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes,
+    Tenant, Time, id::Uuid,
+};
+
+use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Work};
+use crate::postgres::{self, Postgres};
+use crate::sqlite::{self, Sqlite};
+use crate::wake::{Hub, Subscription};
+use crate::{Gate, Migration, Settings, Tx, Value};
+
+/// Where the rows are.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    Sqlite(sqlite::Options),
+    Postgres(postgres::Options),
+}
+
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    hub: Hub,
+    clock: Arc<Clock>,
+    entropy: Arc<dyn Entropy>,
+    settings: Arc<Settings>,
+    /// A wait looks again at least this often, in case a wake from another node was lost. None on one node.
+    poll: Option<Duration>,
+}
+
+enum Engine {
+    Sqlite(Sqlite),
+    Postgres(Postgres),
+}
+
+impl Store {
+    /// Opens or creates the database and brings its schema up to date.
+    pub async fn open(
+        backend: Backend,
+        migrations: &[Migration],
+        settings: Settings,
+        clock: Arc<Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Self> {
+        crate::metrics::describe();
+        let migrations = crate::migrate::ordered(&[crate::MIGRATIONS, migrations].concat());
+        let (engine, hub, poll) = match backend {
+            Backend::Sqlite(options) => {
+                let hub = Hub::new();
+                let (clock, entropy, sqlite_hub) = (Arc::clone(&clock), Arc::clone(&entropy), hub.clone());
+                let open = move || Sqlite::open(&options, &migrations, &clock, entropy.as_ref(), sqlite_hub);
+                let sqlite = tokio::task::spawn_blocking(open).await.map_err(Error::internal)??;
+                (Engine::Sqlite(sqlite), hub, None)
+            }
+            Backend::Postgres(options) => {
+                let (hub, outgoing) = Hub::shared_with_others();
+                let poll = Some(options.wait_poll);
+                let postgres =
+                    Postgres::open(options, &migrations, Arc::clone(&clock), entropy.as_ref(), hub.clone(), outgoing)
+                        .await?;
+                (Engine::Postgres(postgres), hub, poll)
+            }
+        };
+        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings: Arc::new(settings), poll })))
+    }
+
+    /// Runs an operation for a caller who has been authorised; answers after its commit is durable.
+    pub async fn run<O: Operation>(&self, operation: O, caller: Caller) -> Result<Reply<O::Output>> {
+        self.run_gated(operation, caller, None).await
+    }
+
+    /// As `run`, with every statement held at the gate: for tests of interleavings.
+    pub async fn run_gated<O: Operation>(
+        &self,
+        mut operation: O,
+        caller: Caller,
+        gate: Option<Arc<Gate>>,
+    ) -> Result<Reply<O::Output>> {
+        if O::PREPARES {
+            let entropy = Arc::clone(&self.0.entropy);
+            let prepare = move || operation.prepare(entropy.as_ref()).map(|()| operation);
+            operation = tokio::task::spawn_blocking(prepare).await.map_err(Error::internal)??;
+        }
+        let wait = operation.wait(&caller);
+        let call = self.call(OperationWork(operation), O::REACH, caller);
+        let Some(wait) = wait else { return self.execute(&call, gate.as_ref()).await };
+
+        let mut subscription = self.0.hub.subscribe(wait.topic);
+        let deadline = Instant::now() + wait.at_most;
+        loop {
+            match self.execute(&call, gate.as_ref()).await? {
+                Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => {
+                    subscription.found_nothing();
+                    self.pause(&mut subscription, at, deadline).await;
+                }
+                reply => {
+                    if !matches!(reply, Reply::Empty { .. }) {
+                        subscription.satisfied();
+                    }
+                    return Ok(reply);
+                }
+            }
+        }
+    }
+
+    /// The program's own work, across tenants.
+    pub fn system(&self) -> System<'_> {
+        System(self)
+    }
+
+    pub fn now(&self) -> Time {
+        self.0.clock.now()
+    }
+
+    pub fn clock(&self) -> &Arc<Clock> {
+        &self.0.clock
+    }
+
+    pub fn entropy(&self) -> &Arc<dyn Entropy> {
+        &self.0.entropy
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.0.engine, Engine::Postgres(_))
+    }
+
+    /// Ends all waiting: each waiter answers with what it has.
+    pub fn stop_waiting(&self) {
+        self.0.hub.close();
+    }
+
+    /// Answers everything accepted, then closes the database. Blocking; nothing is accepted afterwards.
+    pub fn close(&self) {
+        match &self.0.engine {
+            Engine::Sqlite(sqlite) => sqlite.close(),
+            Engine::Postgres(postgres) => postgres.close(),
+        }
+    }
+
+    async fn pause(&self, subscription: &mut Subscription, at: Option<Time>, deadline: Instant) {
+        let due = at.map(|at| Instant::now() + at.since(self.now()));
+        let look_again = self.0.poll.map(|poll| Instant::now() + poll);
+        let until = [due, look_again].into_iter().flatten().fold(deadline, Instant::min);
+        tokio::select! {
+            () = subscription.woken() => {}
+            () = sleep_until(until) => {}
+        }
+    }
+
+    fn call<W: Work>(&self, work: W, reach: Reach, caller: Caller) -> Arc<Call<W>> {
+        let ids = IdSource::new(self.0.entropy.as_ref(), self.now());
+        Arc::new(Call { work, reach, caller, ids, settings: Arc::clone(&self.0.settings) })
+    }
+
+    async fn execute<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
+        match &self.0.engine {
+            Engine::Sqlite(sqlite) => sqlite.run(Arc::clone(call)).await,
+            Engine::Postgres(postgres) => postgres.run(call, gate).await,
+        }
+    }
+}
+
+/// A handle for authentication, sweeps and probes: statements bind their own parameters from `$1` on.
+pub struct System<'a>(&'a Store);
+
+/// What a readiness probe found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    pub writable: bool,
+    pub detail: Option<String>,
+}
+
+impl System<'_> {
+    pub async fn run<W: Work>(&self, work: W) -> Result<W::Output> {
+        let call = self.0.call(work, Reach::System, system_caller());
+        self.0.execute(&call, None).await
+    }
+
+    /// Writes a row and reads it back: the only proof that a write would be kept.
+    pub async fn probe(&self) -> Health {
+        if let Engine::Sqlite(sqlite) = &self.0.0.engine
+            && sqlite.writes_stopped()
+        {
+            let detail = "writing has stopped after an error of the disk; restart the server".to_owned();
+            return Health { writable: false, detail: Some(detail) };
+        }
+        metrics::gauge!(crate::metrics::CLOCK_OFFSET).set(self.0.clock().offset_us() as f64);
+        match self.run(Probe).await {
+            Ok(()) => Health { writable: true, detail: None },
+            Err(error) => Health { writable: false, detail: Some(error.message().to_owned()) },
+        }
+    }
+}
+
+struct Probe;
+
+impl Work for Probe {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        tx.execute("UPDATE meta SET probe_us = $1 WHERE id = 1", &[Value::from(ctx.now)]).await?;
+        let row = tx.query_opt("SELECT probe_us FROM meta WHERE id = 1", &[]).await?;
+        let read = row.map(|row| row.time(0)).transpose()?;
+        if read == Some(ctx.now) { Ok(()) } else { Err(Error::internal("a probe read back another value than it wrote")) }
+    }
+}
+
+fn system_caller() -> Caller {
+    Caller {
+        tenant: Tenant(0),
+        tenant_id: Uuid::nil(),
+        principal: Principal { kind: PrincipalKind::System, id: "asyncgate".to_owned() },
+        roles: Roles::new([Role::System]),
+        scopes: Scopes::new(Scope::ALL.iter().copied()),
+    }
+}
+
+pub(crate) fn shutting_down() -> Error {
+    Error::new(Code::ShuttingDown, Code::ShuttingDown.entry().title)
+}

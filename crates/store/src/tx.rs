@@ -1,0 +1,107 @@
+//! One transaction, as an operation sees it: statements in, rows out, and what to wake after the commit.
+
+use tokio::sync::{Semaphore, mpsc};
+use waybill_kernel::{Error, Result, Tenant};
+
+use crate::{Row, Topic, Value, postgres, sqlite};
+
+/// More distinct wakes than any one operation has reason for.
+const WAKES_MAX: usize = 64;
+
+pub struct Tx<'a> {
+    backend: Backend<'a>,
+    /// None in the program's own work, which names tenants itself.
+    tenant: Option<Tenant>,
+    wakes: Vec<(Topic, u32)>,
+}
+
+pub(crate) enum Backend<'a> {
+    Sqlite(&'a mut sqlite::Connection),
+    Postgres(&'a mut postgres::Transaction),
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(backend: Backend<'a>, tenant: Option<Tenant>) -> Self {
+        Self { backend, tenant, wakes: Vec::new() }
+    }
+
+    /// In a tenant's transaction `$1` is the tenant and `params` begin at `$2`.
+    pub async fn query(&mut self, sql: &'static str, params: &[Value<'_>]) -> Result<Vec<Row>> {
+        match &mut self.backend {
+            Backend::Sqlite(connection) => connection.query(sql, self.tenant, params),
+            Backend::Postgres(transaction) => transaction.query(sql, self.tenant, params).await,
+        }
+    }
+
+    pub async fn query_opt(&mut self, sql: &'static str, params: &[Value<'_>]) -> Result<Option<Row>> {
+        let mut rows = self.query(sql, params).await?;
+        if rows.len() > 1 {
+            return Err(Error::internal(format!("{} rows where one at most was expected: {sql}", rows.len())));
+        }
+        Ok(rows.pop())
+    }
+
+    /// The number of rows written: a guarded write looks at it.
+    pub async fn execute(&mut self, sql: &'static str, params: &[Value<'_>]) -> Result<u64> {
+        match &mut self.backend {
+            Backend::Sqlite(connection) => connection.execute(sql, self.tenant, params),
+            Backend::Postgres(transaction) => transaction.execute(sql, self.tenant, params).await,
+        }
+    }
+
+    /// Feeds read rows whose transaction is below this number: every one of those has ended, so no row can appear
+    /// behind a cursor that has passed. On SQLite commits come one after another and all of them are below.
+    pub async fn horizon(&mut self) -> Result<i64> {
+        match &mut self.backend {
+            Backend::Sqlite(_) => Ok(i64::MAX),
+            Backend::Postgres(transaction) => transaction.horizon().await,
+        }
+    }
+
+    /// After the commit, wake up to `count` of those who wait for `topic`.
+    pub fn wake(&mut self, topic: Topic, count: u32) {
+        match self.wakes.iter_mut().find(|(known, _)| *known == topic) {
+            Some((_, total)) => *total = total.saturating_add(count),
+            None => {
+                assert!(self.wakes.len() < WAKES_MAX, "an operation wakes more than {WAKES_MAX} topics");
+                self.wakes.push((topic, count));
+            }
+        }
+    }
+
+    pub(crate) fn into_wakes(self) -> Vec<(Topic, u32)> {
+        self.wakes
+    }
+}
+
+/// Lets a test step a PostgreSQL transaction statement by statement. Production has none.
+#[derive(Debug)]
+pub struct Gate {
+    steps: Semaphore,
+    arrivals: mpsc::UnboundedSender<()>,
+}
+
+impl Gate {
+    /// The receiver hears of every statement that has come to the gate.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<()>) {
+        let (arrivals, receiver) = mpsc::unbounded_channel();
+        (Self { steps: Semaphore::new(0), arrivals }, receiver)
+    }
+
+    /// Let one more statement through.
+    pub fn step(&self) {
+        self.steps.add_permits(1);
+    }
+
+    /// Let everything through from here on.
+    pub fn open(&self) {
+        self.steps.add_permits(Semaphore::MAX_PERMITS / 2);
+    }
+
+    pub(crate) async fn pass(&self) {
+        let _ = self.arrivals.send(());
+        if let Ok(permit) = self.steps.acquire().await {
+            permit.forget();
+        }
+    }
+}

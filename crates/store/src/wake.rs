@@ -1,0 +1,225 @@
+//! Waking those who wait, after the commit that gives them something.
+//!
+//! # Contract
+//! A waiter subscribes before its first run, so a commit after that run began always finds it. `n` items wake at most
+//! `n` waiters, in the order they came; a waiter that was woken and found nothing passes its wake on to the next in line,
+//! and so does one that leaves with a wake unused. Spurious wakes are allowed, lost ones are not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, mpsc};
+use waybill_kernel::Tenant;
+
+/// Wakes for other nodes that may wait to be sent. Beyond it they are dropped: a poll stands behind every wait.
+const OUTGOING_WAKES_MAX: usize = 4096;
+
+/// What is waited for: one thing of one tenant. A hash, so that it fits a notification; a collision wakes in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Topic(pub(crate) u64);
+
+impl Topic {
+    pub fn new(kind: &'static str, tenant: Tenant, key: &[u8]) -> Self {
+        // FNV-1a: stable between nodes and versions, which std's hasher does not promise.
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        let parts = kind.as_bytes().iter().chain(&[0]).copied().chain(tenant.0.to_be_bytes()).chain(key.iter().copied());
+        Topic(parts.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)))
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Hub(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// To the task that tells other nodes, where there are any.
+    outgoing: Option<mpsc::Sender<(Topic, u32)>>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    closed: bool,
+    topics: HashMap<Topic, BTreeMap<u64, Arc<Waiter>>>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    wake: Notify,
+    /// Given and not yet used. Guarded by the hub's lock.
+    pending: std::sync::atomic::AtomicBool,
+}
+
+pub(crate) struct Subscription {
+    hub: Hub,
+    topic: Topic,
+    place: u64,
+    waiter: Arc<Waiter>,
+    /// A wake was taken and the run after it has not yet been judged.
+    holding: bool,
+}
+
+impl Hub {
+    pub(crate) fn new() -> Self {
+        Hub(Arc::new(Shared { state: Mutex::default(), outgoing: None }))
+    }
+
+    /// A hub whose wakes other nodes hear as well; the receiver is what must be told to them.
+    pub(crate) fn shared_with_others() -> (Self, mpsc::Receiver<(Topic, u32)>) {
+        let (sender, receiver) = mpsc::channel(OUTGOING_WAKES_MAX);
+        (Hub(Arc::new(Shared { state: Mutex::default(), outgoing: Some(sender) })), receiver)
+    }
+
+    pub(crate) fn subscribe(&self, topic: Topic) -> Subscription {
+        let mut state = self.lock();
+        state.next += 1;
+        let place = state.next;
+        let waiter = Arc::<Waiter>::default();
+        state.topics.entry(topic).or_default().insert(place, Arc::clone(&waiter));
+        if state.closed {
+            waiter.wake.notify_one();
+        }
+        Subscription { hub: self.clone(), topic, place, waiter, holding: false }
+    }
+
+    /// Called after a commit, with what the transaction collected.
+    pub(crate) fn release(&self, wakes: &[(Topic, u32)]) {
+        for (topic, count) in wakes {
+            self.wake_here(*topic, *count);
+            if let Some(outgoing) = &self.0.outgoing {
+                let _ = outgoing.try_send((*topic, *count));
+            }
+        }
+    }
+
+    pub(crate) fn wake_here(&self, topic: Topic, count: u32) {
+        self.lock().wake_from(topic, 0, count);
+    }
+
+    /// Everybody goes home: used once, when the program stops.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        for waiter in state.topics.values().flat_map(BTreeMap::values) {
+            waiter.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn wake_from(&mut self, topic: Topic, after: u64, count: u32) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let Some(waiters) = self.topics.get(&topic) else { return };
+        let idle = waiters.range(after + 1..).map(|(_, waiter)| waiter).filter(|waiter| !waiter.pending.load(Relaxed));
+        for waiter in idle.take(count as usize) {
+            waiter.pending.store(true, Relaxed);
+            waiter.wake.notify_one();
+        }
+    }
+}
+
+impl Subscription {
+    /// # Cancel safety
+    /// A wake that arrived stays with the subscription and is passed on when it is dropped.
+    pub(crate) async fn woken(&mut self) {
+        self.waiter.wake.notified().await;
+        let _state = self.hub.lock();
+        self.holding |= self.waiter.pending.swap(false, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// The run after a wake found nothing: somebody else may.
+    pub(crate) fn found_nothing(&mut self) {
+        if std::mem::take(&mut self.holding) {
+            self.hub.lock().wake_from(self.topic, self.place, 1);
+        }
+    }
+
+    /// The run found what it waited for: its wake is used up.
+    pub(crate) fn satisfied(&mut self) {
+        self.holding = false;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut state = self.hub.lock();
+        if let Some(waiters) = state.topics.get_mut(&self.topic) {
+            waiters.remove(&self.place);
+            if waiters.is_empty() {
+                state.topics.remove(&self.topic);
+            }
+        }
+        let unused = self.waiter.pending.load(std::sync::atomic::Ordering::Relaxed);
+        if self.holding || unused {
+            state.wake_from(self.topic, self.place, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TOPIC: Topic = Topic(1);
+
+    async fn is_woken(subscription: &mut Subscription) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), subscription.woken()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n_items_wake_the_first_n_in_order() {
+        let hub = Hub::new();
+        let mut waiters: Vec<_> = (0..4).map(|_| hub.subscribe(TOPIC)).collect();
+        hub.release(&[(TOPIC, 2)]);
+        let mut woken = Vec::new();
+        for waiter in &mut waiters {
+            woken.push(is_woken(waiter).await);
+        }
+        assert_eq!(woken, [true, true, false, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_finds_nothing_passes_its_wake_on_and_the_chain_ends() {
+        let hub = Hub::new();
+        let (mut first, mut second) = (hub.subscribe(TOPIC), hub.subscribe(TOPIC));
+        hub.release(&[(TOPIC, 1)]);
+        assert!(is_woken(&mut first).await);
+        first.found_nothing();
+        assert!(is_woken(&mut second).await);
+        second.found_nothing();
+        assert!(!is_woken(&mut first).await && !is_woken(&mut second).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_leaves_with_a_wake_passes_it_on() {
+        let hub = Hub::new();
+        let (first, mut second) = (hub.subscribe(TOPIC), hub.subscribe(TOPIC));
+        hub.release(&[(TOPIC, 1)]);
+        drop(first);
+        assert!(is_woken(&mut second).await);
+        second.satisfied();
+        drop(second);
+        assert!(hub.lock().topics.is_empty(), "nothing is kept for topics nobody waits for");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wake_between_two_runs_is_not_lost() {
+        let hub = Hub::new();
+        let mut waiter = hub.subscribe(TOPIC);
+        hub.release(&[(TOPIC, 1)]);
+        assert!(is_woken(&mut waiter).await);
+        hub.release(&[(TOPIC, 1)]);
+        waiter.found_nothing();
+        assert!(is_woken(&mut waiter).await);
+    }
+}

@@ -1,0 +1,80 @@
+//! `cargo xtask`: the one entry to everything that is done to this repository. CI calls the same commands.
+//!
+//! Each command is a file. Children inherit the terminal, so what a tool prints is what you see.
+
+mod bench;
+mod chaos;
+mod foreign;
+mod process;
+mod setup;
+mod snapshots;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::process::say;
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Everything that is done to this repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what the tests need (system packages, Python and npm clients); quick when all is there
+    Setup,
+    /// Everything CI checks: setup, tidy, fmt, clippy, tests, short chaos, foreign clients
+    Test,
+    /// Check the repository itself: dependency edges, file sizes, banned words
+    Tidy,
+    /// Build in release and measure (arguments go to waybill-bench)
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Build in release and break it on purpose (arguments go to waybill-chaos)
+    Chaos {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Rewrite the checked-in snapshots (OpenAPI, tool list, …) from the code; review the diff
+    Snapshots,
+    /// Only the foreign clients (Python MCP client, npm conformance suite) against a fresh dev binary
+    Foreign,
+}
+
+fn main() -> ExitCode {
+    let Some(command) = Cli::parse().command else {
+        return match Cli::command().print_help() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    };
+    match run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let workspace = Workspace::find()?;
+    match command {
+        Command::Setup => setup::run(&workspace),
+        Command::Test => test::run(&workspace),
+        Command::Tidy => tidy::run(&workspace),
+        Command::Bench { args } => bench::run(&workspace, &args),
+        Command::Chaos { args } => chaos::run(&workspace, &args),
+        Command::Snapshots => snapshots::run(&workspace),
+        Command::Foreign => foreign::run(&workspace),
+    }
+}

@@ -1,0 +1,58 @@
+//! Running other programs: the command line is shown, output is inherited, a failure carries the command's name.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// A line on stderr. The write may fail only when nobody listens any more.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// A line on stdout: results, as opposed to progress.
+pub fn result(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let shown = show(command);
+    say(&format!("$ {shown}"));
+    let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
+    if !status.success() {
+        bail!("`{shown}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// Standard output of a command that must succeed; its stderr is inherited.
+pub fn capture(command: &mut Command) -> anyhow::Result<String> {
+    let shown = show(command);
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{shown}`"))?;
+    if !output.status.success() {
+        bail!("`{shown}` failed: {}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{shown}` printed broken UTF-8"))
+}
+
+/// Whether a probe succeeds; a program that does not exist is a plain no.
+pub fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Whether a program of this name is on the path.
+pub fn on_path(program: &str) -> bool {
+    let Some(path) = std::env::var_os("PATH") else { return false };
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,97 @@
+//! `cargo xtask setup`: what the tests need and cargo does not bring. Everything is named and pinned here or in
+//! `tests/python/requirements.txt`; a stamp beside each installation makes the second run a matter of milliseconds.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::process::{self, on_path, result, say, succeeds};
+use crate::workspace::Workspace;
+
+/// Node is installed beside the suite because it needs 22 and distributions ship older ones.
+const NPM: &[(&str, &[&str])] = &[
+    ("stable", &["node@22", "@modelcontextprotocol/conformance@0.1.16"]),
+    ("next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
+];
+
+/// Written last, with what was installed: a half-done or outdated installation is done again.
+const STAMP: &str = ".waybill-stamp";
+
+pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
+    system_packages()?;
+    python_clients(workspace)?;
+    for (line, packages) in NPM {
+        npm_packages(&workspace.npm(line), packages)?;
+    }
+    result("setup: ready");
+    Ok(())
+}
+
+fn system_packages() -> anyhow::Result<()> {
+    let present = [
+        ("postgresql", postgres_bin().is_some()),
+        ("strace", on_path("strace")),
+        ("e2fsprogs", on_path("mkfs.ext4") || Path::new("/usr/sbin/mkfs.ext4").is_file()),
+        ("python3-venv", succeeds(Command::new("python3").args(["-c", "import ensurepip, venv"]))),
+        ("npm", on_path("npm")),
+    ];
+    let missing: Vec<&str> = present.iter().filter(|(_, there)| !there).map(|(package, _)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !on_path("apt-get") || !is_root() {
+        bail!("missing system packages: {}; install them, or run this as root where apt-get works", missing.join(" "));
+    }
+    process::run(Command::new("apt-get").args(["update", "-qq"]))?;
+    let mut install = Command::new("apt-get");
+    install.env("DEBIAN_FRONTEND", "noninteractive").args(["install", "-y", "-qq", "--no-install-recommends"]);
+    process::run(install.args(&missing))
+}
+
+fn python_clients(workspace: &Workspace) -> anyhow::Result<()> {
+    let requirements = workspace.root.join("tests/python/requirements.txt");
+    let wanted =
+        std::fs::read_to_string(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
+    let venv = workspace.cache().join("venv");
+    once(&venv, &wanted, || {
+        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        let mut pip = Command::new(workspace.python());
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&requirements);
+        process::run(&mut pip)
+    })
+}
+
+fn npm_packages(prefix: &Path, packages: &[&str]) -> anyhow::Result<()> {
+    once(prefix, &packages.join("\n"), || {
+        std::fs::create_dir_all(prefix)?;
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--save-exact", "--prefix"]);
+        process::run(npm.arg(prefix).args(packages))
+    })
+}
+
+/// Runs `install` unless the stamp in `folder` says that exactly this was installed before.
+fn once(folder: &Path, wanted: &str, install: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let stamp = folder.join(STAMP);
+    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(());
+    }
+    say(&format!("setup: filling {}", folder.display()));
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+    }
+    install()?;
+    std::fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
+/// The folder of PostgreSQL's server programs, which distributions keep off the path.
+pub fn postgres_bin() -> Option<std::path::PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    versions.flatten().map(|version| version.path().join("bin")).filter(|bin| bin.join("pg_ctl").is_file()).max()
+}
+
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}

@@ -1,0 +1,105 @@
+//! Which crate may depend on which. Arrows point inwards: a domain names no database, no HTTP and no MCP.
+
+use serde_json::Value;
+
+const TESTKIT: &str = "waybill-testkit";
+
+/// A member and the members it may name. A new crate is added here, with its arrows, in the change that makes it.
+const MEMBERS: &[(&str, &[&str])] = &[
+    ("waybill-kernel", &[]),
+    ("waybill-store", &["waybill-kernel"]),
+    ("waybill-access", &["waybill-kernel", "waybill-store"]),
+    ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
+    // The doors meet the domains only through the registry of operations, which the binary fills.
+    ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
+    ("waybill", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-doors"]),
+    (TESTKIT, &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks"]),
+    // Black boxes: they meet the product only as a program.
+    ("waybill-bench", &[]),
+    ("waybill-chaos", &[]),
+    ("xtask", &[]),
+];
+
+/// An outside crate and the only members that may name it.
+const CONFINED: &[(&str, &[&str])] = &[
+    ("axum", &["waybill-doors", "waybill-bench"]),
+    // The binary needs the client half for `waybill mcp`, its stdio bridge.
+    ("rmcp", &["waybill-doors", "waybill"]),
+    ("rusqlite", &["waybill-store"]),
+    // The test kit makes databases; the bench measures the database without us.
+    ("tokio-postgres", &["waybill-store", TESTKIT, "waybill-bench"]),
+    ("deadpool-postgres", &["waybill-store"]),
+    ("refinery", &["waybill-store"]),
+];
+
+/// Findings over the output of `cargo metadata --no-deps`.
+pub fn check(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    packages.iter().flat_map(check_package).collect()
+}
+
+fn check_package(package: &Value) -> Vec<String> {
+    let name = package["name"].as_str().unwrap_or_default();
+    let Some((_, allowed)) = MEMBERS.iter().find(|(member, _)| *member == name) else {
+        return vec![format!("{name} is not in the table of members: say there what it may depend on")];
+    };
+    let dependencies = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
+    dependencies.iter().filter_map(|dependency| check_edge(name, allowed, dependency)).collect()
+}
+
+fn check_edge(from: &str, allowed: &[&str], dependency: &Value) -> Option<String> {
+    let to = dependency["name"].as_str().unwrap_or_default();
+    let dev = dependency["kind"] == "dev";
+    if to == TESTKIT {
+        return (!dev).then(|| format!("{from} depends on {to}, which is for dev-dependencies only"));
+    }
+    if MEMBERS.iter().any(|(member, _)| *member == to) {
+        return (!allowed.contains(&to)).then(|| format!("{from} must not depend on {to}"));
+    }
+    // Dev-dependencies count too: a test that reaches around the store would pin its internals.
+    let (_, users) = CONFINED.iter().find(|(confined, _)| *confined == to)?;
+    (!users.contains(&from)).then(|| format!("{from} must not name {to}: only {} may", users.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn findings(from: &str, to: &str, kind: Option<&str>) -> Vec<String> {
+        check(&json!({"packages": [{"name": from, "dependencies": [{"name": to, "kind": kind}]}]}))
+    }
+
+    #[test]
+    fn arrows_point_inwards() {
+        for (from, to, kind, clean) in [
+            ("waybill-store", "waybill-kernel", None, true),
+            ("waybill-kernel", "waybill-store", None, false),
+            ("waybill-doors", "waybill-access", None, true),
+            ("waybill-doors", "waybill-tasks", None, false),
+            ("waybill-doors", "waybill-tasks", Some("dev"), false),
+            ("waybill-tasks", "waybill-access", None, false),
+            ("waybill", "waybill-tasks", None, true),
+            ("waybill-bench", "waybill-kernel", None, false),
+            ("xtask", "waybill-testkit", None, false),
+            ("waybill-store", "waybill-testkit", Some("dev"), true),
+            ("waybill-store", "waybill-testkit", Some("build"), false),
+            ("waybill-doors", "axum", None, true),
+            ("waybill-tasks", "axum", None, false),
+            ("waybill", "rmcp", None, true),
+            ("waybill", "axum", None, false),
+            ("waybill-access", "rusqlite", Some("dev"), false),
+            ("waybill-testkit", "tokio-postgres", None, true),
+            ("waybill-testkit", "rusqlite", None, false),
+            ("waybill-tasks", "serde", None, true),
+        ] {
+            assert_eq!(findings(from, to, kind).is_empty(), clean, "{from} -> {to} ({kind:?})");
+        }
+    }
+
+    #[test]
+    fn a_member_nobody_listed_is_a_finding() {
+        assert_eq!(findings("waybill-surprise", "serde", None).len(), 1);
+    }
+}
