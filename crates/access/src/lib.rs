@@ -1,0 +1,56 @@
+//! Who may come in: tenants, API keys, and the question every request asks first.
+//!
+//! [`Access::authenticate`] turns the key a request carries into a [`waybill_kernel::Caller`]; the operations make, list,
+//! rotate and revoke keys and make tenants. The text of a key exists in the answer that hands it out and nowhere else:
+//! the database has an Argon2id hash of its secret, a running process a digest under a key of its own.
+
+mod authenticate;
+mod bootstrap;
+mod hash;
+mod key;
+mod keys;
+mod memory;
+pub mod ops;
+mod page;
+mod tenant;
+mod verifier;
+
+use std::time::Duration;
+
+use waybill_store::{Migration, Registry};
+
+pub use authenticate::Access;
+pub use bootstrap::{NewAdminKey, admin_caller, dev_caller, ensure_default_tenant};
+pub use key::{Key, KeyId, KeyText, Secret};
+pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
+
+pub const MIGRATIONS: &[Migration] =
+    &[Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") }];
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A remembered key's row is read again after this long at the latest: so soon a revocation holds everywhere.
+    pub key_recheck: Duration,
+    /// Keys a process remembers, at about half a kilobyte each; beyond it the ones not used lately are verified anew.
+    pub remembered_keys_max: usize,
+    /// Requests that may wait for a verification, which takes a core some 50 ms; one more is refused with 503.
+    pub verifications_waiting_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { key_recheck: Duration::from_secs(60), remembered_keys_max: 10_000, verifications_waiting_max: 256 }
+    }
+}
+
+/// Adds the operations on keys and tenants.
+#[must_use]
+pub fn register(registry: Registry) -> Registry {
+    registry
+        .with::<ops::CreateKey>()
+        .with::<ops::ListKeys>()
+        .with::<ops::RotateKey>()
+        .with::<ops::RevokeKey>()
+        .with::<ops::CreateTenant>()
+        .with::<ops::ListTenants>()
+}

@@ -23,9 +23,14 @@ pub struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    Granted { state: State, remaining: u32 },
+    Granted {
+        state: State,
+        remaining: u32,
+    },
     /// Nothing is taken. `retry_after` is None when `cost` exceeds what the bucket can ever hold.
-    Denied { retry_after: Option<Duration> },
+    Denied {
+        retry_after: Option<Duration>,
+    },
 }
 
 impl State {

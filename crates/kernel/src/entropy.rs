@@ -13,6 +13,7 @@ pub trait Entropy: Send + Sync {
 pub struct OsEntropy;
 
 impl Entropy for OsEntropy {
+    #[expect(clippy::disallowed_methods, reason = "the one place where randomness enters the program")]
     /// # Panics
     /// When the operating system has no entropy to give: no id or secret minted then could be trusted.
     fn fill(&self, bytes: &mut [u8]) {
@@ -39,7 +40,8 @@ impl Entropy for SeededEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(32) {
             let block = self.block.fetch_add(1, Ordering::Relaxed);
-            let digest = Sha256::new().chain_update(self.seed.to_be_bytes()).chain_update(block.to_be_bytes()).finalize();
+            let digest =
+                Sha256::new().chain_update(self.seed.to_be_bytes()).chain_update(block.to_be_bytes()).finalize();
             chunk.copy_from_slice(&digest[..chunk.len()]);
         }
     }

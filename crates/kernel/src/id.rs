@@ -93,7 +93,6 @@ macro_rules! id_type {
     };
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

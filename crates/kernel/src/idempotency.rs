@@ -71,7 +71,9 @@ pub fn decide(found: Option<Found>, presented: Presented, policy: Policy) -> Dec
     }
     match policy.on_mismatch {
         OnMismatch::FirstWins => Decision::Replay,
-        OnMismatch::Conflict if found.fingerprint.is_some() && found.fingerprint == presented.fingerprint => Decision::Replay,
+        OnMismatch::Conflict if found.fingerprint.is_some() && found.fingerprint == presented.fingerprint => {
+            Decision::Replay
+        }
         OnMismatch::Conflict => Decision::Conflict,
     }
 }

@@ -3,10 +3,12 @@
 
 pub mod bucket;
 pub mod clock;
+pub mod cursor;
 pub mod entropy;
 pub mod error;
 pub mod id;
 pub mod idempotency;
+pub mod json;
 pub mod operation;
 pub mod principal;
 pub mod time;
@@ -15,6 +17,7 @@ pub use clock::Clock;
 pub use entropy::Entropy;
 pub use error::{Code, Error, Result};
 pub use id::{IdSource, Tenant};
+pub use json::Json;
 pub use operation::{Door, Method, Mode, OperationSpec};
 pub use principal::{Caller, Principal, PrincipalKind, Role, Roles, Scope, Scopes};
 pub use time::Time;

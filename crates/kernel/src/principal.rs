@@ -232,9 +232,7 @@ impl Caller {
 
 pub fn forbidden(message: impl Into<String>, required: &[Role], yours: &Roles) -> Error {
     let required: Vec<_> = required.iter().map(|role| role.as_str()).collect();
-    Error::new(Code::Forbidden, message)
-        .with("required_role", required.join("|"))
-        .with("your_role", yours.to_string())
+    Error::new(Code::Forbidden, message).with("required_role", required.join("|")).with("your_role", yours.to_string())
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ use waybill_kernel::{Code, Error, Result};
 
 use crate::statement::TenantTables;
 
+/// refinery's own table, absent before the first migration.
+pub(crate) const HISTORY: &str = "refinery_schema_history";
 /// The role that transactions of a tenant run as: sees the rows of `app.tenant_id` and no others.
 pub(crate) const ROLE_APP: &str = "waybill_app";
 /// The role of authentication and sweeps: sees every row, and names the tenant in every statement.
@@ -105,8 +107,7 @@ impl Table<'_> {
 
     fn postgres_access(&self) -> String {
         let name = self.name;
-        let mut text =
-            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {ROLE_SYSTEM};\n");
+        let mut text = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {ROLE_SYSTEM};\n");
         if !self.has_tenant {
             return text;
         }

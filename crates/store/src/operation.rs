@@ -59,7 +59,10 @@ pub enum Reply<T> {
     /// The answer of an earlier request with the same key.
     Replay(T),
     /// Nothing to give yet: wait for the topic, or until `at`; `answer` is what to say when patience ends.
-    Empty { answer: T, at: Option<Time> },
+    Empty {
+        answer: T,
+        at: Option<Time>,
+    },
 }
 
 /// What a run knows besides its input. `now` is taken when the run begins.

@@ -55,7 +55,8 @@ impl<O: Operation> Entry for Typed<O> {
 }
 
 fn schema_of<T: schemars::JsonSchema>() -> Json {
-    let generator = schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let generator =
+        schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let mut schema = generator.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(object) = schema.as_object_mut() {
         // The dialect is the default of both OpenAPI 3.1 and MCP, and a type's Rust name is nobody's business.
@@ -84,9 +85,8 @@ impl Registry {
     #[must_use]
     pub fn with<O: Operation>(mut self) -> Self {
         let spec = const { &O::SPEC };
-        let taken = |other: &OperationSpec| {
-            other.name == spec.name || (other.method == spec.method && other.path == spec.path)
-        };
+        let taken =
+            |other: &OperationSpec| other.name == spec.name || (other.method == spec.method && other.path == spec.path);
         assert!(!self.entries().any(|entry| taken(entry.spec())), "{} is registered twice", spec.name);
         self.0.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
         self

@@ -212,7 +212,11 @@ impl Work for Probe {
         tx.execute("UPDATE meta SET probe_us = $1 WHERE id = 1", &[Value::from(ctx.now)]).await?;
         let row = tx.query_opt("SELECT probe_us FROM meta WHERE id = 1", &[]).await?;
         let read = row.map(|row| row.time(0)).transpose()?;
-        if read == Some(ctx.now) { Ok(()) } else { Err(Error::internal("a probe read back another value than it wrote")) }
+        if read == Some(ctx.now) {
+            Ok(())
+        } else {
+            Err(Error::internal("a probe read back another value than it wrote"))
+        }
     }
 }
 

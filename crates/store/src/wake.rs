@@ -22,7 +22,8 @@ impl Topic {
     pub fn new(kind: &'static str, tenant: Tenant, key: &[u8]) -> Self {
         // FNV-1a: stable between nodes and versions, which std's hasher does not promise.
         const PRIME: u64 = 0x0000_0100_0000_01b3;
-        let parts = kind.as_bytes().iter().chain(&[0]).copied().chain(tenant.0.to_be_bytes()).chain(key.iter().copied());
+        let parts =
+            kind.as_bytes().iter().chain(&[0]).copied().chain(tenant.0.to_be_bytes()).chain(key.iter().copied());
         Topic(parts.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)))
     }
 }

@@ -40,7 +40,8 @@ pub(super) fn config(options: &Options) -> Result<Config> {
 }
 
 pub(super) fn pool(config: &Config, options: &Options) -> Result<Pool> {
-    let manager = Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let manager =
+        Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(options.lanes + options.readers + 2)
         .runtime(Runtime::Tokio1)
@@ -76,7 +77,11 @@ async fn prepare(client: &mut Client, migrations: &[Migration], entropy: &dyn En
     }
     let rendered = migrate::for_refinery(migrations, Engine::Postgres)?;
     let runner = refinery::Runner::new(&rendered);
-    let applied = runner.get_applied_migrations_async(client).await.map_err(|error| not_migrated(&error))?;
+    let exists = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&migrate::HISTORY]).await;
+    let applied = match exists.map_err(|error| unusable(&error))?.get(0) {
+        true => runner.get_applied_migrations_async(client).await.map_err(|error| not_migrated(&error))?,
+        false => Vec::new(),
+    };
     migrate::refuse_newer(&applied, migrations)?;
     if applied.len() < rendered.len() {
         runner.run_async(client).await.map_err(|error| not_migrated(&error))?;

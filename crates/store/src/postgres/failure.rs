@@ -36,9 +36,7 @@ pub(super) fn of_commit(error: &tokio_postgres::Error) -> Failure {
         }
         // Raised by deferred checks and full disks before the commit record is written.
         Some(state) if !is_gone(state) => of_statement(error),
-        _ => Failure::Final(
-            Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(describe(error)),
-        ),
+        _ => Failure::Final(Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(describe(error))),
     }
 }
 
@@ -74,6 +72,8 @@ fn contended(error: &tokio_postgres::Error) -> Error {
 pub(super) fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => format!("{} ({})", db.message(), db.code().code()),
-        None => std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}")),
+        None => {
+            std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+        }
     }
 }

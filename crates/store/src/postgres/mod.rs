@@ -22,8 +22,8 @@ use crate::tx::Backend;
 use crate::wake::Hub;
 use crate::{Gate, Migration, Topic, Tx, migrate};
 use failure::Failure;
-pub(crate) use transaction::Transaction;
 use transaction::Statements;
+pub(crate) use transaction::Transaction;
 
 #[derive(Clone)]
 pub struct Options {
@@ -110,7 +110,8 @@ impl Postgres {
         let tasks = vec![
             tokio::spawn(notify::tell_others(pool.clone(), outgoing, node, options.notify_interval)).abort_handle(),
             tokio::spawn(notify::hear_others(config, hub.clone(), node)).abort_handle(),
-            tokio::spawn(connect::keep_anchored(pool.clone(), Arc::clone(&clock), options.clock_interval)).abort_handle(),
+            tokio::spawn(connect::keep_anchored(pool.clone(), Arc::clone(&clock), options.clock_interval))
+                .abort_handle(),
         ];
         let core = Core {
             pool,
@@ -177,7 +178,11 @@ impl Core {
         lanes.acquire().await.map_err(|_| crate::store::shutting_down())
     }
 
-    async fn attempt<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> std::result::Result<W::Output, Failure> {
+    async fn attempt<W: Work>(
+        &self,
+        call: &Call<W>,
+        gate: Option<Arc<Gate>>,
+    ) -> std::result::Result<W::Output, Failure> {
         let client = self.pool.get().await.map_err(|error| failure::no_connection(&error))?;
         let tenant = (call.reach == Reach::Tenant).then_some(call.caller.tenant);
         let mode = call.work.mode();

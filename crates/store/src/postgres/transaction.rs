@@ -186,7 +186,11 @@ fn kind(value: &Value<'_>) -> Type {
 }
 
 impl ToSql for Value<'_> {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         match self {
             Value::Int(value) => value.to_sql(&Type::INT8, out),
             Value::Text(value) => value.to_sql(&Type::TEXT, out),

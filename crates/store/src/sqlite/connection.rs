@@ -45,7 +45,12 @@ impl Connection {
         self.raw.prepare_cached(sql)?.execute([]).map(drop)
     }
 
-    pub(crate) fn query(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Vec<Row>> {
+    pub(crate) fn query(
+        &mut self,
+        sql: &'static str,
+        tenant: Option<Tenant>,
+        params: &[Value<'_>],
+    ) -> Result<Vec<Row>> {
         let text = self.text(sql, tenant)?;
         let mut statement = self.raw.prepare_cached(&text).map_err(|error| explain(&error))?;
         bind(&mut statement, tenant, params)?;
@@ -117,9 +122,9 @@ fn cell(value: ValueRef<'_>) -> Cell {
 pub(crate) fn explain(error: &rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => Error::new(Code::StorageFull, Code::StorageFull.entry().title).because(error),
-        Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ReadOnly) => {
-            Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because(error)
-        }
+        Some(
+            ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ReadOnly,
+        ) => Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because(error),
         _ => Error::internal(error),
     }
 }

@@ -8,9 +8,9 @@ use rusqlite::{OpenFlags, OptionalExtension};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 
 use super::{Connection, Options};
+use crate::Migration;
 use crate::migrate::{self, Engine};
 use crate::statement::TenantTables;
-use crate::Migration;
 
 /// Older ones can corrupt the database when the write-ahead log is reset under load (fixed in 3.51.3).
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
@@ -58,7 +58,11 @@ pub(super) fn open(path: &Path, flags: OpenFlags) -> Result<rusqlite::Connection
 pub(super) fn migrate(connection: &mut Connection, migrations: &[Migration]) -> Result<()> {
     let rendered = migrate::for_refinery(migrations, Engine::Sqlite)?;
     let runner = refinery::Runner::new(&rendered);
-    let applied = runner.get_applied_migrations(connection.raw()).map_err(|error| not_migrated(&error))?;
+    let is_new = !connection.raw().table_exists(None, migrate::HISTORY).map_err(Error::internal)?;
+    let applied = match is_new {
+        true => Vec::new(),
+        false => runner.get_applied_migrations(connection.raw()).map_err(|error| not_migrated(&error))?,
+    };
     migrate::refuse_newer(&applied, migrations)?;
     if applied.len() < rendered.len() {
         runner.run(connection.raw()).map_err(|error| not_migrated(&error))?;

@@ -1,0 +1,103 @@
+//! The first start: a default tenant, and one key to it.
+
+use waybill_kernel::{Caller, Code, Error, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes};
+use waybill_store::{Ctx, Store, Tx, Work};
+
+use crate::hash::Minted;
+use crate::key::{KeyId, KeyText};
+use crate::keys::{self, Grant, NewKey};
+use crate::tenant::{self, DEFAULT_TENANT, TenantId};
+
+const ADMIN: &str = "admin";
+const DEVELOPER: &str = "dev";
+
+/// The admin's key of a new database: whoever gets this is the only one who ever does.
+#[derive(Clone, Debug)]
+pub struct NewAdminKey {
+    pub key_id: KeyId,
+    pub key: KeyText,
+}
+
+/// Makes the default tenant and its admin key in one transaction. None when the tenant is there already, made at an
+/// earlier start or at this moment by another node: exactly one caller gets the key.
+pub async fn ensure_default_tenant(store: &Store) -> Result<Option<NewAdminKey>> {
+    // Asked first, because minting a key for nothing would make every start slower.
+    if store.system().run(FindDefault).await?.is_some() {
+        return Ok(None);
+    }
+    let entropy = std::sync::Arc::clone(store.entropy());
+    let mint = move || Minted::new(entropy.as_ref());
+    let minted = tokio::task::spawn_blocking(mint).await.map_err(Error::internal)??;
+    let key = NewAdminKey { key_id: minted.key.id, key: minted.key.reveal() };
+    let made = store.system().run(MakeDefault(minted)).await?;
+    Ok(made.then_some(key))
+}
+
+/// The caller of a command that opens the data folder itself: whoever can do that needs no key.
+pub async fn admin_caller(store: &Store) -> Result<Caller> {
+    default_caller(store, admin_grant()).await
+}
+
+/// The caller of every request under `--insecure-dev`.
+pub async fn dev_caller(store: &Store) -> Result<Caller> {
+    default_caller(store, grant(DEVELOPER, Role::ALL)).await
+}
+
+async fn default_caller(store: &Store, grant: Grant) -> Result<Caller> {
+    let Some(TenantId(tenant_id)) = store.system().run(FindDefault).await? else {
+        let message = "The database has no default tenant yet; the first start of the server makes it.";
+        return Err(Error::new(Code::DatabaseUnusable, message));
+    };
+    Ok(keys::caller(DEFAULT_TENANT, tenant_id, grant))
+}
+
+fn admin_grant() -> Grant {
+    grant(ADMIN, &[Role::Admin])
+}
+
+fn grant(id: &str, roles: &[Role]) -> Grant {
+    Grant {
+        principal: Principal { kind: PrincipalKind::Human, id: id.to_owned() },
+        roles: Roles::new(roles.iter().copied()),
+        scopes: Scopes::new(Scope::ALL.iter().copied()),
+    }
+}
+
+struct FindDefault;
+
+impl Work for FindDefault {
+    type Output = Option<TenantId>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<TenantId>> {
+        tenant::id_of(tx, DEFAULT_TENANT).await
+    }
+}
+
+struct MakeDefault(Minted);
+
+impl Work for MakeDefault {
+    type Output = bool;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
+        if !tenant::add_default(tx, TenantId(ctx.ids.next()), ctx.now).await? {
+            return Ok(false);
+        }
+        let key = NewKey {
+            minted: &self.0,
+            grant: &admin_grant(),
+            created_at: ctx.now,
+            created_by: &ctx.caller.principal,
+            expires_at: None,
+        };
+        key.insert(tx, Some(DEFAULT_TENANT)).await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,74 @@
+//! Argon2id, the form a secret has in the database.
+
+use argon2::password_hash::{self, PasswordHasher, PasswordVerifier, phc::PasswordHash};
+use argon2::{Algorithm, Argon2, Params, Version};
+use waybill_kernel::{Entropy, Error, Result};
+
+use crate::key::{Key, Secret};
+
+const MEMORY_KIB: u32 = 64 * 1024;
+const PASSES: u32 = 2;
+const LANES: u32 = 1;
+const SALT_BYTES: usize = 16;
+
+const PARAMS: Params = match Params::new(MEMORY_KIB, PASSES, LANES, None) {
+    Ok(params) => params,
+    Err(_) => panic!("Argon2 refuses its parameters"),
+};
+
+/// No secret has this hash, and to find that out takes as long as for a real one.
+pub(crate) const OF_NOTHING: &str = "$argon2id$v=19$m=65536,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$\
+                                     AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+/// A new key and the hash its row will hold: made before the transaction, because it takes a core some 50 ms.
+#[derive(Clone)]
+pub(crate) struct Minted {
+    pub(crate) key: Key,
+    pub(crate) hash: String,
+}
+
+impl Minted {
+    pub(crate) fn new(entropy: &dyn Entropy) -> Result<Self> {
+        let key = Key::generate(entropy);
+        let mut salt = [0; SALT_BYTES];
+        entropy.fill(&mut salt);
+        let hash = hash(&key.secret, &salt)?;
+        Ok(Self { key, hash })
+    }
+}
+
+fn hash(secret: &Secret, salt: &[u8]) -> Result<String> {
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, PARAMS);
+    let hash: PasswordHash = argon2.hash_password_with_salt(secret.as_bytes(), salt).map_err(Error::internal)?;
+    Ok(hash.to_string())
+}
+
+/// With the parameters the stored hash names, so that stronger ones may come later. Blocking, and slow on purpose.
+pub(crate) fn verify(secret: &Secret, stored: &str) -> Result<bool> {
+    let stored = PasswordHash::new(stored).map_err(Error::internal)?;
+    match Argon2::default().verify_password(secret.as_bytes(), &stored) {
+        Ok(()) => Ok(true),
+        Err(password_hash::Error::PasswordInvalid) => Ok(false),
+        Err(error) => Err(Error::internal(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use waybill_kernel::entropy::SeededEntropy;
+
+    use super::*;
+
+    #[test]
+    fn a_hash_is_argon2id_with_the_parameters_we_promise_and_fits_its_secret_alone() {
+        let entropy = SeededEntropy::new(1);
+        let minted = Minted::new(&entropy).unwrap();
+        assert!(minted.hash.starts_with("$argon2id$v=19$m=65536,t=2,p=1$"), "{}", minted.hash);
+        assert_eq!(minted.hash.len(), OF_NOTHING.len());
+        assert!(verify(&minted.key.secret, &minted.hash).unwrap());
+        let other = Key::generate(&entropy);
+        assert!(!verify(&other.secret, &minted.hash).unwrap());
+        assert!(!verify(&minted.key.secret, OF_NOTHING).unwrap());
+        assert!(verify(&minted.key.secret, "plain").is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! The rows of `api_keys`: what a key grants, to whom, until when.
+
+use std::str::FromStr;
+
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Caller, Error, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
+use waybill_store::{Ctx, Row, Tx, Value, Work};
+
+use crate::hash::Minted;
+use crate::key::KeyId;
+use crate::tenant::TenantId;
+
+/// What a key allows its bearer.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) principal: Principal,
+    pub(crate) roles: Roles,
+    pub(crate) scopes: Scopes,
+}
+
+impl Grant {
+    /// From three columns, the first of them at `from`.
+    pub(crate) fn read(row: &Row, from: usize) -> Result<Self> {
+        Ok(Self {
+            principal: stored(row.text(from)?)?,
+            roles: stored(row.text(from + 1)?)?,
+            scopes: stored(row.text(from + 2)?)?,
+        })
+    }
+}
+
+pub(crate) fn stored<T: FromStr<Err = Error>>(text: &str) -> Result<T> {
+    text.parse().map_err(|error| Error::internal(format!("a stored key cannot be read: {error}")))
+}
+
+/// A row about to be written.
+pub(crate) struct NewKey<'a> {
+    pub(crate) minted: &'a Minted,
+    pub(crate) grant: &'a Grant,
+    pub(crate) created_at: Time,
+    pub(crate) created_by: &'a Principal,
+    pub(crate) expires_at: Option<Time>,
+}
+
+impl NewKey<'_> {
+    /// Where the transaction has no tenant of its own, `tenant` says whose key it is.
+    pub(crate) async fn insert(&self, tx: &mut Tx<'_>, tenant: Option<Tenant>) -> Result<()> {
+        const INSERT: &str = "INSERT INTO api_keys \
+            (tenant, key_id, principal, roles, scopes, hash, created_at, created_by, expires_at) \
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let Grant { principal, roles, scopes } = self.grant;
+        let [principal, created_by] = [principal, self.created_by].map(Principal::to_string);
+        let (roles, scopes) = (roles.to_string(), scopes.to_string());
+        let mut values: Vec<Value<'_>> = tenant.map(|tenant| Value::from(tenant.0)).into_iter().collect();
+        values.extend([
+            Value::from(self.minted.key.id.as_str()),
+            Value::from(&principal),
+            Value::from(&roles),
+            Value::from(&scopes),
+            Value::from(&self.minted.hash),
+            Value::from(self.created_at),
+            Value::from(&created_by),
+            Value::from(self.expires_at),
+        ]);
+        tx.execute(INSERT, &values).await.map(drop)
+    }
+}
+
+/// The row of a key that somebody presents; the tenant is not known before it is found.
+pub(crate) struct FindKey(pub(crate) KeyId);
+
+pub(crate) struct FoundKey {
+    pub(crate) caller: Caller,
+    pub(crate) hash: String,
+    pub(crate) expires_at: Option<Time>,
+    pub(crate) revoked_at: Option<Time>,
+}
+
+impl Work for FindKey {
+    type Output = Option<FoundKey>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<FoundKey>> {
+        const SELECT: &str = "SELECT k.tenant, t.tenant_id, k.principal, k.roles, k.scopes, k.hash, k.expires_at, k.revoked_at \
+                              FROM api_keys k JOIN tenants t ON t.tenant = k.tenant WHERE k.key_id = $1";
+        let row = tx.query_opt(SELECT, &[Value::from(self.0.as_str())]).await?;
+        row.as_ref().map(FoundKey::read).transpose()
+    }
+}
+
+impl FoundKey {
+    fn read(row: &Row) -> Result<Self> {
+        let TenantId(tenant_id) = TenantId::from_slice(row.bytes(1)?)?;
+        Ok(Self {
+            caller: caller(Tenant(row.int(0)?), tenant_id, Grant::read(row, 2)?),
+            hash: row.text(5)?.to_owned(),
+            expires_at: row.time_opt(6)?,
+            revoked_at: row.time_opt(7)?,
+        })
+    }
+
+    /// Why it opens nothing any more, for the log.
+    pub(crate) fn ended(&self, now: Time) -> Option<&'static str> {
+        if self.revoked_at.is_some() {
+            return Some("revoked");
+        }
+        is_past(self.expires_at, now).then_some("expired")
+    }
+}
+
+pub(crate) fn is_past(expires_at: Option<Time>, now: Time) -> bool {
+    expires_at.is_some_and(|expires_at| expires_at <= now)
+}
+
+pub(crate) fn caller(tenant: Tenant, tenant_id: Uuid, grant: Grant) -> Caller {
+    let Grant { principal, roles, scopes } = grant;
+    Caller { tenant, tenant_id, principal, roles, scopes }
+}

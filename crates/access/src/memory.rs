@@ -1,0 +1,188 @@
+//! What a process remembers of the keys it has verified, so that it verifies each of them once.
+//!
+//! A key is remembered as its HMAC under a key that this process drew at its start and that never leaves it: who reads
+//! this memory learns no key, and who can time a lookup learns nothing of another's digest. Refused keys are remembered too,
+//! so that a client which goes on with a dead key does not cost a verification each time.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use subtle::ConstantTimeEq;
+use waybill_kernel::{Caller, Time};
+
+use crate::key::KeyId;
+use crate::keys::is_past;
+
+/// Refused keys remembered at a time. A flood of different ones empties the memory, which is then of no use but no harm.
+const REFUSED_MAX: usize = 4096;
+
+pub(crate) type Digest = [u8; 32];
+
+/// A verified key.
+#[derive(Debug)]
+pub(crate) struct Known {
+    digest: Digest,
+    pub(crate) caller: Arc<Caller>,
+    expires_at: Option<Time>,
+    read_at: Time,
+    /// Somebody is re-reading the row ahead of time.
+    rereading: AtomicBool,
+}
+
+/// What to do with a key that was verified before.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Good,
+    /// Good for now; this caller re-reads the row, so that the many behind it need not all do it at once.
+    GoodButReread,
+    /// Too long ago: not good before the row has been read again.
+    Reread,
+    Expired,
+}
+
+impl Known {
+    pub(crate) fn new(digest: Digest, caller: Arc<Caller>, expires_at: Option<Time>, read_at: Time) -> Self {
+        Self { digest, caller, expires_at, read_at, rereading: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn standing(&self, now: Time, recheck: Duration) -> Standing {
+        let age = now.since(self.read_at);
+        if is_past(self.expires_at, now) {
+            Standing::Expired
+        } else if age >= recheck {
+            Standing::Reread
+        } else if age >= recheck / 2 && !self.rereading.swap(true, Ordering::Relaxed) {
+            Standing::GoodButReread
+        } else {
+            Standing::Good
+        }
+    }
+
+    /// The re-read came to nothing: let the next caller try.
+    pub(crate) fn reread_failed(&self) {
+        self.rereading.store(false, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    known: RwLock<HashMap<KeyId, Arc<Known>>>,
+    known_max: usize,
+    refused: Mutex<HashMap<Digest, Time>>,
+}
+
+impl Memory {
+    pub(crate) fn new(known_max: usize) -> Self {
+        Self { known: RwLock::default(), known_max: known_max.max(1), refused: Mutex::default() }
+    }
+
+    pub(crate) fn find(&self, id: KeyId, digest: &Digest) -> Option<Arc<Known>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&id).filter(|known| known.digest.ct_eq(digest).into()).cloned()
+    }
+
+    pub(crate) fn remember(&self, id: KeyId, key: Known) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= self.known_max && !known.contains_key(&id) {
+            // The one whose row was read longest ago is the one nobody has used since.
+            let oldest = known.iter().min_by_key(|(_, other)| other.read_at).map(|(id, _)| *id);
+            oldest.map(|id| known.remove(&id));
+        }
+        known.insert(id, Arc::new(key));
+    }
+
+    pub(crate) fn forget(&self, id: KeyId) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    pub(crate) fn remember_refused(&self, digest: Digest, now: Time) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= REFUSED_MAX {
+            refused.clear();
+        }
+        refused.insert(digest, now);
+    }
+
+    /// No dead key ever comes to life; the time limit is for a database that was put back from a backup.
+    pub(crate) fn was_refused(&self, digest: &Digest, now: Time, within: Duration) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.get(digest).is_some_and(|at| now.since(*at) < within)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use waybill_kernel::entropy::SeededEntropy;
+    use waybill_kernel::{Principal, PrincipalKind, Roles, Scopes, Tenant, id::Uuid};
+
+    use super::*;
+    use crate::key::Key;
+
+    const RECHECK: Duration = Duration::from_secs(60);
+    const START: Time = Time::from_micros(1_700_000_000_000_000);
+
+    fn known(digest: Digest, expires_at: Option<Time>, read_at: Time) -> Known {
+        let caller = Caller {
+            tenant: Tenant(1),
+            tenant_id: Uuid::nil(),
+            principal: Principal::new(PrincipalKind::Agent, "alice").unwrap(),
+            roles: Roles::default(),
+            scopes: Scopes::default(),
+        };
+        Known::new(digest, Arc::new(caller), expires_at, read_at)
+    }
+
+    fn seconds(seconds: u64) -> Time {
+        START.after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn one_caller_rereads_early_and_everybody_late() {
+        let key = known([1; 32], None, START);
+        assert_eq!(key.standing(seconds(29), RECHECK), Standing::Good);
+        assert_eq!(key.standing(seconds(30), RECHECK), Standing::GoodButReread);
+        assert_eq!(key.standing(seconds(31), RECHECK), Standing::Good);
+        key.reread_failed();
+        assert_eq!(key.standing(seconds(32), RECHECK), Standing::GoodButReread);
+        assert_eq!(key.standing(seconds(60), RECHECK), Standing::Reread);
+        assert_eq!(key.standing(seconds(60), RECHECK), Standing::Reread);
+    }
+
+    #[test]
+    fn an_end_is_seen_without_rereading() {
+        let key = known([1; 32], Some(seconds(5)), START);
+        assert_eq!(key.standing(seconds(4), RECHECK), Standing::Good);
+        assert_eq!(key.standing(seconds(5), RECHECK), Standing::Expired);
+    }
+
+    #[test]
+    fn the_key_unused_for_longest_makes_room() {
+        let entropy = SeededEntropy::new(1);
+        let ids: Vec<_> = (0..3).map(|_| Key::generate(&entropy).id).collect();
+        let memory = Memory::new(2);
+        memory.remember(ids[0], known([0; 32], None, seconds(2)));
+        memory.remember(ids[1], known([1; 32], None, seconds(1)));
+        memory.remember(ids[2], known([2; 32], None, seconds(3)));
+        assert!(memory.find(ids[0], &[0; 32]).is_some());
+        assert!(memory.find(ids[1], &[1; 32]).is_none());
+        assert!(memory.find(ids[2], &[2; 32]).is_some());
+        assert!(memory.find(ids[2], &[0; 32]).is_none(), "the id alone opens nothing");
+    }
+
+    #[test]
+    fn refused_keys_are_bounded_in_number_and_time() {
+        let memory = Memory::new(1);
+        for number in 0..=REFUSED_MAX {
+            let mut digest = [0; 32];
+            digest[..8].copy_from_slice(&number.to_be_bytes());
+            memory.remember_refused(digest, START);
+        }
+        assert_eq!(memory.refused.lock().unwrap().len(), 1);
+        memory.remember_refused([9; 32], START);
+        assert!(memory.was_refused(&[9; 32], seconds(59), RECHECK));
+        assert!(!memory.was_refused(&[9; 32], seconds(60), RECHECK));
+        assert!(!memory.was_refused(&[8; 32], START, RECHECK));
+    }
+}

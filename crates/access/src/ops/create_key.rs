@@ -1,0 +1,191 @@
+//! Create a key. Its text is in the answer and nowhere else, so a lost answer is a lost key: revoke it, make another.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{
+    Door, Entropy, Error, Method, Mode, OperationSpec, Principal, Result, Role, Roles, Scope, Scopes, Tenant, Time,
+};
+use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
+
+use crate::hash::Minted;
+use crate::key::{KeyId, KeyText};
+use crate::keys::{Grant, NewKey};
+use crate::tenant;
+
+/// Ten years; a key for longer is one without an end.
+const LIFETIME_SECONDS_MAX: u64 = 10 * 365 * 24 * 60 * 60;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateKey {
+    /// Who the bearer acts as: `kind:id`, as in `agent:alice` or `worker:builder-1`.
+    pub principal: Principal,
+    /// What the bearer may do. Left out, it follows from the principal's kind: worker for workers, system for systems,
+    /// agent for the others; admin is never given unless named.
+    #[serde(default)]
+    pub role: Option<Role>,
+    /// Several roles at once, instead of `role`.
+    #[serde(default)]
+    pub roles: Option<Vec<Role>>,
+    /// Narrows what the roles allow. Left out, the key gets the scopes its roles usually need.
+    #[serde(default)]
+    pub scopes: Option<Vec<Scope>>,
+    /// After this many seconds the key opens nothing. Left out, it is good until it is revoked.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = LIFETIME_SECONDS_MAX))]
+    pub expires_in_seconds: Option<u64>,
+    /// The tenant the key is for, by name or id. Left out, it is your own; only admins of the default tenant may name one.
+    #[serde(default)]
+    pub tenant: Option<String>,
+
+    #[serde(skip)]
+    minted: Option<Minted>,
+}
+
+/// A new key. `key` is shown this once and cannot be had again.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CreatedKey {
+    /// Names the key in lists and logs; not a secret.
+    pub key_id: KeyId,
+    /// The key itself, for `Authorization: Bearer`.
+    pub key: KeyText,
+    pub principal: Principal,
+    pub roles: Vec<Role>,
+    pub scopes: Vec<Scope>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+}
+
+impl CreatedKey {
+    pub(super) fn new(minted: &Minted, grant: Grant, expires_at: Option<Time>) -> Self {
+        Self {
+            key_id: minted.key.id,
+            key: minted.key.reveal(),
+            principal: grant.principal,
+            roles: grant.roles.iter().collect(),
+            scopes: grant.scopes.iter().collect(),
+            expires_at,
+        }
+    }
+}
+
+impl CreateKey {
+    fn grant(&self) -> Result<Grant> {
+        let roles = match (&self.role, &self.roles) {
+            (Some(_), Some(_)) => return Err(Error::invalid("Name `role` or `roles`, not both.")),
+            (Some(role), None) => Roles::new([*role]),
+            (None, Some(roles)) => Roles::new(roles.iter().copied()),
+            (None, None) => Roles::new([Role::default_for(self.principal.kind)]),
+        };
+        let scopes = match &self.scopes {
+            Some(scopes) => Scopes::new(scopes.iter().copied()),
+            None => Scopes::new(roles.iter().flat_map(|role| role.default_scopes().iter().copied())),
+        };
+        if roles.is_empty() || scopes.is_empty() {
+            return Err(Error::invalid("A key without a role or without a scope could do nothing."));
+        }
+        Ok(Grant { principal: self.principal.clone(), roles, scopes })
+    }
+
+    fn lifetime(&self) -> Result<Option<Duration>> {
+        match self.expires_in_seconds {
+            Some(seconds) if !(1..=LIFETIME_SECONDS_MAX).contains(&seconds) => {
+                Err(Error::invalid(format!("`expires_in_seconds` is between 1 and {LIFETIME_SECONDS_MAX}.")))
+            }
+            seconds => Ok(seconds.map(Duration::from_secs)),
+        }
+    }
+
+    async fn tenant(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Tenant> {
+        let Some(named) = &self.tenant else { return Ok(ctx.caller.tenant) };
+        tenant::require_operator(ctx.caller, "make keys for a named tenant")?;
+        tenant::find(tx, named).await
+    }
+}
+
+impl Operation for CreateKey {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "create_key",
+        door: Door::Admin,
+        method: Method::Post,
+        path: "/admin/keys",
+        tool: false,
+        mode: Mode::Write,
+        roles: &[Role::Admin],
+        scopes: &[Scope::AdminWrite],
+        status: 201,
+        title: "Create an API key",
+        description: "Makes a key for a principal. The answer is the only place where the key can be read: keep it.",
+    };
+    /// An operator makes the first key of another tenant.
+    const REACH: Reach = Reach::System;
+    const PREPARES: bool = true;
+    type Output = CreatedKey;
+
+    fn prepare(&mut self, entropy: &dyn Entropy) -> Result<()> {
+        self.grant()?;
+        self.lifetime()?;
+        self.minted = Some(Minted::new(entropy)?);
+        Ok(())
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<CreatedKey>> {
+        let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
+        let grant = self.grant()?;
+        let expires_at = self.lifetime()?.map(|lifetime| ctx.now.after(lifetime));
+        let tenant = self.tenant(ctx, tx).await?;
+        let key = NewKey { minted, grant: &grant, created_at: ctx.now, created_by: &ctx.caller.principal, expires_at };
+        key.insert(tx, Some(tenant)).await?;
+        Ok(Reply::Done(CreatedKey::new(minted, grant, expires_at)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn grant(request: Value) -> Result<(String, String)> {
+        let request: CreateKey = serde_json::from_value(request).map_err(|error| Error::invalid(error.to_string()))?;
+        request.lifetime()?;
+        request.grant().map(|grant| (grant.roles.to_string(), grant.scopes.to_string()))
+    }
+
+    #[test]
+    fn roles_follow_the_kind_and_scopes_follow_the_roles() {
+        for (request, roles, scopes) in [
+            (json!({"principal": "agent:a"}), "agent", "tasks:read,tasks:write,receipts:read,receipts:ack"),
+            (json!({"principal": "worker:w"}), "worker", "tasks:lease,receipts:read"),
+            (json!({"principal": "human:h", "role": "worker"}), "worker", "tasks:lease,receipts:read"),
+            (
+                json!({"principal": "agent:a", "roles": ["worker", "agent"], "scopes": ["tasks:lease"]}),
+                "agent,worker",
+                "tasks:lease",
+            ),
+        ] {
+            assert_eq!(grant(request.clone()).unwrap(), (roles.to_owned(), scopes.to_owned()), "{request}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_key_is_refused() {
+        for request in [
+            json!({}),
+            json!({"principal": "alice"}),
+            json!({"principal": "agent:a", "role": "agent", "roles": ["agent"]}),
+            json!({"principal": "agent:a", "roles": []}),
+            json!({"principal": "agent:a", "scopes": []}),
+            json!({"principal": "agent:a", "role": "king"}),
+            json!({"principal": "agent:a", "scopes": ["tasks:fly"]}),
+            json!({"principal": "agent:a", "expires_in_seconds": 0}),
+            json!({"principal": "agent:a", "expires_in_seconds": -1}),
+            json!({"principal": "agent:a", "expires_in_seconds": LIFETIME_SECONDS_MAX + 1}),
+            json!({"principal": "agent:a", "minted": null}),
+        ] {
+            assert!(grant(request.clone()).is_err(), "{request}");
+        }
+    }
+}

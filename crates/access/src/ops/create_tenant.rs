@@ -1,0 +1,88 @@
+//! Create a tenant: an empty world of its own. Its first key is made by `create_key` with `tenant`.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
+
+use crate::tenant::{self, TenantId, TenantView, Tier};
+
+const NAME_CHARS_MAX: usize = 64;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTenant {
+    /// A name nobody else has: 1 to 64 characters, none of them a control character, no space at either end.
+    #[schemars(length(min = 1, max = NAME_CHARS_MAX))]
+    pub name: String,
+    /// What the tenant may use; `free` when left out.
+    #[serde(default)]
+    pub tier: Option<Tier>,
+}
+
+impl CreateTenant {
+    fn check_name(&self) -> Result<()> {
+        let name = &self.name;
+        let fits = (1..=NAME_CHARS_MAX).contains(&name.chars().count());
+        if !fits || name.trim() != name || name.chars().any(char::is_control) {
+            return Err(Error::invalid(format!(
+                "A tenant's `name` has 1 to {NAME_CHARS_MAX} characters, no control characters and no space at either end."
+            )));
+        }
+        if Uuid::try_parse(name).is_ok() {
+            return Err(Error::invalid("A tenant's `name` must not look like an id."));
+        }
+        Ok(())
+    }
+}
+
+impl Operation for CreateTenant {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "create_tenant",
+        door: Door::Admin,
+        method: Method::Post,
+        path: "/admin/tenants",
+        tool: false,
+        mode: Mode::Write,
+        roles: &[Role::Admin],
+        scopes: &[Scope::AdminWrite],
+        status: 201,
+        title: "Create a tenant",
+        description: "Makes a tenant, which shares nothing with others. For admins of the default tenant. \
+                      Give it its first key by creating one with `tenant`.",
+    };
+    const REACH: Reach = Reach::System;
+    type Output = TenantView;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<TenantView>> {
+        tenant::require_operator(ctx.caller, "make tenants")?;
+        self.check_name()?;
+        let tenant = TenantView {
+            tenant_id: TenantId(ctx.ids.next()),
+            name: self.name.clone(),
+            tier: self.tier.unwrap_or(Tier::Free),
+            created_at: ctx.now,
+        };
+        if !tenant::add(tx, &tenant).await? {
+            return Err(Error::new(Code::AlreadyExists, "A tenant has this name already."));
+        }
+        Ok(Reply::Done(tenant))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_printable_and_not_ids() {
+        let check = |name: &str| CreateTenant { name: name.to_owned(), tier: None }.check_name();
+        for name in ["acme", "Ünsal & Söhne", &"x".repeat(64)] {
+            assert!(check(name).is_ok(), "{name}");
+        }
+        for name in ["", " acme", "acme\n", "a\u{0}b", &"x".repeat(65), "0198c0de-0000-7000-8000-000000000000"] {
+            assert!(check(name).is_err(), "{name:?}");
+        }
+    }
+}

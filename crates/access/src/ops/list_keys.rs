@@ -1,0 +1,125 @@
+//! List keys: newest first, ended ones included, secrets and hashes never.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Door, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time};
+use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
+
+use crate::key::KeyId;
+use crate::keys::{Grant, stored};
+use crate::page;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListKeys {
+    /// How many keys at most; 50 when left out, 200 when more is asked for.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[serde(default)]
+    pub cursor: Option<String>,
+}
+
+/// The tenant's keys, newest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Keys {
+    pub keys: Vec<KeyView>,
+    /// Where the next page begins; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct KeyView {
+    pub key_id: KeyId,
+    pub principal: Principal,
+    pub roles: Vec<Role>,
+    pub scopes: Vec<Scope>,
+    pub created_at: Time,
+    /// The principal that made it.
+    pub created_by: Principal,
+    /// When it ends or ended by itself.
+    pub expires_at: Option<Time>,
+    /// When somebody ended it.
+    pub revoked_at: Option<Time>,
+    /// The key that took its place by rotation.
+    pub replaced_by: Option<KeyId>,
+}
+
+impl KeyView {
+    fn read(row: &Row) -> Result<Self> {
+        let grant = Grant::read(row, 1)?;
+        Ok(Self {
+            key_id: stored(row.text(0)?)?,
+            principal: grant.principal,
+            roles: grant.roles.iter().collect(),
+            scopes: grant.scopes.iter().collect(),
+            created_at: row.time(4)?,
+            created_by: stored(row.text(5)?)?,
+            expires_at: row.time_opt(6)?,
+            revoked_at: row.time_opt(7)?,
+            replaced_by: row.text_opt(8)?.map(stored).transpose()?,
+        })
+    }
+
+    fn cursor(&self) -> String {
+        format!("{:x}.{}", self.created_at.micros(), self.key_id)
+    }
+}
+
+/// The last row of the page before: neither of its two columns ever changes.
+fn position(cursor: Option<&str>) -> Result<(i64, String)> {
+    let Some(cursor) = cursor else { return Ok((i64::MAX, String::new())) };
+    let (time, id) = cursor.split_once('.').ok_or_else(page::bad_cursor)?;
+    let time = i64::from_str_radix(time, 16).map_err(|_| page::bad_cursor())?;
+    let id: KeyId = id.parse().map_err(|_| page::bad_cursor())?;
+    Ok((time, id.to_string()))
+}
+
+impl Operation for ListKeys {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "list_keys",
+        door: Door::Admin,
+        method: Method::Get,
+        path: "/admin/keys",
+        tool: false,
+        mode: Mode::Read,
+        roles: &[Role::Admin],
+        scopes: &[Scope::AdminRead],
+        status: 200,
+        title: "List API keys",
+        description: "Shows the keys of your tenant, newest first, with expired and revoked ones. Never shows a secret.",
+    };
+    type Output = Keys;
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Keys>> {
+        const SELECT: &str = "SELECT key_id, principal, roles, scopes, created_at, created_by, expires_at, revoked_at, \
+                              replaced_by FROM api_keys WHERE tenant = $1 AND (created_at, key_id) < ($2, $3) \
+                              ORDER BY created_at DESC, key_id DESC LIMIT $4";
+        let size = page::size(self.limit)?;
+        let (time, id) = position(self.cursor.as_deref())?;
+        let values = [Value::from(time), Value::from(&id), Value::from(page::rows_to_read(size))];
+        let rows = tx.query(SELECT, &values).await?;
+        let mut keys = rows.iter().map(KeyView::read).collect::<Result<Vec<_>>>()?;
+        let next_cursor = page::cut(&mut keys, size, KeyView::cursor);
+        Ok(Reply::Done(Keys { keys, next_cursor }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use waybill_kernel::Code;
+
+    use super::*;
+
+    #[test]
+    fn cursors_that_no_list_has_given_are_refused() {
+        assert_eq!(position(Some("5f.0123456789AB")).unwrap(), (0x5f, "0123456789AB".to_owned()));
+        for cursor in
+            ["", ".", "5f", "5f.", "x.0123456789AB", "5f.0123456789A", "5f.0123456789AB.", "5f.0123456789A\u{0}"]
+        {
+            assert_eq!(position(Some(cursor)).unwrap_err().code(), Code::InvalidCursor, "{cursor:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Revoke a key, at once and for good. Processes that remember it find out within `key_recheck`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+
+use crate::key::KeyId;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeKey {
+    /// The key to end.
+    pub key_id: KeyId,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Revoked {
+    /// False when it had been revoked before.
+    pub ok: bool,
+    /// When it was first revoked.
+    pub revoked_at: Time,
+}
+
+impl Operation for RevokeKey {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "revoke_key",
+        door: Door::Admin,
+        method: Method::Post,
+        path: "/admin/keys/{key_id}/revoke",
+        tool: false,
+        mode: Mode::Write,
+        roles: &[Role::Admin],
+        scopes: &[Scope::AdminWrite],
+        status: 200,
+        title: "Revoke an API key",
+        description: "Ends a key for good. Every server refuses it within a minute. Repeating it changes nothing.",
+    };
+    type Output = Revoked;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Revoked>> {
+        const UPDATE: &str =
+            "UPDATE api_keys SET revoked_at = $3 WHERE tenant = $1 AND key_id = $2 AND revoked_at IS NULL";
+        const SELECT: &str = "SELECT revoked_at FROM api_keys WHERE tenant = $1 AND key_id = $2";
+        let key_id = Value::from(self.key_id.as_str());
+        if tx.execute(UPDATE, &[key_id, Value::from(ctx.now)]).await? == 1 {
+            return Ok(Reply::Done(Revoked { ok: true, revoked_at: ctx.now }));
+        }
+        let row = tx.query_opt(SELECT, &[key_id]).await?.ok_or_else(|| Error::not_found("key"))?;
+        Ok(Reply::Done(Revoked { ok: false, revoked_at: row.time(0)? }))
+    }
+}

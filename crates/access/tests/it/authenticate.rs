@@ -1,0 +1,135 @@
+//! Good, wrong, unknown, expired and revoked keys, and what a process remembers of them.
+
+use serde_json::json;
+use waybill_access::ops::{CreateKey, RevokeKey};
+use waybill_access::{Access, Key, KeyId, Settings};
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Code, Role, Scope};
+
+use crate::world::World;
+
+/// The same key id with another secret, checksum and all.
+fn with_other_secret(id: KeyId) -> String {
+    let mut key = Key::generate(&OsEntropy);
+    key.id = id;
+    key.reveal().expose().to_owned()
+}
+
+#[tokio::test]
+async fn a_good_key_is_verified_once_and_then_remembered() {
+    let world = World::sqlite().await;
+    let key = world.first_key.key.expose();
+    let caller = world.access.authenticate(key).await.unwrap();
+    assert_eq!(caller.principal.to_string(), "human:admin");
+    assert_eq!((caller.tenant, caller.tenant_id), (world.admin.tenant, world.admin.tenant_id));
+    assert!(caller.has(Role::Admin) && Scope::ALL.iter().all(|scope| caller.scopes.contains(*scope)));
+    for _ in 0..100 {
+        world.access.authenticate(key).await.unwrap();
+        world.pass(45);
+    }
+    assert_eq!(world.access.verifications(), 1);
+}
+
+#[tokio::test]
+async fn many_first_uses_at_once_verify_once() {
+    let world = World::sqlite().await;
+    let attempts: Vec<_> = (0..64)
+        .map(|_| {
+            let (access, key) = (world.access.clone(), world.first_key.key.clone());
+            tokio::spawn(async move { access.authenticate(key.expose()).await.map(drop) })
+        })
+        .collect();
+    for attempt in attempts {
+        attempt.await.unwrap().unwrap();
+    }
+    assert_eq!(world.access.verifications(), 1);
+}
+
+#[tokio::test]
+async fn wrong_secrets_and_unknown_ids_cost_a_verification_and_say_the_same() {
+    let world = World::sqlite().await;
+    let wrong = with_other_secret(world.first_key.key_id);
+    let unknown = Key::generate(&OsEntropy).reveal();
+    let mut told = Vec::new();
+    for key in [wrong.as_str(), unknown.expose()] {
+        let before = world.access.verifications();
+        told.push(world.access.authenticate(key).await.unwrap_err());
+        assert_eq!(world.access.verifications(), before + 1);
+        // A client that does not give up costs nothing more.
+        assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
+        assert_eq!(world.access.verifications(), before + 1);
+    }
+    told.push(world.access.authenticate("Basic dXNlcg==").await.unwrap_err());
+    told.push(world.access.authenticate(&world.first_key.key.expose()[..53]).await.unwrap_err());
+    for error in &told {
+        assert_eq!(error.code(), Code::Unauthorized);
+        assert_eq!(error.to_json(), told[0].to_json());
+    }
+    // The right key is none the worse for it.
+    assert_eq!(world.refusal(world.first_key.key.expose()).await, None);
+}
+
+#[tokio::test]
+async fn an_expiry_holds_at_once_and_a_revocation_after_the_recheck() {
+    let world = World::sqlite().await;
+    let short = world.run::<CreateKey>(json!({"principal": "agent:a", "expires_in_seconds": 10})).await.unwrap();
+    assert_eq!(world.refusal(short.key.expose()).await, None);
+    world.pass(9);
+    assert_eq!(world.refusal(short.key.expose()).await, None);
+    world.pass(2);
+    assert_eq!(world.refusal(short.key.expose()).await, Some(Code::Unauthorized));
+
+    let key = world.first_key.key.expose();
+    assert_eq!(world.refusal(key).await, None);
+    world.run::<RevokeKey>(json!({"key_id": world.first_key.key_id})).await.unwrap();
+    assert_eq!(world.refusal(key).await, None, "not asked yet");
+    world.pass(61);
+    assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
+    // A process that has never seen it does not let it in either.
+    let elsewhere = Access::new(world.store.clone(), Settings::default());
+    assert_eq!(elsewhere.authenticate(key).await.unwrap_err().code(), Code::Unauthorized);
+    assert_eq!(elsewhere.verifications(), 1);
+}
+
+#[tokio::test]
+async fn a_forgotten_key_is_looked_up_again() {
+    let world = World::sqlite().await;
+    let key = world.first_key.key.expose();
+    assert_eq!(world.refusal(key).await, None);
+    world.run::<RevokeKey>(json!({"key_id": world.first_key.key_id})).await.unwrap();
+    world.access.forget(world.first_key.key_id);
+    assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_read_says_nothing_about_the_key() {
+    let world = World::sqlite().await;
+    let key = world.first_key.key.expose();
+    assert_eq!(world.refusal(key).await, None);
+    world.store.close();
+    assert_eq!(world.refusal(key).await, None, "remembered");
+    world.pass(31);
+    assert_eq!(world.refusal(key).await, None, "the early look failed, the bound is not reached");
+    world.pass(31);
+    assert_eq!(world.refusal(key).await, Some(Code::ShuttingDown));
+    let unknown = Key::generate(&OsEntropy).reveal();
+    assert_eq!(world.refusal(unknown.expose()).await, Some(Code::ShuttingDown));
+}
+
+#[tokio::test]
+async fn too_many_first_uses_are_told_to_come_back() {
+    let world = World::sqlite().await;
+    let settings = Settings { verifications_waiting_max: 0, ..Settings::default() };
+    let access = Access::new(world.store.clone(), settings);
+    let attempts: Vec<_> = (0..32)
+        .map(|_| {
+            let (access, key) = (access.clone(), Key::generate(&OsEntropy).reveal());
+            tokio::spawn(async move { access.authenticate(key.expose()).await.unwrap_err().code() })
+        })
+        .collect();
+    let mut codes = Vec::new();
+    for attempt in attempts {
+        codes.push(attempt.await.unwrap());
+    }
+    assert!(codes.contains(&Code::Overloaded) && codes.contains(&Code::Unauthorized), "{codes:?}");
+}

@@ -1,0 +1,87 @@
+//! A store with a default tenant on either engine, and short ways to call operations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use waybill_access::{Access, MIGRATIONS, NewAdminKey, Settings, admin_caller, ensure_default_tenant};
+use waybill_kernel::clock::manual::ManualSource;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Caller, Clock, Code, Result};
+use waybill_store::{Backend, Operation, PostgresOptions, Reply, SqliteOptions, Store};
+use waybill_testkit::postgres::{Database, Postgres};
+
+const START_US: i64 = 1_700_000_000_000_000;
+
+pub struct World {
+    pub store: Store,
+    pub time: ManualSource,
+    pub access: Access,
+    pub first_key: NewAdminKey,
+    pub admin: Caller,
+    _home: Home,
+}
+
+/// What is removed when the test ends.
+#[expect(dead_code, reason = "held until dropped")]
+enum Home {
+    Folder(tempfile::TempDir),
+    Database(Database),
+}
+
+impl World {
+    pub async fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = Backend::Sqlite(SqliteOptions::at(folder.path().join("waybill.db")));
+        Self::on(backend, Home::Folder(folder)).await
+    }
+
+    pub async fn postgres() -> Self {
+        let database = Postgres::shared().await.unwrap().database().await.unwrap();
+        let backend = Backend::Postgres(PostgresOptions::at(&database.url));
+        Self::on(backend, Home::Database(database)).await
+    }
+
+    async fn on(backend: Backend, home: Home) -> Self {
+        let time = ManualSource::at(START_US);
+        let store = open(backend, &time).await;
+        let first_key = ensure_default_tenant(&store).await.unwrap().unwrap();
+        let access = Access::new(store.clone(), Settings::default());
+        let admin = admin_caller(&store).await.unwrap();
+        Self { store, time, access, first_key, admin, _home: home }
+    }
+
+    pub fn pass(&self, seconds: u64) {
+        self.time.pass(Duration::from_secs(seconds));
+    }
+
+    /// As the admin of the default tenant.
+    pub async fn run<O: Operation>(&self, input: Json) -> Result<O::Output> {
+        self.run_as::<O>(&self.admin, input).await
+    }
+
+    pub async fn run_as<O: Operation>(&self, caller: &Caller, input: Json) -> Result<O::Output> {
+        let operation: O = serde_json::from_value(input).unwrap();
+        match self.store.run(operation, caller.clone()).await? {
+            Reply::Done(output) => Ok(output),
+            _ => panic!("no operation on keys replays or waits"),
+        }
+    }
+
+    /// The error code of an attempt to come in with this key, if it is refused.
+    pub async fn refusal(&self, key: &str) -> Option<Code> {
+        self.access.authenticate(key).await.err().map(|error| error.code())
+    }
+}
+
+pub async fn open(backend: Backend, time: &ManualSource) -> Store {
+    let clock = Arc::new(Clock::new(time.clone()));
+    Store::open(backend, MIGRATIONS, waybill_store::Settings::default(), clock, Arc::new(OsEntropy)).await.unwrap()
+}
+
+pub fn code<T>(result: Result<T>) -> Code {
+    match result {
+        Ok(_) => panic!("it was allowed"),
+        Err(error) => error.code(),
+    }
+}

@@ -1,0 +1,119 @@
+//! Who is asking: looked at on every request, before anything else of it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
+use http::{Request, Uri};
+use waybill_access::Access;
+use waybill_kernel::{Caller, Code, Error, Result};
+
+use crate::reply;
+
+#[derive(Clone)]
+pub struct Gatekeeper {
+    access: Access,
+    /// With `--insecure-dev`: who everybody without a key is.
+    developer: Option<Arc<Caller>>,
+}
+
+impl Gatekeeper {
+    pub fn new(access: Access, developer: Option<Caller>) -> Self {
+        Self { access, developer: developer.map(Arc::new) }
+    }
+
+    async fn identify(&self, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Caller>> {
+        match (bearer(headers)?, &self.developer) {
+            (Some(key), _) => self.access.authenticate(key).await,
+            (None, Some(developer)) => {
+                // Without a key nothing but these headers tells a page in the developer's browser from the developer.
+                refuse_foreign_page(headers, uri)?;
+                Ok(Arc::clone(developer))
+            }
+            (None, None) => Err(unauthorized("The request carries no key.")),
+        }
+    }
+}
+
+pub(crate) async fn authenticate(
+    State(gatekeeper): State<Gatekeeper>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response {
+    match gatekeeper.identify(request.headers(), request.uri()).await {
+        Ok(caller) => {
+            let principal = Arc::clone(&caller);
+            request.extensions_mut().insert(caller);
+            let mut response = next.run(request).await;
+            // For the request's line in the log.
+            response.extensions_mut().insert(principal);
+            response
+        }
+        Err(error) => reply::error(&error),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(unauthorized("The request carries more than one Authorization header."));
+    }
+    let text = value.to_str().map_err(|_| unauthorized("The Authorization header is not text."))?;
+    match text.split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") && !key.trim().is_empty() => Ok(Some(key.trim())),
+        _ => Err(unauthorized("The Authorization header is not of the form `Bearer <key>`.")),
+    }
+}
+
+fn refuse_foreign_page(headers: &HeaderMap, uri: &Uri) -> Result<()> {
+    let host =
+        headers.get(HOST).and_then(|host| host.to_str().ok()).or_else(|| uri.authority().map(|host| host.as_str()));
+    let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or(""));
+    let origin_host = origin.map(|origin| origin.strip_prefix("http://").unwrap_or(""));
+    if host.is_some_and(is_loopback) && origin_host.is_none_or(is_loopback) {
+        return Ok(());
+    }
+    Err(Error::new(Code::Forbidden, "Without a key only this machine's own names may be used as Host and Origin."))
+}
+
+fn is_loopback(authority: &str) -> bool {
+    let name = match authority.rsplit_once(':') {
+        Some((name, port)) if port.chars().all(|digit| digit.is_ascii_digit()) => name,
+        _ => authority,
+    };
+    matches!(name, "localhost" | "127.0.0.1" | "[::1]")
+}
+
+fn unauthorized(message: &str) -> Error {
+    Error::new(Code::Unauthorized, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_pass_for_this_machine() {
+        for own in ["localhost", "localhost:7700", "127.0.0.1:1", "[::1]:7700", "[::1]"] {
+            assert!(is_loopback(own), "{own}");
+        }
+        for foreign in ["", "evil", "localhost.evil:80", "127.0.0.1.evil", "localhost@evil", "::1", "null"] {
+            assert!(!is_loopback(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_bearer_is_one_header_of_one_form() {
+        let headers = |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
+        assert_eq!(bearer(&headers("Bearer abc")).unwrap(), Some("abc"));
+        assert_eq!(bearer(&headers("bearer  abc ")).unwrap(), Some("abc"));
+        assert_eq!(bearer(&HeaderMap::new()).unwrap(), None);
+        for bad in ["", "Bearer", "Bearer ", "Basic abc", "abc"] {
+            assert!(bearer(&headers(bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Alive, ready, and the figures.
+//!
+//! Readiness is a real write and a read of it, because nothing less proves that a write would be kept; all who ask within
+//! one interval share one probe.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::json;
+use tokio::sync::Mutex;
+use waybill_kernel::principal::forbidden;
+use waybill_kernel::{Caller, Role};
+use waybill_store::{Health, Store};
+
+use crate::reply;
+
+#[derive(Clone)]
+pub(crate) struct Readiness(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    share: Duration,
+    last: Mutex<Option<(Instant, Health)>>,
+    stopping: AtomicBool,
+}
+
+impl Readiness {
+    pub(crate) fn new(store: Store, share: Duration) -> Self {
+        Self(Arc::new(Inner { store, share, last: Mutex::new(None), stopping: AtomicBool::new(false) }))
+    }
+
+    /// No longer ready: said first when the program stops, so that balancers look elsewhere.
+    pub(crate) fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) async fn answer(&self) -> Response {
+        if self.0.stopping.load(Ordering::Relaxed) {
+            return unready("the server is stopping");
+        }
+        match self.health().await {
+            Health { writable: true, .. } => reply::json(StatusCode::OK, json!({ "ready": true }).to_string()),
+            Health { detail, .. } => unready(detail.as_deref().unwrap_or("the database does not take writes")),
+        }
+    }
+
+    async fn health(&self) -> Health {
+        let mut last = self.0.last.lock().await;
+        if let Some((at, health)) = last.as_ref()
+            && at.elapsed() < self.0.share
+        {
+            return health.clone();
+        }
+        let health = self.0.store.system().probe().await;
+        *last = Some((Instant::now(), health.clone()));
+        health
+    }
+}
+
+fn unready(why: &str) -> Response {
+    reply::json(StatusCode::SERVICE_UNAVAILABLE, json!({ "ready": false, "message": why }).to_string())
+}
+
+pub(crate) fn alive() -> Response {
+    reply::json(StatusCode::OK, json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") }).to_string())
+}
+
+/// Figures of all tenants: for operators.
+pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
+    let allowed = [Role::Admin, Role::System];
+    if !caller.roles.contains_any(&allowed) {
+        return reply::error(&forbidden("Metrics are for operators.", &allowed, &caller.roles));
+    }
+    handle.run_upkeep();
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()).into_response()
+}

@@ -1,0 +1,92 @@
+//! One line per request, an id to find it by, and the bound on requests at one time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Request};
+use tokio::sync::Semaphore;
+use waybill_kernel::{Caller, Code, Entropy, Error};
+
+use crate::metrics::HttpMeters;
+use crate::reply;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_CHARS_MAX: usize = 64;
+
+#[derive(Clone)]
+pub(crate) struct Requests(Arc<Inner>);
+
+struct Inner {
+    places: Semaphore,
+    meters: HttpMeters,
+    /// Ids are this run's random part and a number.
+    run: u32,
+    count: AtomicU64,
+}
+
+impl Requests {
+    pub(crate) fn new(requests_max: usize, entropy: &dyn Entropy) -> Self {
+        let mut run = [0; 4];
+        entropy.fill(&mut run);
+        Self(Arc::new(Inner {
+            places: Semaphore::new(requests_max),
+            meters: HttpMeters::new(),
+            run: u32::from_be_bytes(run),
+            count: AtomicU64::new(0),
+        }))
+    }
+
+    /// The caller's own id when it is harmless to repeat, else a new one.
+    fn id(&self, headers: &HeaderMap) -> HeaderValue {
+        let harmless = |id: &&HeaderValue| {
+            let bytes = id.as_bytes();
+            let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+            !bytes.is_empty() && bytes.len() <= REQUEST_ID_CHARS_MAX && bytes.iter().all(plain)
+        };
+        if let Some(id) = headers.get(REQUEST_ID).filter(harmless) {
+            return id.clone();
+        }
+        let count = self.0.count.fetch_add(1, Ordering::Relaxed);
+        HeaderValue::from_str(&format!("{:08x}-{count:x}", self.0.run)).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+pub(crate) async fn account(State(requests): State<Requests>, request: Request<Body>, next: Next) -> Response {
+    let began = Instant::now();
+    let id = requests.id(request.headers());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = match requests.0.places.try_acquire() {
+        Ok(_place) => {
+            requests.0.meters.open.increment(1.0);
+            let response = next.run(request).await;
+            requests.0.meters.open.decrement(1.0);
+            response
+        }
+        Err(_) => reply::error(&Error::new(Code::Overloaded, Code::Overloaded.entry().title)),
+    };
+    let took = began.elapsed();
+    let status = response.status().as_u16();
+    requests.0.meters.count(status, took);
+    let caller = response.extensions().get::<Arc<Caller>>();
+    let principal = caller.map(|caller| tracing::field::display(&caller.principal));
+    tracing::info!(
+        target: "request",
+        {
+            request.id = id.to_str().unwrap_or("-"),
+            http.method = method.as_str(),
+            http.path = path,
+            http.status = status,
+            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            principal
+        },
+        "answered"
+    );
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}

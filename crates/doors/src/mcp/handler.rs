@@ -1,0 +1,232 @@
+//! One request of an MCP client: who is asking, which tool, what came of it.
+//!
+//! # The outside system
+//! The SDK's `ServerHandler` has a default for every method. Some defaults answer an empty list where the capability was
+//! never declared (prompts, resources, completion); a client that trusts discovery takes that for a broken promise, so
+//! they are refused here by name. `ping` and the handshake's defaults are right.
+
+use std::sync::Arc;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
+    CompleteResult, ContentBlock, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
+    ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Value, json};
+use waybill_kernel::{Caller, Code, Door, Error, Result};
+use waybill_store::{Answer, Entry};
+
+use super::ToolNames;
+use super::tools::{self, REPLAY, Toolbox};
+use crate::driver::Driver;
+
+/// Made once per endpoint, cloned for every request.
+#[derive(Clone)]
+pub struct Handler {
+    driver: Driver,
+    tools: Arc<Toolbox>,
+    instructions: Arc<str>,
+}
+
+impl Handler {
+    pub(super) fn new(driver: Driver, scope: Option<Door>, names: ToolNames) -> Self {
+        let tools = Arc::new(Toolbox::new(driver.registry(), scope, names));
+        Self { driver, tools, instructions: instructions(names).into() }
+    }
+}
+
+/// What a client puts before its model, next to the tool list.
+fn instructions(names: ToolNames) -> String {
+    let [create, get, list, cancel] =
+        ["create_task", "get_task", "list_tasks", "cancel_task"].map(|operation| tools::name(operation, names));
+    format!(
+        "Waybill hands work to others and keeps it safe. A task is a piece of work that a worker takes and answers \
+         later, maybe long after this conversation; whatever crashes in between, it ends exactly once, as succeeded, \
+         failed or canceled.\n\
+         1. `{create}` hands work over and returns a task_id at once. Give it an idempotency_key that follows from the \
+         work (such as \"invoice-4711-check\"): when you do not know whether a call arrived, send it again with the \
+         same key, and you get the task that exists instead of a second one.\n\
+         2. `{get}` with wait_seconds returns as soon as the task has ended or the time is up. While the task is \
+         still open, call it again; no pause between calls is needed.\n\
+         3. `{list}` finds your tasks again. `{cancel}` ends one that nobody needs any more.\n\
+         A failed call says what happened (error, message) and what to do about it (help)."
+    )
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("waybill", env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.instructions.as_ref())
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListToolsResult, ErrorData> {
+        // The list fits one page, so no cursor has ever been given out.
+        if request.is_some_and(|request| request.cursor.is_some()) {
+            return Err(ErrorData::invalid_params(Code::InvalidCursor.entry().title, None));
+        }
+        let caller = caller(&context)?;
+        Ok(ListToolsResult::with_all_items(self.tools.shown_to(&caller)))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<CallToolResponse, ErrorData> {
+        let caller = caller(&context)?;
+        let Some(entry) = self.tools.find(&request.name) else {
+            let message = format!("Unknown tool: {}. tools/list names the tools of this endpoint.", request.name);
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let input = Value::Object(request.arguments.unwrap_or_default());
+        let outcome = tokio::select! {
+            outcome = self.driver.call(entry, &caller, input) => outcome,
+            // The client has gone and nobody will read an answer: stop waiting on its behalf.
+            () = context.ct.cancelled() => Err(Error::new(Code::Unavailable, Code::Unavailable.entry().title)),
+        };
+        Ok(encode(entry, outcome).into())
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+}
+
+/// The caller our own layer has authenticated for this very request. Its absence is a mistake in the wiring, and the
+/// answer is a refusal.
+fn caller(context: &RequestContext<RoleServer>) -> std::result::Result<Arc<Caller>, ErrorData> {
+    let parts = context.extensions.get::<http::request::Parts>();
+    parts.and_then(|parts| parts.extensions.get::<Arc<Caller>>()).cloned().ok_or_else(|| {
+        tracing::error!(
+            "an MCP request came without a caller: the endpoint is mounted outside the authentication layer"
+        );
+        ErrorData::internal_error(Code::Internal.entry().title, None)
+    })
+}
+
+fn encode(entry: &dyn Entry, outcome: Result<Answer>) -> CallToolResult {
+    outcome.and_then(success).unwrap_or_else(|error| {
+        log_cause(entry.spec().name, &error);
+        failure(&error)
+    })
+}
+
+/// What only the log may see, once, with the levels of REST.
+fn log_cause(operation: &str, error: &Error) {
+    let (Some(cause), entry) = (error.cause(), error.code().entry()) else { return };
+    if entry.http >= 500 {
+        tracing::error!(code = entry.code, operation, cause, "a tool call failed");
+    } else {
+        tracing::debug!(code = entry.code, operation, cause, "a tool call was refused");
+    }
+}
+
+/// The output as structured content, and the same as text for clients that know no other.
+fn success(answer: Answer) -> Result<CallToolResult> {
+    let mut output: JsonObject = serde_json::from_str(&answer.json).map_err(Error::internal)?;
+    let text = if answer.replay {
+        output.insert(REPLAY.to_owned(), json!(true));
+        serde_json::to_string(&output).map_err(Error::internal)?
+    } else {
+        // As the operation wrote it: the fields are in their own order.
+        answer.json
+    };
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(Value::Object(output));
+    Ok(result)
+}
+
+/// The object REST sends, and as text the two sentences a model needs.
+fn failure(error: &Error) -> CallToolResult {
+    let text = format!("{} {}", error.message(), error.code().entry().cure);
+    let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(error.to_json());
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(result: CallToolResult) -> Value {
+        serde_json::to_value(result).unwrap()
+    }
+
+    #[test]
+    fn a_first_answer_is_the_output_and_a_replay_says_that_it_is_one() {
+        let json = r#"{"task_id":"t1","status":"queued"}"#;
+        let first = wire(success(Answer { json: json.to_owned(), replay: false }).unwrap());
+        assert_eq!(first["structuredContent"], json!({ "task_id": "t1", "status": "queued" }));
+        assert_eq!(first["content"], json!([{ "type": "text", "text": json }]));
+        assert_eq!(first["isError"], false);
+
+        let replay = wire(success(Answer { json: json.to_owned(), replay: true }).unwrap());
+        let expected = json!({ "task_id": "t1", "status": "queued", "idempotent_replay": true });
+        assert_eq!(replay["structuredContent"], expected);
+        let text: Value = serde_json::from_str(replay["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_failure_is_the_object_of_rest_with_its_cure_and_without_its_cause() {
+        let error = Error::new(Code::Forbidden, "create_task needs another role than this key has.")
+            .with("required_role", "agent")
+            .because("secret");
+        let result = wire(failure(&error));
+        assert_eq!(result["isError"], true);
+        assert_eq!(result["structuredContent"], error.to_json());
+        assert_eq!(
+            result["content"][0]["text"],
+            "create_task needs another role than this key has. Use a key with the role and scope the message names."
+        );
+        assert!(!result.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn an_output_that_is_no_object_is_our_fault() {
+        let error = success(Answer { json: "[]".to_owned(), replay: true }).unwrap_err();
+        assert_eq!(error.code(), Code::Internal);
+    }
+
+    #[test]
+    fn instructions_use_the_names_of_the_list() {
+        assert!(instructions(ToolNames::Prefixed).contains("`asyncgate.create_task`"));
+        assert!(instructions(ToolNames::Plain).contains("`create_task`"));
+    }
+}

@@ -1,0 +1,273 @@
+//! Operations as MCP tools: their names, schemas, hints, order, and who is shown which.
+//!
+//! # The outside system
+//! Both schemas of a tool must be of type `object` at the root. A client may check a successful result's structured
+//! content against the output schema, so whatever we add to an output stands in its schema too. Hints tell a client when
+//! to ask its user before a call; a missing hint means the careful reading (writes, destroys, not idempotent).
+
+use std::sync::Arc;
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+use waybill_kernel::{Caller, Door, Mode, OperationSpec};
+use waybill_store::{Entry, Registry};
+
+use super::ToolNames;
+
+/// Added to the output of a write that has been answered before: MCP's twin of the `X-Idempotent-Replay` header.
+pub const REPLAY: &str = "idempotent_replay";
+
+const PREFIX: &str = "asyncgate.";
+
+struct Offer {
+    entry: Arc<dyn Entry>,
+    tool: Tool,
+}
+
+/// The tools of one endpoint. Schemas are made once, here, and not for every `tools/list`.
+pub struct Toolbox(Vec<Offer>);
+
+impl Toolbox {
+    pub fn new(registry: &Registry, scope: Option<Door>, names: ToolNames) -> Self {
+        let mut offers: Vec<_> = registry
+            .entries()
+            .filter(|entry| entry.spec().tool && scope.is_none_or(|door| entry.spec().door == door))
+            .map(|entry| Offer { entry: Arc::clone(entry), tool: tool(entry.as_ref(), names) })
+            .collect();
+        // Reads first: whoever tries the first tool of a list to see what happens changes nothing.
+        offers.sort_by_key(|offer| offer.entry.spec().mode == Mode::Write);
+        Self(offers)
+    }
+
+    /// What this caller may run. A tool it may not run can still be called, and says what is missing.
+    pub fn shown_to(&self, caller: &Caller) -> Vec<Tool> {
+        let allowed = self.0.iter().filter(|offer| offer.entry.spec().allows(caller));
+        allowed.map(|offer| offer.tool.clone()).collect()
+    }
+
+    pub fn find(&self, name: &str) -> Option<&dyn Entry> {
+        self.0.iter().find(|offer| offer.tool.name == name).map(|offer| offer.entry.as_ref())
+    }
+}
+
+pub fn name(operation: &str, names: ToolNames) -> String {
+    match names {
+        ToolNames::Prefixed => format!("{PREFIX}{operation}"),
+        ToolNames::Plain => operation.to_owned(),
+    }
+}
+
+fn tool(entry: &dyn Entry, names: ToolNames) -> Tool {
+    let spec = entry.spec();
+    Tool::new(name(spec.name, names), spec.description, Arc::new(object(entry.input_schema())))
+        .with_title(spec.title)
+        .with_annotations(hints(spec))
+        .with_raw_output_schema(Arc::new(output_schema(entry)))
+}
+
+fn hints(spec: &OperationSpec) -> ToolAnnotations {
+    let (destructive, idempotent) = match (spec.mode, spec.name) {
+        (Mode::Read, _) => (false, true),
+        // Only adds. A repeat adds another one unless it carries a key, and the hint is for calls that may not.
+        (Mode::Write, "create_task") => (false, false),
+        // Takes work away that somebody may be doing; a second cancel finds it done.
+        (Mode::Write, "cancel_task") => (true, true),
+        // What nobody has thought about yet gets the careful reading.
+        (Mode::Write, _) => (true, false),
+    };
+    // Clients of 2025-03-26 look for the title in here.
+    ToolAnnotations::with_title(spec.title)
+        .read_only(spec.mode == Mode::Read)
+        .destructive(destructive)
+        .idempotent(idempotent)
+        .open_world(false)
+}
+
+fn output_schema(entry: &dyn Entry) -> JsonObject {
+    let mut schema = object(entry.output_schema());
+    if entry.spec().mode == Mode::Write {
+        let properties = schema.entry("properties").or_insert_with(|| json!({}));
+        if let Some(properties) = properties.as_object_mut() {
+            properties.insert(
+                REPLAY.to_owned(),
+                json!({
+                    "type": "boolean",
+                    "description": "True when this is the answer of an earlier call with the same key; absent otherwise.",
+                }),
+            );
+        }
+    }
+    schema
+}
+
+/// A schema as MCP wants it at the root. An enum of structs has `oneOf` there and no type, though each of its values is
+/// an object.
+fn object(schema: Value) -> JsonObject {
+    let mut schema = match schema {
+        Value::Object(schema) => schema,
+        // `true`, the schema of anything.
+        _ => JsonObject::new(),
+    };
+    schema.insert("type".to_owned(), json!("object"));
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+    use waybill_kernel::id::Uuid;
+    use waybill_kernel::{Method, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes, Tenant};
+    use waybill_store::{Ctx, Operation, Reply, Tx};
+
+    use super::*;
+
+    #[derive(Serialize, JsonSchema)]
+    struct Output {
+        status: String,
+    }
+
+    macro_rules! operation {
+        ($type:ident $name:literal $door:ident $mode:ident $role:ident $tool:literal) => {
+            #[derive(Deserialize, JsonSchema)]
+            #[serde(deny_unknown_fields)]
+            #[expect(dead_code, reason = "only its schema is looked at")]
+            struct $type {
+                task_id: String,
+            }
+
+            impl Operation for $type {
+                const SPEC: OperationSpec = OperationSpec {
+                    name: $name,
+                    door: Door::$door,
+                    method: Method::Post,
+                    path: concat!("/v1/", $name),
+                    tool: $tool,
+                    mode: Mode::$mode,
+                    roles: &[Role::$role],
+                    scopes: &[Scope::TasksRead, Scope::TasksWrite],
+                    status: 200,
+                    title: "A title",
+                    description: "A description.",
+                };
+                type Output = Output;
+
+                async fn run(&self, _: &Ctx<'_>, _: &mut Tx<'_>) -> Result<Reply<Output>> {
+                    unreachable!("nothing runs here")
+                }
+            }
+        };
+    }
+
+    operation!(Create "create_task" Tasks Write Agent true);
+    operation!(Cancel "cancel_task" Tasks Write Agent true);
+    operation!(Get "get_task" Tasks Read Agent true);
+    operation!(Inspect "inspect" Admin Read Admin true);
+    operation!(Hidden "hidden" Tasks Read Agent false);
+
+    fn toolbox(scope: Option<Door>, names: ToolNames) -> Toolbox {
+        let registry = Registry::default().with::<Create>().with::<Cancel>().with::<Get>().with::<Inspect>();
+        Toolbox::new(&registry.with::<Hidden>(), scope, names)
+    }
+
+    fn caller(role: Role) -> Caller {
+        Caller {
+            tenant: Tenant(1),
+            tenant_id: Uuid::nil(),
+            principal: Principal::new(PrincipalKind::Agent, "alice").unwrap(),
+            roles: Roles::new([role]),
+            scopes: Scopes::new([Scope::TasksRead]),
+        }
+    }
+
+    fn shown(toolbox: &Toolbox, role: Role) -> Vec<String> {
+        toolbox.shown_to(&caller(role)).iter().map(|tool| tool.name.to_string()).collect()
+    }
+
+    fn found(toolbox: &Toolbox, name: &str) -> Tool {
+        toolbox.0.iter().find(|offer| offer.entry.spec().name == name).unwrap().tool.clone()
+    }
+
+    #[test]
+    fn reads_come_first_and_each_caller_sees_its_own() {
+        let all = toolbox(None, ToolNames::Plain);
+        assert_eq!(shown(&all, Role::Agent), ["get_task", "create_task", "cancel_task"]);
+        assert_eq!(shown(&all, Role::Admin), ["inspect"]);
+        assert!(shown(&all, Role::Worker).is_empty());
+        let tasks = toolbox(Some(Door::Tasks), ToolNames::Plain);
+        assert!(shown(&tasks, Role::Admin).is_empty());
+        assert!(tasks.find("inspect").is_none());
+    }
+
+    #[test]
+    fn a_tool_answers_to_the_name_in_its_list_and_to_no_other() {
+        let prefixed = toolbox(None, ToolNames::Prefixed);
+        assert_eq!(shown(&prefixed, Role::Agent)[0], "asyncgate.get_task");
+        assert!(prefixed.find("asyncgate.get_task").is_some());
+        assert!(prefixed.find("get_task").is_none());
+        let plain = toolbox(None, ToolNames::Plain);
+        assert!(plain.find("get_task").is_some());
+        assert!(plain.find("asyncgate.get_task").is_none());
+        // Not offered, though registered.
+        assert!(plain.find("hidden").is_none());
+        // Offered, though not shown: the driver says why it is refused.
+        assert!(plain.find("inspect").is_some());
+    }
+
+    #[test]
+    fn a_replay_is_foreseen_in_the_output_of_writes_only() {
+        let all = toolbox(None, ToolNames::Plain);
+        let properties = |name| found(&all, name).output_schema.unwrap()["properties"].clone();
+        assert_eq!(properties("create_task")[REPLAY]["type"], "boolean");
+        assert_eq!(properties("create_task")["status"]["type"], "string");
+        assert_eq!(properties("get_task")[REPLAY], Value::Null);
+        let required = found(&all, "create_task").output_schema.unwrap()["required"].clone();
+        assert_eq!(required, json!(["status"]), "a first answer does not carry it");
+    }
+
+    #[test]
+    fn a_tool_carries_what_an_agent_needs() {
+        let cancel = found(&toolbox(None, ToolNames::Prefixed), "cancel_task");
+        assert_eq!(
+            serde_json::to_value(cancel).unwrap(),
+            json!({
+                "name": "asyncgate.cancel_task",
+                "title": "A title",
+                "description": "A description.",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": { "task_id": { "type": "string" } },
+                    "required": ["task_id"],
+                    "additionalProperties": false,
+                },
+                "outputSchema": {
+                    "type": "object",
+                    "properties": {
+                        "status": { "type": "string" },
+                        "idempotent_replay": {
+                            "type": "boolean",
+                            "description":
+                                "True when this is the answer of an earlier call with the same key; absent otherwise.",
+                        },
+                    },
+                    "required": ["status"],
+                },
+                "annotations": {
+                    "title": "A title",
+                    "readOnlyHint": false,
+                    "destructiveHint": true,
+                    "idempotentHint": true,
+                    "openWorldHint": false,
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn any_schema_becomes_one_of_an_object() {
+        assert_eq!(object(json!(true))["type"], "object");
+        let one_of = object(json!({ "oneOf": [{ "type": "object" }] }));
+        assert_eq!(one_of["type"], "object");
+        assert!(one_of.contains_key("oneOf"));
+    }
+}

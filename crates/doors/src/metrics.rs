@@ -1,0 +1,80 @@
+//! The doors' metric names, and handles made once so that counting costs no look-up.
+
+use std::collections::HashMap;
+
+use metrics::{Counter, Gauge, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::Registry;
+
+const CALLS: &str = "waybill_operation_calls_total";
+const HTTP_SECONDS: &str = "waybill_http_request_duration_seconds";
+const HTTP_REQUESTS: &str = "waybill_http_requests_total";
+const HTTP_OPEN: &str = "waybill_http_requests_open";
+
+/// From a quarter of a millisecond to ten seconds.
+const SECONDS: &[f64] =
+    &[0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const OPERATIONS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// The recorder of the whole program; installed once, before anything counts.
+pub fn install() -> Result<PrometheusHandle> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_operations".to_owned()), OPERATIONS))
+        .and_then(PrometheusBuilder::install_recorder)
+        .map_err(Error::internal)?;
+    describe_counter!(CALLS, "Calls of each operation, by the code of their answer");
+    describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by status class");
+    describe_histogram!(HTTP_SECONDS, "Time from a request's headers to its answer, waits included");
+    describe_gauge!(HTTP_OPEN, "HTTP requests being answered");
+    Ok(handle)
+}
+
+/// One counter per operation and outcome: the label set is the registry times the catalogue, so it is bounded.
+pub(crate) struct OperationMeters(HashMap<&'static str, HashMap<Option<Code>, Counter>>);
+
+impl OperationMeters {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let outcomes = || std::iter::once(None).chain(Code::ALL.iter().copied().map(Some));
+        let of_operation = |name: &'static str| {
+            let counter = |outcome: Option<Code>| {
+                let code = outcome.map_or("ok", |code| code.entry().code);
+                (outcome, metrics::counter!(CALLS, "operation" => name, "code" => code))
+            };
+            (name, outcomes().map(counter).collect())
+        };
+        Self(registry.entries().map(|entry| of_operation(entry.spec().name)).collect())
+    }
+
+    pub(crate) fn count(&self, name: &'static str, outcome: Option<Code>) {
+        if let Some(counter) = self.0.get(name).and_then(|outcomes| outcomes.get(&outcome)) {
+            counter.increment(1);
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct HttpMeters {
+    classes: [Counter; 5],
+    seconds: metrics::Histogram,
+    pub(crate) open: Gauge,
+}
+
+impl HttpMeters {
+    pub(crate) fn new() -> Self {
+        let class = |name: &'static str| metrics::counter!(HTTP_REQUESTS, "status" => name);
+        Self {
+            classes: [class("1xx"), class("2xx"), class("3xx"), class("4xx"), class("5xx")],
+            seconds: metrics::histogram!(HTTP_SECONDS),
+            open: metrics::gauge!(HTTP_OPEN),
+        }
+    }
+
+    pub(crate) fn count(&self, status: u16, took: std::time::Duration) {
+        if let Some(counter) = self.classes.get(usize::from(status / 100).saturating_sub(1)) {
+            counter.increment(1);
+        }
+        self.seconds.record(took.as_secs_f64());
+    }
+}

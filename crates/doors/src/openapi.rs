@@ -1,0 +1,148 @@
+//! OpenAPI 3.1, assembled from the registry: it takes the same JSON Schemas as the operations themselves.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json, json};
+use waybill_kernel::{Code, Method, Mode, OperationSpec};
+use waybill_store::{Entry, Registry};
+
+/// What any request may be answered with, whatever the operation.
+const COMMON: &[Code] = &[
+    Code::InvalidRequest,
+    Code::Unauthorized,
+    Code::Forbidden,
+    Code::NotFound,
+    Code::RequestTimeout,
+    Code::AlreadyExists,
+    Code::PayloadTooLarge,
+    Code::UnsupportedMediaType,
+    Code::HeadersTooLarge,
+    Code::Internal,
+    Code::Unavailable,
+    Code::StorageFull,
+];
+
+pub fn document(registry: &Registry) -> Json {
+    let mut paths: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
+    for entry in registry.entries() {
+        let spec = entry.spec();
+        paths.entry(spec.path).or_default().insert(method(spec).to_owned(), operation(entry.as_ref()));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Waybill",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Hand work to others, and prove afterwards what was promised and delivered.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "paths": paths,
+        "security": [{ "key": [] }],
+        "components": {
+            "securitySchemes": { "key": { "type": "http", "scheme": "bearer", "bearerFormat": "aga_…" } },
+            "schemas": { "Error": error_schema() },
+        },
+    })
+}
+
+pub(crate) const fn method(spec: &OperationSpec) -> &'static str {
+    match spec.method {
+        Method::Get => "get",
+        Method::Post => "post",
+    }
+}
+
+fn operation(entry: &dyn Entry) -> Json {
+    let spec = entry.spec();
+    let fields = Fields::of(entry);
+    let mut operation = json!({
+        "operationId": spec.name,
+        "summary": spec.title,
+        "description": spec.description,
+        "tags": [format!("{:?}", spec.door).to_lowercase()],
+        "parameters": fields.parameters,
+        "responses": responses(entry),
+        "x-waybill-roles": spec.roles,
+        "x-waybill-scopes": spec.scopes,
+    });
+    if let Some(body) = fields.body {
+        let required = body["required"].as_array().is_some_and(|names| !names.is_empty());
+        operation["requestBody"] =
+            json!({ "required": required, "content": { "application/json": { "schema": body } } });
+    }
+    operation
+}
+
+/// The input's fields, by where REST carries them.
+struct Fields {
+    parameters: Vec<Json>,
+    body: Option<Json>,
+}
+
+impl Fields {
+    fn of(entry: &dyn Entry) -> Self {
+        let spec = entry.spec();
+        let mut schema = entry.input_schema();
+        let required: Vec<String> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).map(str::to_owned).collect();
+        let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+        let in_path = |name: &str| spec.path.contains(&format!("{{{name}}}"));
+
+        let mut parameters = Vec::new();
+        let mut rest = Map::new();
+        for (name, property) in properties {
+            if in_path(&name) {
+                parameters.push(parameter(&name, "path", true, property));
+            } else if spec.method == Method::Get {
+                parameters.push(parameter(&name, "query", required.contains(&name), property));
+            } else {
+                rest.insert(name, property);
+            }
+        }
+        let body = (spec.method == Method::Post).then(|| {
+            schema["required"] = required.iter().filter(|name| !in_path(name)).cloned().collect();
+            schema["properties"] = Json::Object(rest);
+            schema
+        });
+        Self { parameters, body }
+    }
+}
+
+fn parameter(name: &str, place: &str, required: bool, mut schema: Json) -> Json {
+    let description = schema.as_object_mut().and_then(|schema| schema.remove("description")).unwrap_or(json!(""));
+    json!({ "name": name, "in": place, "required": required, "description": description, "schema": schema })
+}
+
+fn responses(entry: &dyn Entry) -> Json {
+    let spec = entry.spec();
+    let mut responses = Map::new();
+    let done =
+        json!({ "description": "Done.", "content": { "application/json": { "schema": entry.output_schema() } } });
+    responses.insert(spec.status.to_string(), done.clone());
+    if spec.mode == Mode::Write && spec.status != 200 {
+        let mut replay = done;
+        replay["description"] = json!("The answer of an earlier request with the same key.");
+        replay["headers"] = json!({ "X-Idempotent-Replay": { "schema": { "const": "true" } } });
+        responses.insert("200".to_owned(), replay);
+    }
+    for code in COMMON {
+        let entry = code.entry();
+        let error = json!({ "description": entry.title, "content": { "application/json": {
+            "schema": { "$ref": "#/components/schemas/Error" } } } });
+        responses.entry(entry.http.to_string()).or_insert(error);
+    }
+    Json::Object(responses)
+}
+
+fn error_schema() -> Json {
+    let codes: Vec<_> = Code::ALL.iter().map(|code| code.entry().code).collect();
+    json!({
+        "type": "object",
+        "required": ["error", "message", "help"],
+        "properties": {
+            "error": { "type": "string", "enum": codes, "description": "Stable; switch on it." },
+            "message": { "type": "string", "description": "What happened." },
+            "help": { "type": "string", "description": "What to do." },
+        },
+    })
+}

@@ -1,0 +1,53 @@
+//! Answers and errors as HTTP.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, StatusCode};
+use waybill_kernel::{Code, Error};
+use waybill_store::Answer;
+
+const REPLAY: HeaderName = HeaderName::from_static("x-idempotent-replay");
+
+pub(crate) fn answer(answer: Answer, status: u16) -> Response {
+    let status = if answer.replay { StatusCode::OK } else { status_of(status) };
+    let mut response = json(status, answer.json);
+    if answer.replay {
+        response.headers_mut().insert(REPLAY, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+pub(crate) fn json(status: StatusCode, text: String) -> Response {
+    let mut response = (status, Body::from(text)).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The object of the catalogue; what only the log may see is logged here, once.
+pub(crate) fn error(error: &Error) -> Response {
+    let entry = error.code().entry();
+    if let Some(cause) = error.cause() {
+        if entry.http >= 500 {
+            tracing::error!(code = entry.code, cause, "a request failed");
+        } else {
+            tracing::debug!(code = entry.code, cause, "a request was refused");
+        }
+    }
+    let mut response = json(status_of(entry.http), error.to_json().to_string());
+    let headers = response.headers_mut();
+    match error.code() {
+        Code::Unauthorized => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"waybill\""));
+        }
+        Code::Unavailable | Code::Overloaded | Code::StoreUnavailable | Code::ShuttingDown => {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        _ => {}
+    }
+    response
+}
+
+fn status_of(number: u16) -> StatusCode {
+    StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}

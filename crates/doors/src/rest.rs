@@ -1,0 +1,280 @@
+//! REST: one JSON object is built from path, query and body, and decoded once by the operation.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::Request;
+use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value as Json};
+use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_store::Entry;
+
+use crate::driver::Driver;
+use crate::reply;
+use crate::settings::Settings;
+
+/// One operation at its route.
+pub(crate) struct Endpoint {
+    driver: Driver,
+    entry: Arc<dyn Entry>,
+    /// What text in a path or query means, by the input's schema.
+    kinds: HashMap<String, Kind>,
+    body_bytes_max: usize,
+    body_read: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Integer,
+    Boolean,
+}
+
+impl Endpoint {
+    pub(crate) fn new(driver: Driver, entry: Arc<dyn Entry>, settings: &Settings) -> Self {
+        let kinds = kinds(&entry.input_schema());
+        let body_read = Duration::from_millis(settings.body_read_ms);
+        Self { driver, entry, kinds, body_bytes_max: settings.body_bytes_max, body_read }
+    }
+
+    pub(crate) async fn handle(&self, request: Request<Body>) -> Response {
+        match self.run(request).await {
+            Ok(response) => response,
+            Err(error) => reply::error(&error),
+        }
+    }
+
+    async fn run(&self, request: Request<Body>) -> Result<Response> {
+        let caller = request.extensions().get::<Arc<Caller>>().cloned();
+        let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
+        let spec = self.entry.spec();
+        // Before the body is read: a caller without the right learns nothing about the shape of the input.
+        spec.authorise(&caller)?;
+
+        let (parts, body) = request.into_parts();
+        let mut input = Map::new();
+        for (name, text) in path_fields(spec.path, parts.uri.path())? {
+            self.add(&mut input, name, text)?;
+        }
+        for (name, text) in query_fields(parts.uri.query().unwrap_or(""))? {
+            self.add(&mut input, name, text)?;
+        }
+        let body = read_body(body, self.body_bytes_max, self.body_read).await?;
+        if !body.is_empty() {
+            require_json(parts.headers.get(CONTENT_TYPE))?;
+            for (name, value) in parse_object(&body)? {
+                insert(&mut input, name, value)?;
+            }
+        }
+        let answer = self.driver.call(self.entry.as_ref(), &caller, Json::Object(input)).await?;
+        Ok(reply::answer(answer, spec.status))
+    }
+
+    fn add(&self, input: &mut Map<String, Json>, name: String, text: String) -> Result<()> {
+        let value = match self.kinds.get(&name) {
+            Some(Kind::Integer) => text.parse::<i64>().map_or(Json::String(text), Json::from),
+            Some(Kind::Boolean) => text.parse::<bool>().map_or(Json::String(text), Json::from),
+            _ => Json::String(text),
+        };
+        insert(input, name, value)
+    }
+}
+
+fn insert(input: &mut Map<String, Json>, name: String, value: Json) -> Result<()> {
+    if input.contains_key(&name) {
+        return Err(Error::invalid(format!("{name} is given twice.")));
+    }
+    input.insert(name, value);
+    Ok(())
+}
+
+fn kinds(schema: &Json) -> HashMap<String, Kind> {
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let kind = |property: &Json| {
+        let is = |word: &str| match &property["type"] {
+            Json::String(text) => text == word,
+            Json::Array(types) => types.iter().any(|text| text == word),
+            _ => false,
+        };
+        if is("integer") {
+            Kind::Integer
+        } else if is("boolean") {
+            Kind::Boolean
+        } else {
+            Kind::Text
+        }
+    };
+    properties.map(|(name, property)| (name.clone(), kind(property))).collect()
+}
+
+/// The `{name}` parts of the template with their text in the path.
+fn path_fields(template: &str, path: &str) -> Result<Vec<(String, String)>> {
+    let pairs = template.split('/').zip(path.split('/'));
+    pairs
+        .filter_map(|(part, text)| Some((part.strip_prefix('{')?.strip_suffix('}')?, text)))
+        .map(|(name, text)| Ok((name.to_owned(), decode(text)?)))
+        .collect()
+}
+
+fn query_fields(query: &str) -> Result<Vec<(String, String)>> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
+            Ok((decode(&name.replace('+', " "))?, decode(&text.replace('+', " "))?))
+        })
+        .collect()
+}
+
+fn decode(text: &str) -> Result<String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(std::borrow::Cow::into_owned).map_err(|_| Error::invalid("The address holds text that is not UTF-8."))
+}
+
+async fn read_body(body: Body, bytes_max: usize, patience: Duration) -> Result<bytes::Bytes> {
+    let collected = tokio::time::timeout(patience, Limited::new(body, bytes_max).collect()).await;
+    let late = |_| Error::new(Code::RequestTimeout, Code::RequestTimeout.entry().title);
+    match collected.map_err(late)? {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("The body has more than {bytes_max} bytes.");
+            Err(Error::new(Code::PayloadTooLarge, message).with("limit_bytes", bytes_max))
+        }
+        Err(error) => Err(Error::invalid("The body could not be read to its end.").because(error)),
+    }
+}
+
+fn require_json(content_type: Option<&http::HeaderValue>) -> Result<()> {
+    let media = content_type.and_then(|value| value.to_str().ok()).unwrap_or("");
+    let media = media.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    if media == "application/json" || media.ends_with("+json") {
+        return Ok(());
+    }
+    Err(Error::new(Code::UnsupportedMediaType, Code::UnsupportedMediaType.entry().title))
+}
+
+/// serde_json keeps the last of two equal names; which one the caller meant nobody knows, so both are refused.
+fn parse_object(body: &[u8]) -> Result<Map<String, Json>> {
+    let text = std::str::from_utf8(body).map_err(|_| Error::invalid("The body is not UTF-8."))?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let parsed = Strict.deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value));
+    match parsed.map_err(|error| Error::invalid(format!("The body is not valid JSON: {error}.")))? {
+        Json::Object(fields) => Ok(fields),
+        _ => Err(Error::invalid("The body must be a JSON object.")),
+    }
+}
+
+/// Builds a [`Json`] and refuses a name that stands twice in one object.
+#[derive(Clone, Copy)]
+struct Strict;
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Json;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Json, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> std::result::Result<Json, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> std::result::Result<Json, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> std::result::Result<Json, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> std::result::Result<Json, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> std::result::Result<Json, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> std::result::Result<Json, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Json, A::Error> {
+        let mut array = Vec::new();
+        while let Some(item) = items.next_element_seed(self)? {
+            array.push(item);
+        }
+        Ok(Json::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> std::result::Result<Json, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let value = fields.next_value_seed(self)?;
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format!("{name:?} is given twice")));
+            }
+            object.insert(name, value);
+        }
+        Ok(Json::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_body_is_one_object_without_doubled_names() {
+        let parsed = parse_object(br#"{"a": {"b": [1, -2, 2.5, "x", null, true]}}"#).unwrap();
+        assert_eq!(Json::Object(parsed), json!({"a": {"b": [1, -2, 2.5, "x", null, true]}}));
+        let deep = [b"{\"a\":".repeat(200), b"1".to_vec(), b"}".repeat(200)].concat();
+        let bad: [&[u8]; 8] = [
+            b"[1]",
+            b"{",
+            b"{} x",
+            b"{\"a\":1,\"a\":2}",
+            b"{\"x\":{\"a\":1,\"a\":2}}",
+            b"\xff",
+            b"{\"a\":1e999}",
+            &deep,
+        ];
+        for body in bad {
+            assert_eq!(
+                parse_object(body).unwrap_err().code(),
+                Code::InvalidRequest,
+                "{}",
+                String::from_utf8_lossy(body)
+            );
+        }
+    }
+
+    #[test]
+    fn fields_of_path_and_query_are_decoded() {
+        let path = path_fields("/v1/tasks/{task_id}/cancel", "/v1/tasks/a%20b/cancel").unwrap();
+        assert_eq!(path, [("task_id".to_owned(), "a b".to_owned())]);
+        let query = query_fields("a=1&b=x+y%2B&&c").unwrap();
+        assert_eq!(query, [("a", "1"), ("b", "x y+"), ("c", "")].map(|(n, t)| (n.to_owned(), t.to_owned())));
+        assert!(query_fields("a=%ff").is_err());
+    }
+}

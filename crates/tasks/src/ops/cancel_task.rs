@@ -1,0 +1,126 @@
+//! Cancel: the owner's way out. Ends any live lease at once; the worker learns it on its next call.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
+
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::rules::Status;
+use crate::task::TaskId;
+
+const REASON_CHARS_MAX: usize = 2_000;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelTask {
+    pub task_id: TaskId,
+    /// Why, for the receipt. At most 2,000 characters.
+    #[schemars(length(max = 2000))]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Canceled {
+    /// False when the task had already ended; nothing was changed then.
+    pub ok: bool,
+    /// The task's state now.
+    pub status: Status,
+}
+
+impl Operation for CancelTask {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "cancel_task",
+        door: Door::Tasks,
+        method: Method::Post,
+        path: "/v1/tasks/{task_id}/cancel",
+        tool: true,
+        mode: Mode::Write,
+        roles: &[Role::Agent, Role::Admin, Role::System],
+        scopes: &[Scope::TasksWrite],
+        status: 200,
+        title: "Cancel a task",
+        description: "Stop a task you own. A worker that holds it loses its lease at once. Answers ok: false with the \
+                      task's status when it had already ended. Safe to repeat.",
+    };
+    type Output = Canceled;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Canceled>> {
+        if self.reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON_CHARS_MAX) {
+            return Err(Error::invalid(format!("reason must have at most {REASON_CHARS_MAX} characters.")));
+        }
+        let Some(task) = self.end(ctx, tx).await? else { return self.explain(ctx, tx).await };
+        self.record(ctx, tx, &task).await?;
+        tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
+        Ok(Reply::Done(Canceled { ok: true, status: Status::Canceled }))
+    }
+}
+
+impl CancelTask {
+    /// The transition, guarded by everything it depends on: of several that race for the task, one finds its row.
+    async fn end(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Row>> {
+        let principal = ctx.caller.principal.to_string();
+        let params = [
+            Value::from(self.task_id.as_bytes()),
+            Value::from(ctx.now),
+            Value::from(&principal),
+            Value::from(ctx.caller.sees_all_owners()),
+        ];
+        tx.query_opt(
+            "UPDATE tasks SET status = 'canceled', updated_at = $3
+             WHERE tenant = $1 AND task_id = $2 AND status IN ('queued', 'leased', 'running')
+               AND (owner = $4 OR $5 = 1)
+             RETURNING owner, assigned_receipt",
+            &params,
+        )
+        .await
+    }
+
+    async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row) -> Result<()> {
+        let owner = task.text(0)?;
+        let canceller = ctx.caller.principal.to_string();
+        let error = json!({ "reason": self.reason, "canceled_by": canceller });
+        tx.execute(
+            "INSERT INTO results (tenant, task_id, outcome, error, completed_at) VALUES ($1, $2, 'canceled', $3, $4)",
+            &[self.task_id.as_bytes().into(), Value::from(&error.to_string()), ctx.now.into()],
+        )
+        .await?;
+        let (canceled, ready) = (ReceiptId(ctx.ids.next()), ReceiptId(ctx.ids.next()));
+        let receipt = Receipt {
+            kind: ReceiptType::TaskCanceled,
+            from: &canceller,
+            to: owner,
+            task_id: self.task_id,
+            parent: Some(ReceiptId::from_slice(task.bytes(1)?)?),
+            body: error.clone(),
+        };
+        receipts::emit(tx, ctx, canceled, receipt).await?;
+        let notice = Receipt {
+            kind: ReceiptType::TaskResultReady,
+            from: SYSTEM,
+            to: owner,
+            task_id: self.task_id,
+            parent: Some(canceled),
+            body: json!({ "status": Status::Canceled, "error": error }),
+        };
+        receipts::emit(tx, ctx, ready, notice).await
+    }
+
+    /// Nothing was changed: because there is no such task, it is another's, or it had ended.
+    async fn explain(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Canceled>> {
+        let row = tx
+            .query_opt(
+                "SELECT owner, status FROM tasks WHERE tenant = $1 AND task_id = $2",
+                &[self.task_id.as_bytes().into()],
+            )
+            .await?
+            .ok_or_else(|| Error::not_found("task"))?;
+        ctx.caller.require_owner(row.text(0)?, "task")?;
+        let status = Status::from_stored(row.text(1)?)?;
+        if !status.is_terminal() {
+            return Err(Error::internal(format!("a {status} task could not be canceled")));
+        }
+        Ok(Reply::Done(Canceled { ok: false, status }))
+    }
+}

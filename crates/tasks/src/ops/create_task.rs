@@ -1,0 +1,210 @@
+//! Create: the task, and in the same transaction the receipt that makes it an obligation of its owner.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+
+use crate::Settings;
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
+use crate::rules::Status;
+use crate::task::{Requirements, TaskId};
+
+const TYPE_CHARS_MAX: usize = 200;
+const KEY_CHARS_MAX: usize = 255;
+const ATTEMPTS_MAX: i64 = 1_000;
+const BACKOFF_S_MAX: i64 = 86_400;
+const DELAY_S_MAX: i64 = 366 * 86_400;
+
+/// The first request with a key decides; later ones get its task back, whatever else they say.
+const KEY_POLICY: Policy = Policy { on_mismatch: OnMismatch::FirstWins, window: None };
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTask {
+    /// What kind of work this is; workers choose by it. 1 to 200 characters.
+    #[serde(rename = "type")]
+    #[schemars(length(min = 1, max = 200))]
+    pub kind: String,
+    /// Anything the worker needs, as JSON. At most 1 MiB.
+    #[serde(default)]
+    pub payload: Json,
+    #[serde(default)]
+    pub requirements: Requirements,
+    /// Higher goes first.
+    #[serde(default)]
+    pub priority: i32,
+    /// Makes the call safe to repeat: a second call with the same key returns the first call's task.
+    #[schemars(length(min = 1, max = 255))]
+    pub idempotency_key: Option<String>,
+    /// How often the task may be executed, counting the first time.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_attempts: Option<i64>,
+    /// Pause before the first retry; doubles each time, up to 15 minutes.
+    #[schemars(range(min = 0, max = 86_400))]
+    pub retry_backoff_seconds: Option<i64>,
+    /// No worker is given the task before this many seconds have passed.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 31_622_400))]
+    pub delay_seconds: i64,
+    /// Which run of the owner created it, for the record.
+    #[schemars(length(min = 1, max = 255))]
+    pub principal_instance_id: Option<String>,
+    /// Accepted and ignored: the receipt of assignment is always written.
+    #[serde(default)]
+    #[expect(dead_code, reason = "older clients send it; the receipt is what terminators need as their parent")]
+    emit_assignment_receipt: Option<bool>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Created {
+    pub task_id: TaskId,
+    pub status: Status,
+}
+
+impl Operation for CreateTask {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "create_task",
+        door: Door::Tasks,
+        method: Method::Post,
+        path: "/v1/tasks",
+        tool: true,
+        mode: Mode::Write,
+        roles: &[Role::Agent, Role::Admin, Role::System],
+        scopes: &[Scope::TasksWrite],
+        status: 201,
+        title: "Hand over a task",
+        description: "Hand work to whichever worker can do it, and go on without waiting. The task is durable when this \
+                      answers: it survives crashes, is given to one worker at a time and ends exactly once. Returns its \
+                      task_id; read the outcome later with get_task. Give an idempotency_key to be able to repeat the \
+                      call safely after a lost answer.",
+    };
+    type Output = Created;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Created>> {
+        let payload = self.check(ctx.settings())?;
+        let task_id = TaskId(ctx.ids.next());
+        let assigned = ReceiptId(ctx.ids.next());
+        let owner = ctx.caller.principal.to_string();
+        if !self.insert(ctx, tx, task_id, assigned, &owner, &payload).await? {
+            return self.replay(ctx, tx).await;
+        }
+        let receipt = Receipt {
+            kind: ReceiptType::TaskAssigned,
+            from: &owner,
+            to: &owner,
+            task_id,
+            parent: None,
+            body: json!({
+                "instructions": { "type": self.kind },
+                "requirements": self.requirements,
+                "result_delivery": { "mode": "retrieve", "operation": "get_task" },
+                "timeouts": { "lease_ttl": ctx.settings::<Settings>().lease_ttl_s },
+            }),
+        };
+        receipts::emit(tx, ctx, assigned, receipt).await?;
+        Ok(Reply::Done(Created { task_id, status: Status::Queued }))
+    }
+}
+
+impl CreateTask {
+    /// The payload as it will be stored, if everything about the request is in order.
+    fn check(&self, settings: &Settings) -> Result<String> {
+        length("type", &self.kind, TYPE_CHARS_MAX)?;
+        if let Some(key) = &self.idempotency_key {
+            length("idempotency_key", key, KEY_CHARS_MAX)?;
+        }
+        if let Some(instance) = &self.principal_instance_id {
+            length("principal_instance_id", instance, KEY_CHARS_MAX)?;
+        }
+        range("max_attempts", self.max_attempts.unwrap_or(1), 1, ATTEMPTS_MAX)?;
+        range("retry_backoff_seconds", self.retry_backoff_seconds.unwrap_or(0), 0, BACKOFF_S_MAX)?;
+        range("delay_seconds", self.delay_seconds, 0, DELAY_S_MAX)?;
+        self.requirements.check()?;
+        let payload = self.payload.to_string();
+        let max = settings.payload_bytes_max;
+        if payload.len() > max {
+            let message = format!("The payload has {} bytes; at most {max} are allowed.", payload.len());
+            return Err(Error::new(Code::PayloadTooLarge, message).with("limit_bytes", max));
+        }
+        Ok(payload)
+    }
+
+    /// False when the key is taken: nothing was written then.
+    async fn insert(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        task_id: TaskId,
+        assigned: ReceiptId,
+        owner: &str,
+        payload: &str,
+    ) -> Result<bool> {
+        let settings = ctx.settings::<Settings>();
+        let delay = Duration::from_secs(u64::try_from(self.delay_seconds).unwrap_or(0));
+        let requirements = serde_json::to_string(&self.requirements).map_err(Error::internal)?;
+        let params = [
+            Value::from(task_id.as_bytes()),
+            Value::from(self.kind.as_str()),
+            Value::from(payload),
+            Value::from(owner),
+            Value::from(self.principal_instance_id.as_deref()),
+            Value::from(&requirements),
+            Value::from(i64::from(self.priority)),
+            Value::from(self.max_attempts.unwrap_or(settings.max_attempts)),
+            Value::from(self.retry_backoff_seconds.unwrap_or(settings.retry_backoff_s)),
+            Value::from(self.idempotency_key.as_deref()),
+            Value::from(ctx.now),
+            Value::from(ctx.now.after(delay)),
+            Value::from(assigned.as_bytes()),
+        ];
+        let inserted = tx
+            .execute(
+                "INSERT INTO tasks (tenant, task_id, status, type, payload, owner, owner_instance, requirements, priority,
+                     attempt, max_attempts, retry_backoff_s, idempotency_key, created_at, updated_at, next_eligible_at,
+                     assigned_receipt)
+                 VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7, $8, 0, $9, $10, $11, $12, $12, $13, $14)
+                 ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING",
+                &params,
+            )
+            .await?;
+        Ok(inserted == 1)
+    }
+
+    async fn replay(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Created>> {
+        let row = tx
+            .query_opt(
+                "SELECT task_id, status, created_at FROM tasks WHERE tenant = $1 AND idempotency_key = $2",
+                &[self.idempotency_key.as_deref().into()],
+            )
+            .await?
+            .ok_or_else(|| Error::internal("a task was refused for a key that no task has"))?;
+        let found = Found { fingerprint: None, at: row.time(2)? };
+        let presented = Presented { fingerprint: None, now: ctx.now };
+        match decide(Some(found), presented, KEY_POLICY) {
+            Decision::Replay => Ok(Reply::Replay(Created {
+                task_id: TaskId::from_slice(row.bytes(0)?)?,
+                status: Status::from_stored(row.text(1)?)?,
+            })),
+            decision => Err(Error::internal(format!("a key that never expires was judged {decision:?}"))),
+        }
+    }
+}
+
+fn length(field: &str, text: &str, max: usize) -> Result<()> {
+    if text.is_empty() || text.chars().count() > max {
+        return Err(Error::invalid(format!("{field} must have 1 to {max} characters.")));
+    }
+    Ok(())
+}
+
+fn range(field: &str, value: i64, min: i64, max: i64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{field} must be between {min} and {max}.")))
+}

@@ -1,0 +1,55 @@
+//! Get: one task as it is now, or as soon as it has ended.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx, Wait};
+
+use crate::task::{TaskId, TaskRecord, columns, task_with_result};
+
+/// Longer waits are shortened to this, not refused.
+const WAIT_S_MAX: u64 = 20;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetTask {
+    pub task_id: TaskId,
+    /// Wait up to this many seconds (at most 20) for the task to end. 0 answers at once.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub wait_seconds: u32,
+}
+
+impl Operation for GetTask {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "get_task",
+        door: Door::Tasks,
+        method: Method::Get,
+        path: "/v1/tasks/{task_id}",
+        tool: true,
+        mode: Mode::Read,
+        roles: &[Role::Agent, Role::Admin, Role::System],
+        scopes: &[Scope::TasksRead],
+        status: 200,
+        title: "Read a task",
+        description: "Read one task: its status, and its result once it has ended (succeeded, failed or canceled). With \
+                      wait_seconds the call waits until the task ends or the time is up, so there is no need to poll.",
+    };
+    type Output = TaskRecord;
+
+    fn wait(&self, caller: &Caller) -> Option<Wait> {
+        let at_most = Duration::from_secs(u64::from(self.wait_seconds).min(WAIT_S_MAX));
+        (!at_most.is_zero()).then(|| Wait { topic: self.task_id.topic(caller.tenant), at_most })
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<TaskRecord>> {
+        let sql = concat!("SELECT ", columns!(), " ", task_with_result!(), " WHERE t.tenant = $1 AND t.task_id = $2");
+        let row =
+            tx.query_opt(sql, &[self.task_id.as_bytes().into()]).await?.ok_or_else(|| Error::not_found("task"))?;
+        ctx.caller.require_owner(row.text(4)?, "task")?;
+        let task = TaskRecord::from_row(&row)?;
+        if task.status.is_terminal() { Ok(Reply::Done(task)) } else { Ok(Reply::Empty { answer: task, at: None }) }
+    }
+}

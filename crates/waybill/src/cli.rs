@@ -1,0 +1,164 @@
+//! The command line. Every flag can also be set in the environment and, where it configures the server, in the file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "waybill",
+    version,
+    about = "Hand work to others, and prove afterwards what was promised and delivered."
+)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the server. The first start makes the data folder and an admin key.
+    Serve(Serve),
+    /// API keys: make, list, rotate, revoke.
+    Key {
+        #[command(subcommand)]
+        command: Key,
+    },
+    /// Tenants: make, list.
+    Tenant {
+        #[command(subcommand)]
+        command: Tenant,
+    },
+    /// Serve the tools of a running server over stdin and stdout, for MCP clients that start programs.
+    Mcp(Mcp),
+    /// Print the completion script of a shell.
+    Completions { shell: clap_complete::Shell },
+}
+
+/// Where the server's data and settings are.
+#[derive(Args, Clone, Default)]
+pub struct Place {
+    /// The data folder [default: ~/.local/share/waybill].
+    #[arg(long, env = "WAYBILL_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// `sqlite`, or `postgres://user@host/database` [default: sqlite].
+    #[arg(long, env = "WAYBILL_STORE", value_name = "STORE", hide_env_values = true)]
+    pub store: Option<String>,
+    /// A TOML file with settings; flags and the environment go before it.
+    #[arg(long, env = "WAYBILL_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub place: Place,
+    /// Where to listen for HTTP [default: 127.0.0.1:7700].
+    #[arg(long, env = "WAYBILL_HTTP", value_name = "ADDR")]
+    pub http: Option<SocketAddr>,
+    /// Where to listen for SQS clients [default: 127.0.0.1:9324].
+    #[arg(long, env = "WAYBILL_SQS", value_name = "ADDR")]
+    pub sqs: Option<SocketAddr>,
+    /// Let requests without a key do everything. For development on this machine only.
+    #[arg(long, env = "WAYBILL_INSECURE_DEV")]
+    pub insecure_dev: bool,
+    /// What to log, as in `info` or `waybill=debug,request=off` [default: info].
+    #[arg(long, env = "WAYBILL_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+    /// `text` or `json` [default: text].
+    #[arg(long, env = "WAYBILL_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<crate::config::LogFormat>,
+}
+
+/// Which server a command speaks to: the one at --url, else the one that runs on the data folder, else none: then the
+/// command opens the data folder itself.
+#[derive(Args, Clone, Default)]
+pub struct Reach {
+    #[command(flatten)]
+    pub place: Place,
+    /// A running server, as in http://127.0.0.1:7700.
+    #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// The key to use with it [default: the data folder's admin.key].
+    #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
+    pub key: Option<String>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Key {
+    /// Make a key. It is shown once.
+    Create {
+        /// Who the key acts as, as in agent:alice or worker:builder-1.
+        #[arg(long)]
+        principal: String,
+        /// agent, worker, admin or system; may be given several times [default: by the principal's kind].
+        #[arg(long)]
+        role: Vec<String>,
+        /// Narrow the key to these scopes, as in tasks:read; may be given several times.
+        #[arg(long)]
+        scope: Vec<String>,
+        /// The key ends after this many seconds.
+        #[arg(long, value_name = "SECONDS")]
+        expires_in: Option<u64>,
+        /// The tenant's name or id, for operators.
+        #[arg(long)]
+        tenant: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// List the tenant's keys, without their secrets.
+    List {
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Make a key like an existing one; the old one ends after the overlap.
+    Rotate {
+        key_id: String,
+        /// How long both keys are good for [default: one day].
+        #[arg(long, value_name = "SECONDS")]
+        overlap: Option<u64>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// End a key; every node refuses it within a minute.
+    Revoke {
+        key_id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Tenant {
+    /// Make a tenant.
+    Create {
+        name: String,
+        /// [default: free]
+        #[arg(long)]
+        tier: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// List the tenants.
+    List {
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[derive(Args)]
+pub struct Mcp {
+    /// The server [default: the one that runs on the data folder].
+    #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// The key to use with it [default: the data folder's admin.key].
+    #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub place: Place,
+}

@@ -1,0 +1,91 @@
+//! `waybill key …`
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Result;
+
+use super::session::Session;
+use crate::cli::{Key, Reach};
+use crate::output;
+
+const PAGE: u64 = 200;
+
+pub async fn run(command: Key) -> Result<()> {
+    match command {
+        Key::Create { principal, role, scope, expires_in, tenant, reach } => {
+            let mut input = json!({ "principal": principal });
+            if !role.is_empty() {
+                input["roles"] = json!(role);
+            }
+            if !scope.is_empty() {
+                input["scopes"] = json!(scope);
+            }
+            if let Some(seconds) = expires_in {
+                input["expires_in_seconds"] = json!(seconds);
+            }
+            if let Some(tenant) = tenant {
+                input["tenant"] = json!(tenant);
+            }
+            show_key(&reach, &call(&reach, "create_key", input).await?)
+        }
+        Key::List { reach } => list(&reach).await,
+        Key::Rotate { key_id, overlap, reach } => {
+            let mut input = json!({ "key_id": key_id });
+            if let Some(seconds) = overlap {
+                input["overlap_seconds"] = json!(seconds);
+            }
+            show_key(&reach, &call(&reach, "rotate_key", input).await?)
+        }
+        Key::Revoke { key_id, reach } => {
+            let answer = call(&reach, "revoke_key", json!({ "key_id": key_id })).await?;
+            if reach.json {
+                return output::json(&answer);
+            }
+            let done = if answer["ok"] == true { "Revoked" } else { "Had been revoked already" };
+            output::line(&format!("{done}, at {}.", output::cell(&answer["revoked_at"])))
+        }
+    }
+}
+
+async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
+    let session = Session::open(reach).await?;
+    let answer = session.call(operation, input).await;
+    session.close().await;
+    answer
+}
+
+fn show_key(reach: &Reach, answer: &Json) -> Result<()> {
+    if reach.json {
+        return output::json(answer);
+    }
+    output::line(&output::cell(&answer["key"]))?;
+    let note = format!(
+        "Key {} of {}, roles {}. It is shown only this once.",
+        output::cell(&answer["key_id"]),
+        output::cell(&answer["principal"]),
+        output::cell(&answer["roles"])
+    );
+    output::note(&note)
+}
+
+async fn list(reach: &Reach) -> Result<()> {
+    let session = Session::open(reach).await?;
+    let mut keys = Vec::new();
+    let mut cursor = Json::Null;
+    loop {
+        let mut input = json!({ "limit": PAGE });
+        if !cursor.is_null() {
+            input["cursor"] = cursor;
+        }
+        let mut page = session.call("list_keys", input).await?;
+        keys.extend(page["keys"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        cursor = page["next_cursor"].take();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    session.close().await;
+    if reach.json {
+        return output::json(&json!({ "keys": keys }));
+    }
+    output::table(&["key_id", "principal", "roles", "scopes", "created_at", "expires_at", "revoked_at"], &keys)
+}

@@ -1,0 +1,305 @@
+//! `waybill mcp`: a running server's tools for clients that only start programs and talk to them over stdin and stdout.
+//!
+//! # The outside system
+//! Over stdio MCP is one JSON-RPC message per line. The client owns the process: it writes requests to stdin, reads
+//! answers from stdout, and closes stdin when it is done. Anything else on stdout breaks it, so whatever is to be said to
+//! a person goes to stderr. A client of the older revisions opens with `initialize`, one of 2026-07-28 with
+//! `server/discover`; the SDK tells them apart by the first message.
+//!
+//! # What we do
+//! The process has no rules and no state: `tools/list` and `tools/call` go to `{url}/mcp` with the caller's key, and the
+//! answers come back unchanged. The credential is the process's (its environment), never a tool's argument. Towards the
+//! server we speak the stateless revision only, so a server may be restarted or replaced between two calls.
+//!
+//! # What may fail
+//! At the start: no server at the URL, or a key it does not know; the process ends with the catalogue's exit code.
+//! Later: the same as a tool error, which the model can read. A call whose answer was lost is `unavailable`, not failed:
+//! sent again with the same idempotency key it finds the truth.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use reqwest::Url;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
+    CompleteResult, ContentBlock, ErrorCode, Implementation, ListPromptsRequestMethod, ListPromptsResult,
+    ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+};
+use rmcp::service::{ClientInitializeError, Peer, RequestContext, RunningService, ServerInitializeError};
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
+use rmcp::transport::{DynamicTransportError, StreamableHttpClientTransport, stdio};
+use rmcp::{
+    ClientLifecycleMode, ClientServiceExt, ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt,
+};
+use waybill_kernel::{Code, Error, Result};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Well above the longest wait a tool offers: it only ends calls to a server that has stopped answering.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Calls in flight. The SDK's 16 would let a handful of waiting `get_task` calls hold up a `create_task`.
+const CALLS_MAX: usize = 128;
+
+/// Serves stdin and stdout until stdin ends.
+pub async fn run(url: &str, key: Option<String>) -> Result<()> {
+    let endpoint = endpoint(url)?;
+    let client = connect(&endpoint, key).await?;
+    let bridge = Bridge::new(&client, &endpoint);
+    let server = match bridge.serve(stdio()).await {
+        Ok(server) => server,
+        // Started and closed again without a word: some clients probe a command that way.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => {
+            return Err(Error::invalid("What came on stdin is not the opening of an MCP client.").because(error));
+        }
+    };
+    server.waiting().await.map_err(Error::internal)?;
+    client.cancel().await.map_err(Error::internal)?;
+    Ok(())
+}
+
+fn endpoint(url: &str) -> Result<Url> {
+    let invalid = || Error::invalid(format!("{url:?} is not a server's URL: write it as http://127.0.0.1:7700."));
+    let mut endpoint = Url::parse(url.trim()).map_err(|_| invalid())?;
+    if !matches!(endpoint.scheme(), "http" | "https") {
+        return Err(invalid());
+    }
+    let path = format!("{}/mcp", endpoint.path().trim_end_matches('/'));
+    endpoint.set_path(&path);
+    Ok(endpoint)
+}
+
+async fn connect(endpoint: &Url, key: Option<String>) -> Result<RunningService<RoleClient, ()>> {
+    let http = reqwest::Client::builder()
+        .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT)
+        // The key is for the server that was named and for no other.
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(Error::internal)?;
+    let mut config =
+        StreamableHttpClientTransportConfig::with_uri(endpoint.as_str()).max_concurrent_requests(CALLS_MAX);
+    // Keys are often read from a file, and files end with a newline.
+    if let Some(key) = key.as_deref().map(str::trim).filter(|key| !key.is_empty()) {
+        config = config.auth_header(key);
+    }
+    let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
+    let transport = StreamableHttpClientTransport::with_client(http, config);
+    ().serve_with_lifecycle(transport, lifecycle).await.map_err(|error| refusal(&error, endpoint))
+}
+
+/// Why there is no connection, in the words of the catalogue.
+fn refusal(error: &ClientInitializeError, endpoint: &Url) -> Error {
+    if error.is_authorization_required() {
+        return unauthorized();
+    }
+    let known = match error {
+        ClientInitializeError::TransportError { error, .. } => transport_error(error, endpoint),
+        _ => None,
+    };
+    match known {
+        // Whatever else came back, nothing has been asked of it yet that could be lost.
+        Some(known) if matches!(known.code(), Code::Unauthorized | Code::Forbidden | Code::ServerUnreachable) => known,
+        _ => Error::new(Code::ServerUnreachable, format!("What answers at {endpoint} is not a Waybill server."))
+            .because(error),
+    }
+}
+
+fn unauthorized() -> Error {
+    Error::new(Code::Unauthorized, "The server does not accept the key, or none was given.")
+}
+
+/// What the HTTP client has to say, if it is HTTP that failed.
+fn transport_error(error: &DynamicTransportError, endpoint: &Url) -> Option<Error> {
+    type Fault = StreamableHttpError<reqwest::Error>;
+    let fault = chain(error.error.as_ref()).find_map(|error| error.downcast_ref::<Fault>())?;
+    let known = match fault {
+        // The URL has been read before, so the only part of a request that can fail to build is the key.
+        Fault::Client(error) if error.is_builder() => unauthorized(),
+        Fault::Client(error) if error.is_connect() => Error::new(
+            Code::ServerUnreachable,
+            format!("No Waybill server answers at {endpoint}: {}.", chain(error).last().unwrap_or(error)),
+        ),
+        Fault::AuthRequired(_) => unauthorized(),
+        Fault::HttpStatus(error) => refused(error.status),
+        Fault::UnexpectedServerResponse(text) => refused(status(text)?),
+        _ => Error::new(Code::Unavailable, format!("The connection to {endpoint} was lost before an answer came.")),
+    };
+    Some(known.because(fault))
+}
+
+fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
+}
+
+/// The SDK keeps no more of a refusal than `HTTP 403 Forbidden: …`.
+fn status(text: &str) -> Option<u16> {
+    text.strip_prefix("HTTP ")?.split_whitespace().next()?.parse().ok()
+}
+
+/// An HTTP status as the catalogue's first entry that has it. Of the 503s that is `unavailable`, the one that promises
+/// nothing.
+fn refused(status: u16) -> Error {
+    if status == Code::Unauthorized.entry().http {
+        return unauthorized();
+    }
+    let code = Code::ALL.iter().copied().find(|code| code.entry().http == status).unwrap_or(Code::Unavailable);
+    Error::new(code, code.entry().title)
+}
+
+struct Bridge {
+    upstream: Peer<RoleClient>,
+    endpoint: Url,
+    info: ServerConfig,
+}
+
+impl Bridge {
+    fn new(client: &RunningService<RoleClient, ()>, endpoint: &Url) -> Self {
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("waybill", env!("CARGO_PKG_VERSION")));
+        info.instructions = client.peer().peer_info().and_then(|server| server.instructions.clone());
+        Self { upstream: client.peer().clone(), endpoint: endpoint.clone(), info }
+    }
+
+    fn translate(&self, error: ServiceError) -> std::result::Result<Error, ErrorData> {
+        match error {
+            // The server's own word, such as "unknown tool".
+            ServiceError::McpError(error) => Err(error),
+            ServiceError::TransportSend(error) => Ok(transport_error(&error, &self.endpoint).unwrap_or_else(lost)),
+            _ => Ok(lost()),
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(Code::Unavailable, Code::Unavailable.entry().title)
+}
+
+fn advice(error: &Error) -> String {
+    if let Some(cause) = error.cause() {
+        tracing::warn!(error.code = %error.code(), cause, "a call to the server failed");
+    }
+    format!("{} {}", error.message(), error.code().entry().cure)
+}
+
+impl ServerHandler for Bridge {
+    fn get_info(&self) -> ServerConfig {
+        self.info.clone()
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListToolsResult, ErrorData> {
+        // `_meta` belongs to one hop: the client towards the server writes its own.
+        let request = request.map(|mut request| {
+            request.meta = None;
+            request
+        });
+        let answer = tokio::select! {
+            answer = self.upstream.list_tools(request) => answer,
+            () = context.ct.cancelled() => Err(ServiceError::Cancelled { reason: None }),
+        };
+        let mut tools = match answer.map_err(|error| self.translate(error)) {
+            Ok(tools) => tools,
+            Err(Err(error)) => return Err(error),
+            Err(Ok(error)) => {
+                let code = ErrorCode(error.code().entry().mcp);
+                return Err(ErrorData::new(code, advice(&error), Some(error.to_json())));
+            }
+        };
+        // Fields of the stateless revision: the SDK adds them again for a client that knows them.
+        tools.ttl_ms = None;
+        tools.cache_scope = None;
+        Ok(tools)
+    }
+
+    async fn call_tool(
+        &self,
+        mut request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<CallToolResponse, ErrorData> {
+        request.meta = None;
+        let answer = tokio::select! {
+            answer = self.upstream.call_tool_once(request) => answer,
+            () = context.ct.cancelled() => Err(ServiceError::Cancelled { reason: None }),
+        };
+        match answer.map_err(|error| self.translate(error)) {
+            Ok(answer) => Ok(answer),
+            Err(Err(error)) => Err(error),
+            Err(Ok(error)) => {
+                let mut result = CallToolResult::error(vec![ContentBlock::text(advice(&error))]);
+                result.structured_content = Some(error.to_json());
+                Ok(result.into())
+            }
+        }
+    }
+
+    // The SDK would answer these with empty lists though the capability is not declared.
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoint_is_the_servers_url_and_nothing_that_is_no_url() {
+        for url in ["http://127.0.0.1:7700", "http://127.0.0.1:7700/", " http://127.0.0.1:7700\n"] {
+            assert_eq!(endpoint(url).unwrap().as_str(), "http://127.0.0.1:7700/mcp", "{url:?}");
+        }
+        assert_eq!(endpoint("https://host/waybill").unwrap().as_str(), "https://host/waybill/mcp");
+        for url in ["", "127.0.0.1:7700", "localhost:7700", "file:///tmp", "http://"] {
+            assert_eq!(endpoint(url).unwrap_err().code(), Code::InvalidRequest, "{url:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_becomes_the_error_the_server_meant() {
+        assert_eq!(status("HTTP 413 Payload Too Large: too much"), Some(413));
+        assert_eq!(status("could not parse"), None);
+        for (status, code) in [
+            (401, Code::Unauthorized),
+            (403, Code::Forbidden),
+            (413, Code::PayloadTooLarge),
+            (429, Code::RateLimitExceeded),
+            (503, Code::Unavailable),
+            (502, Code::Unavailable),
+        ] {
+            assert_eq!(refused(status).code(), code, "{status}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! One file per command.
+
+pub mod key;
+pub mod mcp;
+pub mod serve;
+pub mod session;
+pub mod tenant;

@@ -1,0 +1,231 @@
+//! Settings: defaults, then the file, then the environment and the flags.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::{Backend, PostgresOptions, SqliteOptions};
+
+use crate::cli::{Place, Serve};
+
+const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9324);
+
+pub struct Config {
+    pub data: PathBuf,
+    pub http: SocketAddr,
+    pub sqs: SocketAddr,
+    pub insecure_dev: bool,
+    pub log: String,
+    pub log_format: LogFormat,
+    pub doors: waybill_doors::Settings,
+    pub tasks: waybill_tasks::Settings,
+    pub access: waybill_access::Settings,
+    pub backend: Backend,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("text or json".to_owned()),
+        }
+    }
+}
+
+/// The file, as people write it.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    data: Option<PathBuf>,
+    http: Option<SocketAddr>,
+    sqs: Option<SocketAddr>,
+    store: Option<String>,
+    insecure_dev: bool,
+    log: Option<String>,
+    log_format: Option<LogFormat>,
+    doors: waybill_doors::Settings,
+    tasks: waybill_tasks::Settings,
+    access: Access,
+    sqlite: Sqlite,
+    postgres: Postgres,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Access {
+    key_recheck_ms: Option<u64>,
+    remembered_keys_max: Option<usize>,
+    verifications_waiting_max: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Sqlite {
+    write_queue_max: Option<usize>,
+    read_queue_max: Option<usize>,
+    readers: Option<usize>,
+    linger_us: Option<u64>,
+    checkpoint_bytes: Option<u64>,
+    wal_bytes_max: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Postgres {
+    lanes: Option<usize>,
+    readers: Option<usize>,
+    queue_max: Option<usize>,
+    connect_ms: Option<u64>,
+    statement_ms: Option<u64>,
+    retry_ms: Option<u64>,
+    notify_ms: Option<u64>,
+    wait_poll_ms: Option<u64>,
+    clock_ms: Option<u64>,
+}
+
+impl Config {
+    pub fn of_serve(flags: &Serve) -> Result<Self> {
+        let mut config = Self::of_place(&flags.place)?;
+        config.http = flags.http.unwrap_or(config.http);
+        config.sqs = flags.sqs.unwrap_or(config.sqs);
+        config.insecure_dev |=
+            flags.insecure_dev || std::env::var("ALLOW_INSECURE_DEV").is_ok_and(|value| value == "true");
+        config.log = flags.log.clone().unwrap_or(config.log);
+        config.log_format = flags.log_format.unwrap_or(config.log_format);
+        if config.insecure_dev && !config.http.ip().is_loopback() {
+            let message = format!("--insecure-dev lets everybody in, so it is refused on {}.", config.http);
+            return Err(Error::new(Code::ConfigInvalid, message));
+        }
+        Ok(config)
+    }
+
+    pub fn of_place(place: &Place) -> Result<Self> {
+        let file = place.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
+        let data = match place.data.clone().or(file.data) {
+            Some(data) => data,
+            None => default_data()?,
+        };
+        let store = place.store.clone().or(file.store);
+        let backend = match store.as_deref() {
+            None | Some("sqlite") => Backend::Sqlite(file.sqlite.options(&data)),
+            Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                Backend::Postgres(file.postgres.options(url))
+            }
+            // Not repeated in the message: it may be a mistyped address with a password in it.
+            Some(_) => {
+                let message = "--store must be `sqlite` or an address like postgres://user@host/database.";
+                return Err(Error::new(Code::ConfigInvalid, message));
+            }
+        };
+        Ok(Self {
+            data,
+            http: file.http.unwrap_or(HTTP),
+            sqs: file.sqs.unwrap_or(SQS),
+            insecure_dev: file.insecure_dev,
+            log: file.log.unwrap_or_else(|| "info".to_owned()),
+            log_format: file.log_format.unwrap_or_default(),
+            doors: file.doors,
+            tasks: file.tasks,
+            access: file.access.settings(),
+            backend,
+        })
+    }
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self> {
+        let invalid = |why: String| Error::new(Code::ConfigInvalid, format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("{error}.")))?;
+        toml::from_str(&text).map_err(|error| invalid(error.to_string()))
+    }
+}
+
+impl Access {
+    fn settings(self) -> waybill_access::Settings {
+        let mut settings = waybill_access::Settings::default();
+        set_ms(&mut settings.key_recheck, self.key_recheck_ms);
+        set(&mut settings.remembered_keys_max, self.remembered_keys_max);
+        set(&mut settings.verifications_waiting_max, self.verifications_waiting_max);
+        settings
+    }
+}
+
+impl Sqlite {
+    fn options(self, data: &Path) -> SqliteOptions {
+        let mut options = SqliteOptions::at(data.join("waybill.db"));
+        set(&mut options.write_queue_max, self.write_queue_max);
+        set(&mut options.read_queue_max, self.read_queue_max);
+        set(&mut options.readers, self.readers);
+        set(&mut options.linger_max, self.linger_us.map(Duration::from_micros));
+        set(&mut options.checkpoint_bytes, self.checkpoint_bytes);
+        set(&mut options.wal_bytes_max, self.wal_bytes_max);
+        options
+    }
+}
+
+impl Postgres {
+    fn options(self, url: &str) -> PostgresOptions {
+        let mut options = PostgresOptions::at(url);
+        set(&mut options.lanes, self.lanes);
+        set(&mut options.readers, self.readers);
+        set(&mut options.queue_max, self.queue_max);
+        set_ms(&mut options.connect_timeout, self.connect_ms);
+        set_ms(&mut options.statement_timeout, self.statement_ms);
+        set_ms(&mut options.retry_for, self.retry_ms);
+        set_ms(&mut options.notify_interval, self.notify_ms);
+        set_ms(&mut options.wait_poll, self.wait_poll_ms);
+        set_ms(&mut options.clock_interval, self.clock_ms);
+        options
+    }
+}
+
+fn set<T>(setting: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *setting = given;
+    }
+}
+
+fn set_ms(setting: &mut Duration, given_ms: Option<u64>) {
+    set(setting, given_ms.map(Duration::from_millis));
+}
+
+fn default_data() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let home = home.ok_or_else(|| Error::new(Code::ConfigInvalid, "There is no home folder: say --data <folder>."))?;
+    Ok(PathBuf::from(home).join(".local/share/waybill"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_setting_is_named() {
+        let error = toml::from_str::<File>("[doors]\ndrain_seconds = 3\n").err().unwrap();
+        assert!(error.to_string().contains("drain_seconds"), "{error}");
+        let file: File = toml::from_str("http = '127.0.0.1:1'\n[sqlite]\nlinger_us = 0\n").unwrap();
+        assert_eq!(file.sqlite.options(Path::new("x")).linger_max, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_store_that_is_no_address_is_refused_without_repeating_it() {
+        let place = Place { store: Some("postgre://u:hunter2@h/d".to_owned()), ..Place::default() };
+        let error = Config::of_place(&place).err().unwrap();
+        assert!(error.code() == Code::ConfigInvalid && !error.to_string().contains("hunter2"));
+    }
+}

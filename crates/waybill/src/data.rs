@@ -1,0 +1,105 @@
+//! The data folder: who uses it, where the server listens, and the first key.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Code, Error, Result};
+
+/// An open data folder, locked for this process until dropped.
+pub struct DataFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// What a running server says of itself.
+#[derive(Serialize, Deserialize)]
+pub struct Running {
+    pub pid: u32,
+    pub http: SocketAddr,
+    pub sqs: SocketAddr,
+}
+
+impl DataFolder {
+    /// Makes the folder if need be. An error of [`Code::DataFolderLocked`] names the process that holds it.
+    pub fn open(path: &Path) -> Result<Self> {
+        let unusable = |error: std::io::Error| {
+            Error::new(Code::DataFolderUnusable, format!("The data folder {} cannot be used: {error}.", path.display()))
+        };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join("waybill.lock"))
+            .map_err(unusable)?;
+        if lock.try_lock().is_err() {
+            let mut holder = String::new();
+            let _ = lock.read_to_string(&mut holder);
+            let message = format!("The data folder {} is in use by process {}.", path.display(), holder.trim());
+            return Err(Error::new(Code::DataFolderLocked, message));
+        }
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(unusable)?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Kept with 0600, and only ever written by whoever made the default tenant.
+    pub fn write_admin_key(&self, key: &str) -> Result<PathBuf> {
+        let path = self.path.join("admin.key");
+        self.write(&path, &format!("{key}\n"))?;
+        Ok(path)
+    }
+
+    pub fn announce(&self, running: &Running) -> Result<()> {
+        let text = serde_json::to_string(running).map_err(Error::internal)?;
+        self.write(&self.path.join("server.json"), &text)
+    }
+
+    pub fn retract(&self) {
+        let _ = fs::remove_file(self.path.join("server.json"));
+    }
+
+    /// All or nothing: a reader never sees half a file.
+    fn write(&self, path: &Path, text: &str) -> Result<()> {
+        let part = path.with_extension("part");
+        let write = || -> std::io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&part, path)
+        };
+        write().map_err(|error| {
+            Error::new(Code::DataFolderUnusable, format!("{} cannot be written: {error}.", path.display()))
+        })
+    }
+}
+
+pub fn admin_key(data: &Path) -> Option<String> {
+    fs::read_to_string(data.join("admin.key")).ok().map(|text| text.trim().to_owned())
+}
+
+pub fn running(data: &Path) -> Option<Running> {
+    let text = fs::read_to_string(data.join("server.json")).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_opener_is_told_who_holds_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = DataFolder::open(folder.path()).unwrap();
+        let error = DataFolder::open(folder.path()).err().unwrap();
+        assert_eq!(error.code(), Code::DataFolderLocked);
+        assert!(error.message().contains(&std::process::id().to_string()), "{error}");
+        drop(held);
+        DataFolder::open(folder.path()).unwrap();
+    }
+}

@@ -1,0 +1,50 @@
+//! What commands print: data to stdout, notes to stderr. Control characters never reach a terminal.
+
+use std::io::Write;
+
+use comfy_table::Table;
+use serde_json::Value as Json;
+use waybill_kernel::{Error, Result};
+
+pub fn json(value: &Json) -> Result<()> {
+    line(&value.to_string())
+}
+
+pub fn line(text: &str) -> Result<()> {
+    written(writeln!(std::io::stdout().lock(), "{text}"))
+}
+
+pub fn note(text: &str) -> Result<()> {
+    written(writeln!(std::io::stderr().lock(), "{text}"))
+}
+
+pub fn table(columns: &[&str], rows: &[Json]) -> Result<()> {
+    if rows.is_empty() {
+        return note("There are none.");
+    }
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_header(columns);
+    for row in rows {
+        table.add_row(columns.iter().map(|column| cell(&row[*column])));
+    }
+    line(&table.to_string())
+}
+
+/// One value as people read it.
+pub fn cell(value: &Json) -> String {
+    let text = match value {
+        Json::Null => "-".to_owned(),
+        Json::String(text) => text.clone(),
+        Json::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    };
+    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
+
+/// A reader that has heard enough (`| head`) is no error.
+fn written(outcome: std::io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::internal(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,34 @@
+//! Which crates make up the program: the one list of migrations and operations, and how the store is opened.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Clock, Result};
+use waybill_store::{Migration, Registry, Settings, Store};
+
+use crate::config::Config;
+use crate::data::DataFolder;
+
+pub fn migrations() -> Vec<Migration> {
+    [waybill_access::MIGRATIONS, waybill_tasks::MIGRATIONS].concat()
+}
+
+pub fn registry() -> Registry {
+    waybill_access::register(waybill_tasks::register(Registry::default()))
+}
+
+/// An open store, and where the admin key was written if this process made the default tenant.
+pub struct Opened {
+    pub store: Store,
+    pub admin_key: Option<PathBuf>,
+}
+
+pub async fn open(config: &Config, data: &DataFolder) -> Result<Opened> {
+    let settings = Settings::default().with(config.tasks.clone());
+    let clock = Arc::new(Clock::system());
+    let store = Store::open(config.backend.clone(), &migrations(), settings, clock, Arc::new(OsEntropy)).await?;
+    let made = waybill_access::ensure_default_tenant(&store).await?;
+    let admin_key = made.map(|made| data.write_admin_key(made.key.expose())).transpose()?;
+    Ok(Opened { store, admin_key })
+}
