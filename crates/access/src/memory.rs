@@ -35,7 +35,7 @@ pub(crate) struct Known {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Good,
-    /// Good for now; this caller re-reads the row, so that the many behind it need not all do it at once.
+    /// Still good; this caller re-reads the row, so that the many behind it need not all do it at once.
     GoodButReread,
     /// Too long ago: not good before the row has been read again.
     Reread,

@@ -1,6 +1,6 @@
 //! Lists come in pages. Too large a page is cut to size, because the caller gets the rest with the cursor anyway.
 
-use waybill_kernel::{Code, Error, Result};
+use waybill_kernel::{Error, Result};
 
 const PAGE_DEFAULT: u32 = 50;
 const PAGE_MAX: u32 = 200;
@@ -22,10 +22,6 @@ pub(crate) fn cut<T>(rows: &mut Vec<T>, size: usize, cursor: impl FnOnce(&T) -> 
     let more = rows.len() > size;
     rows.truncate(size);
     rows.last().filter(|_| more).map(cursor)
-}
-
-pub(crate) fn bad_cursor() -> Error {
-    Error::new(Code::InvalidCursor, Code::InvalidCursor.entry().title)
 }
 
 #[cfg(test)]

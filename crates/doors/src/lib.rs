@@ -4,6 +4,7 @@ mod auth;
 mod docs;
 mod driver;
 mod health;
+mod json;
 mod log;
 pub mod mcp;
 mod metrics;

@@ -36,13 +36,16 @@ pub struct Doors {
 pub fn router(doors: Doors) -> Router {
     let Doors { registry, store, gatekeeper, metrics, settings, stopping } = doors;
     let readiness = Readiness::new(store.clone(), Duration::from_millis(settings.probe_ms));
-    tell_when_stopping(readiness.clone(), store.clone(), stopping.clone());
+    tell_when_stopping(readiness.clone(), store.clone(), stopping);
 
     let driver = Driver::new(registry, store.clone(), Duration::from_millis(settings.answer_ms));
+    let tools = Router::new()
+        .route_service("/mcp", mcp::service(driver.clone(), None, &settings))
+        .route_service("/mcp/tasks", mcp::service(driver.clone(), Some(Door::Tasks), &settings))
+        .layer(from_fn_with_state(settings.clone(), mcp::check_body));
     let kept = operations(&driver, &settings)
+        .merge(tools)
         .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
-        .route_service("/mcp", mcp::service(driver.clone(), None, &settings.mcp, stopping.clone()))
-        .route_service("/mcp/tasks", mcp::service(driver.clone(), Some(Door::Tasks), &settings.mcp, stopping))
         .layer(from_fn_with_state(gatekeeper, auth::authenticate));
 
     let document: Arc<str> = openapi::document(driver.registry()).to_string().into();

@@ -17,7 +17,7 @@ pub fn encode(scope: &[&[u8]], position: &[u8]) -> String {
 
 pub fn decode(scope: &[&[u8]], cursor: &str) -> Result<Vec<u8>> {
     let refused = || Error::new(Code::InvalidCursor, Code::InvalidCursor.entry().title);
-    if !cursor.is_ascii() || cursor.len() % 2 != 0 || cursor.len() > 256 {
+    if !cursor.is_ascii() || !cursor.len().is_multiple_of(2) || cursor.len() > 256 {
         return Err(refused());
     }
     let bytes: Vec<u8> = (0..cursor.len())

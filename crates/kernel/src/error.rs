@@ -60,7 +60,7 @@ catalogue! {
     LeaseInvalidOrExpired  "LEASE_INVALID_OR_EXPIRED"  409 -32009 "InvalidParameterValue"           6
         "The lease is not the live one of this task." "Stop work on the task and claim again.";
     InvalidStateTransition "INVALID_STATE_TRANSITION"  409 -32010 "InvalidParameterValue"           6
-        "The task is in a state that does not allow this." "Read the task and act on its present state.";
+        "Its present state does not allow this." "Read it again and act on its present state.";
     AlreadyExists          "already_exists"            409 -32011 "InvalidParameterValue"           6
         "Something by that name exists already." "Choose another name, or use the one that exists.";
     PayloadTooLarge        "payload_too_large"         413 -32013 "InvalidParameterValue"           2

@@ -34,6 +34,10 @@ pub struct OperationSpec {
     /// Offered as an MCP tool?
     pub tool: bool,
     pub mode: Mode,
+    /// Takes something away that somebody may be using: a client may want to ask its user first.
+    pub destructive: bool,
+    /// A second call with the same input changes nothing more.
+    pub repeatable: bool,
     /// Any one of these roles …
     pub roles: &'static [Role],
     /// … and any one of these scopes.

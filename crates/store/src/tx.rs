@@ -3,6 +3,7 @@
 use tokio::sync::{Semaphore, mpsc};
 use waybill_kernel::{Error, Result, Tenant};
 
+use crate::wake::Wake;
 use crate::{Row, Topic, Value, postgres, sqlite};
 
 /// More distinct wakes than any one operation has reason for.
@@ -12,7 +13,7 @@ pub struct Tx<'a> {
     backend: Backend<'a>,
     /// None in the program's own work, which names tenants itself.
     tenant: Option<Tenant>,
-    wakes: Vec<(Topic, u32)>,
+    wakes: Vec<Wake>,
 }
 
 pub(crate) enum Backend<'a> {
@@ -69,7 +70,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    pub(crate) fn into_wakes(self) -> Vec<(Topic, u32)> {
+    pub(crate) fn into_wakes(self) -> Vec<Wake> {
         self.wakes
     }
 }

@@ -28,13 +28,16 @@ impl Topic {
     }
 }
 
+/// A topic, and how many of its waiters have something to find.
+pub(crate) type Wake = (Topic, u32);
+
 #[derive(Clone)]
 pub(crate) struct Hub(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
     /// To the task that tells other nodes, where there are any.
-    outgoing: Option<mpsc::Sender<(Topic, u32)>>,
+    outgoing: Option<mpsc::Sender<Wake>>,
 }
 
 #[derive(Default)]
@@ -66,7 +69,7 @@ impl Hub {
     }
 
     /// A hub whose wakes other nodes hear as well; the receiver is what must be told to them.
-    pub(crate) fn shared_with_others() -> (Self, mpsc::Receiver<(Topic, u32)>) {
+    pub(crate) fn shared_with_others() -> (Self, mpsc::Receiver<Wake>) {
         let (sender, receiver) = mpsc::channel(OUTGOING_WAKES_MAX);
         (Hub(Arc::new(Shared { state: Mutex::default(), outgoing: Some(sender) })), receiver)
     }
@@ -84,7 +87,7 @@ impl Hub {
     }
 
     /// Called after a commit, with what the transaction collected.
-    pub(crate) fn release(&self, wakes: &[(Topic, u32)]) {
+    pub(crate) fn release(&self, wakes: &[Wake]) {
         for (topic, count) in wakes {
             self.wake_here(*topic, *count);
             if let Some(outgoing) = &self.0.outgoing {

@@ -1,52 +1,7 @@
 //! The `waybill` program.
 
-mod cli;
-mod commands;
-mod config;
-mod data;
-mod output;
-mod wiring;
-
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
-use cli::{Cli, Command};
-use waybill_kernel::{Code, Error, Result};
-
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return report(&Error::internal(error)),
-    };
-    match runtime.block_on(run(command)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error),
-    }
-}
-
-async fn run(command: Command) -> Result<()> {
-    match command {
-        Command::Serve(flags) => commands::serve::run(flags).await,
-        Command::Key { command } => commands::key::run(command).await,
-        Command::Tenant { command } => commands::tenant::run(command).await,
-        Command::Mcp(flags) => {
-            let server = commands::session::server(&flags.place, flags.url, flags.key)?;
-            let (url, key) =
-                server.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
-            commands::mcp::run(&url, Some(key)).await
-        }
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
-            Ok(())
-        }
-    }
-}
-
-/// What happened, why, and what to do; the catalogue gives the exit code.
-fn report(error: &Error) -> ExitCode {
-    let entry = error.code().entry();
-    let cause = error.cause().map(|cause| format!("\n  because: {cause}")).unwrap_or_default();
-    let _ = output::note(&format!("waybill: {} [{}]{cause}\n  {}", error.message(), entry.code, entry.cure));
-    ExitCode::from(entry.exit)
+    waybill::main()
 }

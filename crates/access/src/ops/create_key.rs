@@ -113,6 +113,8 @@ impl Operation for CreateKey {
         path: "/admin/keys",
         tool: false,
         mode: Mode::Write,
+        destructive: false,
+        repeatable: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,

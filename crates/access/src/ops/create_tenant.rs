@@ -45,6 +45,8 @@ impl Operation for CreateTenant {
         path: "/admin/tenants",
         tool: false,
         mode: Mode::Write,
+        destructive: false,
+        repeatable: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,

@@ -2,11 +2,14 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Door, Method, Mode, OperationSpec, Result, Role, Scope, cursor};
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx, Value};
 
 use crate::page;
 use crate::tenant::{self, TenantView};
+
+/// Operators see all tenants, so a cursor is good for each of them.
+const SCOPE: &[&[u8]] = &[b"list_tenants"];
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -20,7 +23,7 @@ pub struct ListTenants {
     pub cursor: Option<String>,
 }
 
-/// All tenants, by name.
+/// All tenants, oldest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Tenants {
     pub tenants: Vec<TenantView>,
@@ -37,25 +40,27 @@ impl Operation for ListTenants {
         path: "/admin/tenants",
         tool: false,
         mode: Mode::Read,
+        destructive: false,
+        repeatable: true,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
         status: 200,
         title: "List tenants",
-        description: "Shows all tenants by name. For admins of the default tenant.",
+        description: "Shows all tenants, oldest first. For admins of the default tenant.",
     };
     const REACH: Reach = Reach::System;
     type Output = Tenants;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Tenants>> {
         const SELECT: &str =
-            "SELECT tenant_id, name, tier, created_at FROM tenants WHERE name > $1 ORDER BY name LIMIT $2";
+            "SELECT tenant_id, name, tier, created_at FROM tenants WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $2";
         tenant::require_operator(ctx.caller, "see tenants")?;
         let size = page::size(self.limit)?;
-        // Names are unique and never change, so the last one shown is the place itself; no name is empty.
-        let after = self.cursor.as_deref().unwrap_or_default();
-        let rows = tx.query(SELECT, &[Value::from(after), Value::from(page::rows_to_read(size))]).await?;
+        // Ids sort by creation, and the empty one before all.
+        let after = self.cursor.as_deref().map_or_else(|| Ok(Vec::new()), |cursor| cursor::decode(SCOPE, cursor))?;
+        let rows = tx.query(SELECT, &[Value::from(after.as_slice()), Value::from(page::rows_to_read(size))]).await?;
         let mut tenants = rows.iter().map(TenantView::read).collect::<Result<Vec<_>>>()?;
-        let next_cursor = page::cut(&mut tenants, size, |tenant| tenant.name.clone());
+        let next_cursor = page::cut(&mut tenants, size, |tenant| cursor::encode(SCOPE, tenant.tenant_id.as_bytes()));
         Ok(Reply::Done(Tenants { tenants, next_cursor }))
     }
 }

@@ -30,6 +30,8 @@ impl Operation for RevokeKey {
         path: "/admin/keys/{key_id}/revoke",
         tool: false,
         mode: Mode::Write,
+        destructive: true,
+        repeatable: true,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 200,

@@ -107,6 +107,8 @@ impl Operation for RotateKey {
         path: "/admin/keys/{key_id}/rotate",
         tool: false,
         mode: Mode::Write,
+        destructive: true,
+        repeatable: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,

@@ -130,4 +130,8 @@ async fn pages_are_disjoint_and_complete() {
     assert_eq!((pages, seen.len()), (vec![2, 2, 1], 5));
     assert_eq!(code(world.run::<ListKeys>(json!({"limit": 0})).await), Code::InvalidRequest);
     assert_eq!(code(world.run::<ListKeys>(json!({"cursor": "x"})).await), Code::InvalidCursor);
+    let cursor = world.run::<ListKeys>(json!({"limit": 1})).await.unwrap().next_cursor;
+    let mut other = world.admin.clone();
+    other.tenant_id = waybill_kernel::id::Uuid::nil();
+    assert_eq!(code(world.run_as::<ListKeys>(&other, json!({"cursor": cursor})).await), Code::InvalidCursor);
 }

@@ -66,7 +66,9 @@ async fn many_tenants(world: World) {
 
     let page = world.run::<ListTenants>(json!({"limit": 5})).await.unwrap();
     let rest = world.run::<ListTenants>(json!({"cursor": page.next_cursor})).await.unwrap();
-    let listed: Vec<_> = page.tenants.iter().chain(&rest.tenants).map(|tenant| tenant.name.clone()).collect();
+    let mut listed: Vec<_> = page.tenants.iter().chain(&rest.tenants).map(|tenant| tenant.name.clone()).collect();
+    assert_eq!(listed[0], "default", "oldest first");
+    listed.sort();
     assert_eq!(listed, [&["default".to_owned()], names.as_slice()].concat());
     assert_eq!((page.tenants[1].tier, rest.next_cursor), (Tier::Free, None));
 

@@ -22,10 +22,12 @@
 //! * [`handler`]: decode → driver → encode. A failure is the object REST sends, as a tool error.
 //!
 //! # What answers before us
-//! The transport's own refusals are plain text, as the protocol leaves them open: 406 (`Accept` must name both
-//! `application/json` and `text/event-stream`), 415 (wrong content type, and also a body that is not JSON or not one
-//! JSON-RPC message; batches were dropped from the protocol), 413, 403 (host or origin), 400 (unknown revision).
+//! [`body`] reads the body under the same bounds as REST and refuses what is not JSON, or names a thing twice. The
+//! transport's own refusals are plain text, as the protocol leaves them open: 406 (`Accept` must name both
+//! `application/json` and `text/event-stream`), 415 (wrong content type, or not one JSON-RPC message; batches were
+//! dropped from the protocol), 403 (host or origin), 400 (unknown revision).
 
+mod body;
 mod handler;
 mod tools;
 
@@ -34,10 +36,11 @@ use std::sync::Arc;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
 use waybill_kernel::Door;
 
+use crate::Settings;
 use crate::driver::Driver;
+pub(crate) use body::check as check_body;
 use handler::Handler;
 
 /// In a list of hosts or origins: do not check.
@@ -45,9 +48,6 @@ const ANY: &str = "*";
 
 const LOOPBACK_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const LOOPBACK_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
-
-/// A task's payload may have 1 MB; the rest is room for its envelope and for escapes.
-const BODY_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// How tools are called on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -70,7 +70,6 @@ pub struct McpSettings {
     /// Pages that may call this server: `scheme://host:port`, the port may be `*`. A request without `Origin` does not
     /// come from a page and passes. Empty: no page may. `"*"`: any page may.
     pub allowed_origins: Vec<String>,
-    pub body_bytes_max: usize,
 }
 
 impl Default for McpSettings {
@@ -79,7 +78,6 @@ impl Default for McpSettings {
             tool_names: ToolNames::default(),
             allowed_hosts: LOOPBACK_HOSTS.map(str::to_owned).to_vec(),
             allowed_origins: LOOPBACK_ORIGINS.map(str::to_owned).to_vec(),
-            body_bytes_max: BODY_BYTES_MAX,
         }
     }
 }
@@ -94,8 +92,8 @@ pub type Service = StreamableHttpService<Handler, NeverSessionManager>;
 ///
 /// The beginning of a stop changes nothing here: the transport would answer 500 to every call under way, committed or
 /// not. Calls end by themselves (the store ends their waits) or with their connection, when the drain's time is over.
-pub fn service(driver: Driver, scope: Option<Door>, settings: &McpSettings, _stopping: CancellationToken) -> Service {
-    let handler = Handler::new(driver, scope, settings.tool_names);
+pub fn service(driver: Driver, scope: Option<Door>, settings: &Settings) -> Service {
+    let handler = Handler::new(driver, scope, settings.mcp.tool_names);
     // The factory is called for every request: what it clones are counters.
     StreamableHttpService::new(
         move || Ok(handler.clone()),
@@ -104,13 +102,13 @@ pub fn service(driver: Driver, scope: Option<Door>, settings: &McpSettings, _sto
     )
 }
 
-fn transport(settings: &McpSettings) -> StreamableHttpServerConfig {
+fn transport(settings: &Settings) -> StreamableHttpServerConfig {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         // One answer per request and no notifications before it: a stream would only cost more.
         .with_json_response(true)
         .with_max_request_body_bytes(settings.body_bytes_max);
-    with_origins(with_hosts(config, &settings.allowed_hosts), &settings.allowed_origins)
+    with_origins(with_hosts(config, &settings.mcp.allowed_hosts), &settings.mcp.allowed_origins)
 }
 
 fn with_hosts(config: StreamableHttpServerConfig, hosts: &[String]) -> StreamableHttpServerConfig {

@@ -66,20 +66,11 @@ fn tool(entry: &dyn Entry, names: ToolNames) -> Tool {
 }
 
 fn hints(spec: &OperationSpec) -> ToolAnnotations {
-    let (destructive, idempotent) = match (spec.mode, spec.name) {
-        (Mode::Read, _) => (false, true),
-        // Only adds. A repeat adds another one unless it carries a key, and the hint is for calls that may not.
-        (Mode::Write, "create_task") => (false, false),
-        // Takes work away that somebody may be doing; a second cancel finds it done.
-        (Mode::Write, "cancel_task") => (true, true),
-        // What nobody has thought about yet gets the careful reading.
-        (Mode::Write, _) => (true, false),
-    };
     // Clients of 2025-03-26 look for the title in here.
     ToolAnnotations::with_title(spec.title)
         .read_only(spec.mode == Mode::Read)
-        .destructive(destructive)
-        .idempotent(idempotent)
+        .destructive(spec.destructive)
+        .idempotent(spec.repeatable)
         .open_world(false)
 }
 

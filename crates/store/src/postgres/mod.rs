@@ -19,8 +19,8 @@ use waybill_kernel::{Clock, Entropy, Error, Mode, Result};
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Reach, Work};
 use crate::tx::Backend;
-use crate::wake::Hub;
-use crate::{Gate, Migration, Topic, Tx, migrate};
+use crate::wake::{Hub, Wake};
+use crate::{Gate, Migration, Tx, migrate};
 use failure::Failure;
 use transaction::Statements;
 pub(crate) use transaction::Transaction;
@@ -97,7 +97,7 @@ impl Postgres {
         clock: Arc<Clock>,
         entropy: &dyn Entropy,
         hub: Hub,
-        outgoing: mpsc::Receiver<(Topic, u32)>,
+        outgoing: mpsc::Receiver<Wake>,
     ) -> Result<Self> {
         let config = connect::config(&options)?;
         connect::prepare_database(&config, migrations, entropy).await?;

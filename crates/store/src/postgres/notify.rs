@@ -14,14 +14,14 @@ use tokio_postgres::{AsyncMessage, Config, NoTls};
 
 use super::failure::describe;
 use crate::Topic;
-use crate::wake::Hub;
+use crate::wake::{Hub, Wake};
 
 const CHANNEL: &str = "waybill_wake";
 /// A notification holds less than 8,000 bytes; one wake takes at most 28.
 const WAKES_PER_NOTIFICATION: usize = 256;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) async fn tell_others(pool: Pool, mut outgoing: mpsc::Receiver<(Topic, u32)>, node: u64, interval: Duration) {
+pub(super) async fn tell_others(pool: Pool, mut outgoing: mpsc::Receiver<Wake>, node: u64, interval: Duration) {
     while let Some((topic, count)) = outgoing.recv().await {
         let mut wakes = HashMap::from([(topic, count)]);
         tokio::time::sleep(interval).await;
@@ -85,7 +85,7 @@ fn encode(node: u64, wakes: &HashMap<Topic, u32>) -> String {
 }
 
 /// Lenient: what cannot be read was sent by another version, and a poll stands behind it.
-fn decode(payload: &str) -> (Option<u64>, Vec<(Topic, u32)>) {
+fn decode(payload: &str) -> (Option<u64>, Vec<Wake>) {
     let mut words = payload.split(' ');
     let node = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
     let wakes = words.filter_map(|word| {

@@ -16,8 +16,9 @@ const PREPARED_STATEMENTS_MAX: usize = 512;
 pub(crate) struct Connection {
     raw: rusqlite::Connection,
     tables: Arc<TenantTables>,
-    /// Checked and rewritten text by the address of the original, which is static and therefore its identity.
-    texts: HashMap<(usize, usize), Arc<str>>,
+    /// Rewritten text by the address of the original, which is static and therefore its identity, and by whether it was
+    /// checked for the tenant.
+    texts: HashMap<(usize, usize, bool), Arc<str>>,
 }
 
 impl Connection {
@@ -72,7 +73,7 @@ impl Connection {
     }
 
     fn text(&mut self, sql: &'static str, tenant: Option<Tenant>) -> Result<Arc<str>> {
-        let key = (sql.as_ptr() as usize, sql.len());
+        let key = (sql.as_ptr() as usize, sql.len(), tenant.is_some());
         if let Some(text) = self.texts.get(&key) {
             return Ok(Arc::clone(text));
         }

@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use waybill_kernel::{Error, Result, Time};
 
 use super::Connection;
+use crate::Tx;
 use crate::operation::{Call, Reach, Work};
 use crate::tx::Backend;
-use crate::wake::Hub;
-use crate::{Topic, Tx};
+use crate::wake::{Hub, Wake};
 
 pub(crate) trait Job: Send {
     /// The caller has gone: nobody would hear the answer.
@@ -29,7 +29,7 @@ pub(crate) struct Pending<W: Work> {
     reply: oneshot::Sender<Result<W::Output>>,
     hub: Hub,
     outcome: Option<Result<W::Output>>,
-    wakes: Vec<(Topic, u32)>,
+    wakes: Vec<Wake>,
 }
 
 impl<W: Work> Pending<W> {
@@ -37,7 +37,7 @@ impl<W: Work> Pending<W> {
         Self { call, reply, hub, outcome: None, wakes: Vec::new() }
     }
 
-    fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<(Topic, u32)>)> {
+    fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<Wake>)> {
         let tenant = (self.call.reach == Reach::Tenant).then_some(self.call.caller.tenant);
         let ctx = self.call.ctx(now);
         let mut tx = Tx::new(Backend::Sqlite(connection), tenant);

@@ -37,6 +37,8 @@ impl Operation for CancelTask {
         path: "/v1/tasks/{task_id}/cancel",
         tool: true,
         mode: Mode::Write,
+        destructive: true,
+        repeatable: true,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksWrite],
         status: 200,

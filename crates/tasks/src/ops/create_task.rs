@@ -74,6 +74,8 @@ impl Operation for CreateTask {
         path: "/v1/tasks",
         tool: true,
         mode: Mode::Write,
+        destructive: false,
+        repeatable: false,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksWrite],
         status: 201,

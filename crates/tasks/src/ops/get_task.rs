@@ -30,6 +30,8 @@ impl Operation for GetTask {
         path: "/v1/tasks/{task_id}",
         tool: true,
         mode: Mode::Read,
+        destructive: false,
+        repeatable: true,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead],
         status: 200,

@@ -46,6 +46,8 @@ impl Operation for ListTasks {
         path: "/v1/tasks",
         tool: true,
         mode: Mode::Read,
+        destructive: false,
+        repeatable: true,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead],
         status: 200,

@@ -1,0 +1,232 @@
+//! A whole store for one test: fresh database, every migration, the default tenant, callers.
+//!
+//! Tenants and keys are made by the real operations, so that a test starts from what a server would have made.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+use waybill_kernel::clock::manual::ManualSource;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Caller, Clock, Error, Mode, Principal, Result, Role, Roles, Scope, Scopes, Tenant};
+use waybill_store::{
+    Backend, Ctx, Migration, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work,
+};
+
+use crate::postgres::{Database, Postgres};
+
+/// SQLite's stores begin here; PostgreSQL's begin at the database's own time.
+const START_US: i64 = 1_700_000_000_000_000;
+
+pub struct TestStore {
+    pub store: Store,
+    /// The clock's source. On PostgreSQL the clock begins at the database's time and then moves only by this one.
+    pub time: ManualSource,
+    /// Every operation of the product.
+    pub registry: Registry,
+    /// The admin of the default tenant.
+    pub admin: Caller,
+    home: Home,
+}
+
+enum Home {
+    Folder(TempDir),
+    Database(Database),
+}
+
+/// What an operation answered, decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answered {
+    pub json: Json,
+    pub replay: bool,
+}
+
+pub fn migrations() -> Vec<Migration> {
+    [waybill_access::MIGRATIONS, waybill_tasks::MIGRATIONS].concat()
+}
+
+/// The product's registry, filled as the program fills it.
+pub fn registry() -> Registry {
+    waybill_tasks::register(waybill_access::register(Registry::default()))
+}
+
+pub async fn open_sqlite() -> anyhow::Result<TestStore> {
+    open_sqlite_with(|_| {}).await
+}
+
+pub async fn open_sqlite_with(adjust: impl FnOnce(&mut SqliteOptions)) -> anyhow::Result<TestStore> {
+    let folder = tempfile::tempdir()?;
+    let mut options = SqliteOptions::at(folder.path().join("waybill.db"));
+    adjust(&mut options);
+    TestStore::open(Backend::Sqlite(options), Home::Folder(folder)).await
+}
+
+pub async fn open_postgres() -> anyhow::Result<TestStore> {
+    open_postgres_with(|_| {}).await
+}
+
+pub async fn open_postgres_with(adjust: impl FnOnce(&mut PostgresOptions)) -> anyhow::Result<TestStore> {
+    open_postgres_in(Postgres::shared().await?.database().await?, adjust).await
+}
+
+/// In a database of the caller's choosing: on a private cluster, say.
+pub async fn open_postgres_in(
+    database: Database,
+    adjust: impl FnOnce(&mut PostgresOptions),
+) -> anyhow::Result<TestStore> {
+    let mut options = PostgresOptions::at(&database.url);
+    adjust(&mut options);
+    TestStore::open(Backend::Postgres(options), Home::Database(database)).await
+}
+
+/// A store alone, as a second node opens it.
+pub async fn open(backend: Backend, time: &ManualSource) -> Result<Store> {
+    let clock = Arc::new(Clock::new(time.clone()));
+    let settings = Settings::default().with(waybill_tasks::Settings::default());
+    Store::open(backend, &migrations(), settings, clock, Arc::new(OsEntropy)).await
+}
+
+impl TestStore {
+    async fn open(backend: Backend, home: Home) -> anyhow::Result<Self> {
+        let time = ManualSource::at(START_US);
+        let store = open(backend, &time).await.map_err(readable)?;
+        waybill_access::ensure_default_tenant(&store).await?;
+        let admin = waybill_access::admin_caller(&store).await?;
+        Ok(Self { store, time, registry: registry(), admin, home })
+    }
+
+    /// The database behind a PostgreSQL store.
+    pub fn database(&self) -> anyhow::Result<&Database> {
+        match &self.home {
+            Home::Database(database) => Ok(database),
+            Home::Folder(_) => anyhow::bail!("this store is on SQLite"),
+        }
+    }
+
+    /// Another node on the same PostgreSQL database.
+    pub async fn second_node(&self, adjust: impl FnOnce(&mut PostgresOptions)) -> anyhow::Result<Store> {
+        let mut options = PostgresOptions::at(&self.database()?.url);
+        adjust(&mut options);
+        open(Backend::Postgres(options), &self.time).await.map_err(readable)
+    }
+
+    /// An agent of the default tenant.
+    pub fn agent(&self, id: &str) -> anyhow::Result<Caller> {
+        caller(&self.admin, &format!("agent:{id}"), &[Role::Agent])
+    }
+
+    /// Makes a tenant and answers with its admin.
+    pub async fn tenant(&self, name: &str) -> anyhow::Result<Caller> {
+        self.call(&self.admin, "create_tenant", json!({ "name": name })).await.map_err(readable)?;
+        let rows = self.rows_with("SELECT tenant, tenant_id FROM tenants WHERE name = $1", &[name]).await?;
+        let row = rows.first().context("the tenant has no row")?;
+        let (tenant, tenant_id) = (Tenant(row.int(0)?), Uuid::from_slice(row.bytes(1)?)?);
+        caller(&Caller { tenant, tenant_id, ..self.admin.clone() }, "human:admin", &[Role::Admin])
+    }
+
+    /// An operation by its name, decoded and encoded as a door does it.
+    pub async fn call(&self, caller: &Caller, name: &str, input: Json) -> Result<Answered> {
+        self.call_on(&self.store, caller, name, input).await
+    }
+
+    /// As `call`, on another node.
+    pub async fn call_on(&self, store: &Store, caller: &Caller, name: &str, input: Json) -> Result<Answered> {
+        let entry = self.registry.find(name).ok_or_else(|| Error::internal(format!("there is no operation {name}")))?;
+        let answer = entry.call(store, caller, input).await?;
+        let json = serde_json::from_str(&answer.json).map_err(Error::internal)?;
+        Ok(Answered { json, replay: answer.replay })
+    }
+
+    /// Rows of every tenant, as the program's own work sees them.
+    pub async fn rows(&self, sql: &str) -> Result<Vec<Row>> {
+        self.rows_with(sql, &[]).await
+    }
+
+    pub async fn rows_with(&self, sql: &str, params: &[&str]) -> Result<Vec<Row>> {
+        let params = params.iter().map(|text| (*text).to_owned()).collect();
+        self.store.system().run(Statement { sql: leak(sql), params, mode: Mode::Read }).await
+    }
+
+    /// A statement of the program's own work that writes.
+    pub async fn write(&self, sql: &str) -> Result<Vec<Row>> {
+        self.store.system().run(Statement { sql: leak(sql), params: Vec::new(), mode: Mode::Write }).await
+    }
+
+    /// The one number a statement asks for.
+    pub async fn count(&self, sql: &str) -> Result<i64> {
+        let rows = self.rows(sql).await?;
+        rows.first().ok_or_else(|| Error::internal("a count without a row"))?.int(0)
+    }
+}
+
+/// Somebody of the same tenant as `of`, with the scopes those roles usually have.
+pub fn caller(of: &Caller, principal: &str, roles: &[Role]) -> anyhow::Result<Caller> {
+    let principal: Principal = principal.parse()?;
+    let scopes: Vec<Scope> = roles.iter().flat_map(|role| role.default_scopes().iter().copied()).collect();
+    ensure!(!roles.is_empty(), "a caller has a role");
+    Ok(Caller { principal, roles: Roles::new(roles.iter().copied()), scopes: Scopes::new(scopes), ..of.clone() })
+}
+
+/// Which operations of the registry a suite has nothing for, and which it names that do not exist.
+pub fn uncovered<'a>(wanted: impl Iterator<Item = &'a str>, covered: &[&'a str]) -> Vec<String> {
+    let wanted: BTreeSet<&str> = wanted.collect();
+    let covered: BTreeSet<&str> = covered.iter().copied().collect();
+    let missing = wanted.difference(&covered).map(|name| format!("{name} has no case"));
+    missing.chain(covered.difference(&wanted).map(|name| format!("{name} is no operation"))).collect()
+}
+
+/// Statements live for ever: the store knows a text by its address.
+pub fn leak(sql: &str) -> &'static str {
+    Box::leak(sql.to_owned().into_boxed_str())
+}
+
+struct Statement {
+    sql: &'static str,
+    params: Vec<String>,
+    mode: Mode,
+}
+
+impl Work for Statement {
+    type Output = Vec<Row>;
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Row>> {
+        let params: Vec<Value<'_>> = self.params.iter().map(Value::from).collect();
+        tx.query(self.sql, &params).await
+    }
+}
+
+/// With the cause, which a caller of the product never sees and a failed test must show.
+pub fn readable(error: Error) -> anyhow::Error {
+    let cause = error.cause().map(|cause| format!(" ({cause})")).unwrap_or_default();
+    anyhow::anyhow!("{error}{cause}")
+}
+
+/// Runs each case on both engines, every time on a fresh database: `sqlite::case` and `postgres::case`. `CASES` has
+/// their names, so that a list of what is covered cannot name a case that does not run.
+#[macro_export]
+macro_rules! both {
+    ($($case:ident),+ $(,)?) => {
+        pub const CASES: &[&str] = &[$(stringify!($case)),+];
+
+        mod sqlite {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case($crate::stores::open_sqlite().await.unwrap()).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case($crate::stores::open_postgres().await.unwrap()).await;
+            })+
+        }
+    };
+}

@@ -1,0 +1,6 @@
+//! The whole program as its users meet it: over HTTP, over MCP and from the command line, on both stores.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod equivalence;
+mod world;

@@ -1,0 +1,217 @@
+//! A running server on either store, and short ways to talk to it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use reqwest::header::HeaderMap;
+use serde_json::{Value as Json, json};
+use tempfile::NamedTempFile;
+use waybill_kernel::Code;
+use waybill_testkit::postgres::{Database, Postgres};
+use waybill_testkit::server::{self, Options, Server};
+
+/// The revision whose requests stand alone without further headers.
+const MCP_REVISION: &str = "2025-11-25";
+
+/// Before a test gives up on something that must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, Debug)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+pub struct World {
+    pub server: Server,
+    pub http: reqwest::Client,
+    pub database: Option<Database>,
+    /// The server reads it again when it is restarted.
+    _config: NamedTempFile,
+}
+
+impl World {
+    /// A server with default settings on SQLite.
+    pub async fn start() -> Self {
+        Self::with(Engine::Sqlite, "", &[]).await
+    }
+
+    /// `settings` is the text of the TOML file, `args` are further flags of `waybill serve`.
+    pub async fn with(engine: Engine, settings: &str, args: &[&str]) -> Self {
+        let database = match engine {
+            Engine::Sqlite => None,
+            Engine::Postgres => Some(Postgres::shared().await.unwrap().database().await.unwrap()),
+        };
+        Self::on(database, settings, args)
+    }
+
+    pub fn on(database: Option<Database>, settings: &str, args: &[&str]) -> Self {
+        let config = config(settings);
+        let mut flags = vec!["--config".to_owned(), config.path().to_str().unwrap().to_owned()];
+        flags.extend(args.iter().map(|flag| (*flag).to_owned()));
+        let store = database.as_ref().map(|database| database.url.clone());
+        let server = Server::start(Options { store, args: flags, env: Vec::new() }).unwrap();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { server, http, database, _config: config }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.server.base_url)
+    }
+
+    /// `127.0.0.1:PORT`
+    pub fn address(&self) -> &str {
+        self.server.base_url.strip_prefix("http://").unwrap()
+    }
+
+    pub async fn get(&self, key: &str, path: &str) -> Reply {
+        Reply::of(self.http.get(self.url(path)).bearer_auth(key)).await
+    }
+
+    pub async fn post(&self, key: &str, path: &str, body: &Json) -> Reply {
+        Reply::of(self.http.post(self.url(path)).bearer_auth(key).json(body)).await
+    }
+
+    /// As the admin of the default tenant.
+    pub async fn admin_post(&self, path: &str, body: &Json) -> Json {
+        let reply = self.post(&self.server.admin_key, path, body).await;
+        assert!(reply.status < 300, "{path}: {}", reply.text);
+        reply.json()
+    }
+
+    /// The text of a new key, made by the admin.
+    pub async fn key(&self, input: Json) -> String {
+        self.admin_post("/admin/keys", &input).await["key"].as_str().unwrap().to_owned()
+    }
+
+    /// The id of a new task of this key's principal.
+    pub async fn task(&self, key: &str) -> String {
+        let reply = self.post(key, "/v1/tasks", &json!({ "type": "echo" })).await;
+        reply.json()["task_id"].as_str().expect(&reply.text).to_owned()
+    }
+
+    pub fn mcp_request(&self, path: &str, method: &str, params: &Json) -> reqwest::RequestBuilder {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        self.http
+            .post(self.url(path))
+            .header("Accept", "application/json, text/event-stream")
+            .header("MCP-Protocol-Version", MCP_REVISION)
+            .json(&message)
+    }
+
+    pub async fn mcp(&self, key: &str, path: &str, method: &str, params: &Json) -> Reply {
+        Reply::of(self.mcp_request(path, method, params).bearer_auth(key)).await
+    }
+
+    /// The names in `tools/list`, without their common prefix.
+    pub async fn tools(&self, key: &str, path: &str) -> Vec<String> {
+        let listed = self.mcp(key, path, "tools/list", &json!({})).await.json();
+        let tools = listed["result"]["tools"].as_array().unwrap();
+        let name = |tool: &Json| tool["name"].as_str().unwrap().strip_prefix("asyncgate.").unwrap().to_owned();
+        tools.iter().map(name).collect()
+    }
+
+    /// The sum of a counter over its labels.
+    pub async fn counter(&self, name: &str) -> u64 {
+        let figures = self.get(&self.server.admin_key, "/metrics").await;
+        assert_eq!(figures.status, 200, "{}", figures.text);
+        let of_counter = |line: &&str| line.split([' ', '{']).next() == Some(name);
+        let value = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64;
+        figures.text.lines().filter(of_counter).map(value).sum()
+    }
+}
+
+/// A settings file that lives as long as the value.
+pub fn config(text: &str) -> NamedTempFile {
+    let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+pub struct Reply {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Reply {
+    pub async fn of(request: reqwest::RequestBuilder) -> Self {
+        Self::read(request.send().await.unwrap()).await
+    }
+
+    pub async fn read(response: reqwest::Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Self { status, headers, text: response.text().await.unwrap() }
+    }
+
+    pub fn json(&self) -> Json {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// An error as the catalogue has it, with everything that every error carries.
+    pub fn must_be(&self, code: Code, what: &str) {
+        let entry = code.entry();
+        let body = self.json();
+        assert_eq!((self.status, body["error"].as_str()), (entry.http, Some(entry.code)), "{what}: {}", self.text);
+        assert_eq!(body["help"], entry.cure, "{what}");
+        assert!(body["message"].as_str().is_some_and(|message| message.ends_with('.')), "{what}: {}", self.text);
+        assert!(self.header("x-request-id").is_some(), "{what}: no x-request-id");
+        assert_eq!(self.header("content-type"), Some("application/json"), "{what}");
+        assert_eq!(self.header("www-authenticate").is_some(), code == Code::Unauthorized, "{what}");
+    }
+}
+
+/// One exchange without a client library: what is sent and what comes back, to the end of the connection.
+pub fn raw(address: &str, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A server that has heard enough closes while we still write; what it said is what matters.
+    let _ = stream.write_all(request);
+    read_to_end(&mut stream)
+}
+
+pub fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The first line's status in such an answer.
+pub fn status_of(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {answer:?}"))
+}
+
+/// Runs the program to its end, with no settings of ours in its environment.
+pub fn program(args: &[&str]) -> Output {
+    let mut command = Command::new(server::binary());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WAYBILL_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).output().unwrap()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Waits until the condition holds. Tests wait for what they are about, never for a time.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(POLL).await;
+    }
+}
