@@ -169,7 +169,7 @@ impl Fleet<'_> {
         match contestant {
             Contestant::Fdatasync => {
                 let (dir, measure) = (self.dir.to_owned(), self.settings.measure);
-                let outcome = tokio::task::spawn_blocking(move || disk::append_and_sync(&dir, measure)).await??;
+                let outcome = tokio::task::spawn_blocking(move || disk::write_and_sync(&dir, measure)).await??;
                 let costs = Costs { fsyncs: Some(1.0), bytes: Some(4096.0), ..Costs::default() };
                 sample(outcome, costs)
             }
@@ -283,7 +283,7 @@ impl Counters {
             commits: http::counter(text, "waybill_store_commits_total"),
             fsyncs: http::counter(text, "waybill_store_fsyncs_total"),
             ops: http::counter(text, "waybill_store_ops_total"),
-            writer_seconds: http::counter(text, "waybill_store_writer_busy_seconds_total"),
+            writer_seconds: http::counter(text, "waybill_store_writer_busy_nanoseconds_total").map(|ns| ns / 1e9),
             cpu_seconds: cpu_seconds(server.pid()),
             written_bytes: written_bytes(server.pid()).map(|bytes| bytes.saturating_sub(log_bytes) as f64),
         })

@@ -46,6 +46,8 @@ pub fn router(doors: Doors) -> Router {
     let kept = operations(&driver, &settings)
         .merge(tools)
         .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
+        // Inside the layer: which methods a path has is not for those without a key.
+        .method_not_allowed_fallback(|| async { refused_method() })
         .layer(from_fn_with_state(gatekeeper, auth::authenticate));
 
     let document: Arc<str> = openapi::document(driver.registry()).to_string().into();

@@ -33,7 +33,7 @@ pub struct TestStore {
 }
 
 enum Home {
-    Folder(TempDir),
+    Folder(#[expect(dead_code, reason = "removed when dropped")] TempDir),
     Database(Database),
 }
 

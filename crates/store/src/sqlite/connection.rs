@@ -95,6 +95,10 @@ fn bind(statement: &mut rusqlite::Statement<'_>, tenant: Option<Tenant>, params:
     if let Some(tenant) = tenant {
         bind_next(&tenant.0)?;
     }
+    // SQLite would keep a NUL and PostgreSQL refuses it: what is stored on one must be storable on the other.
+    if params.iter().any(|value| matches!(value, Value::Text(Some(text)) if text.contains('\0'))) {
+        return Err(Error::invalid("A text holds a NUL character."));
+    }
     params.iter().try_for_each(|value| bind_next(value))
 }
 

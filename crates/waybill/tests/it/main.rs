@@ -2,5 +2,13 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod access;
+mod bad_input;
+mod cli;
 mod equivalence;
+mod health;
+mod insecure_dev;
+mod lifecycle;
+mod snapshots;
+mod startup;
 mod world;

@@ -2,13 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Output};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderMap;
 use serde_json::{Value as Json, json};
 use tempfile::NamedTempFile;
-use waybill_kernel::Code;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Clock, Code};
+use waybill_store::{Backend, PostgresOptions, Settings, SqliteOptions, Store};
 use waybill_testkit::postgres::{Database, Postgres};
 use waybill_testkit::server::{self, Options, Server};
 
@@ -114,6 +117,16 @@ impl World {
         tools.iter().map(name).collect()
     }
 
+    /// The database of a server that has been stopped.
+    pub async fn open_store(&self) -> Store {
+        let backend = match &self.database {
+            Some(database) => Backend::Postgres(PostgresOptions::at(&database.url)),
+            None => Backend::Sqlite(SqliteOptions::at(self.server.data_dir.join("waybill.db"))),
+        };
+        let (clock, entropy) = (Arc::new(Clock::system()), Arc::new(OsEntropy));
+        Store::open(backend, &waybill::migrations(), Settings::default(), clock, entropy).await.unwrap()
+    }
+
     /// The sum of a counter over its labels.
     pub async fn counter(&self, name: &str) -> u64 {
         let figures = self.get(&self.server.admin_key, "/metrics").await;
@@ -188,23 +201,65 @@ pub fn status_of(answer: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {answer:?}"))
 }
 
+/// What a run of the program came to.
+pub struct Ended {
+    pub exit: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// A refusal as the catalogue has it: exit code, code, and what to do.
+    pub fn must_be(&self, code: Code, what: &str) {
+        let entry = code.entry();
+        assert_eq!(self.exit, i32::from(entry.exit), "{what}: {}", self.stderr);
+        assert!(self.stderr.contains(&format!("[{}]", entry.code)), "{what}: {}", self.stderr);
+        assert!(self.stderr.contains(entry.cure), "{what}: {}", self.stderr);
+    }
+
+    pub fn json(&self) -> Json {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
+    }
+}
+
 /// Runs the program to its end, with no settings of ours in its environment.
-pub fn program(args: &[&str]) -> Output {
+///
+/// A server that starts although it should have refused would never end, so it is ended here.
+pub fn program(args: &[&str]) -> Ended {
     let mut command = Command::new(server::binary());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WAYBILL_") {
             command.env_remove(name);
         }
     }
-    command.args(args).output().unwrap()
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    // Read beside each other, so that neither pipe fills up.
+    let reader = std::thread::spawn(move || read_text(&mut err));
+    let watch = std::thread::spawn(move || {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                return child.wait().unwrap();
+            }
+            std::thread::sleep(POLL);
+        }
+    });
+    let stdout = read_text(&mut out);
+    let (stderr, status) = (reader.join().unwrap(), watch.join().unwrap());
+    let exit = status.code().unwrap_or_else(|| panic!("{args:?} did not end by itself: {stdout}{stderr}"));
+    Ended { exit, stdout, stderr }
 }
 
-pub fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-pub fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+fn read_text(stream: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
 }
 
 /// Waits until the condition holds. Tests wait for what they are about, never for a time.

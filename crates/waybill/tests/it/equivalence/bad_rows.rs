@@ -60,7 +60,10 @@ impl Maker<'_> {
     }
 
     fn names(&mut self) {
-        for name in OWNED_BY_THE_SERVER.iter().filter(|name| self.schema["properties"][**name].is_null()) {
+        for name in OWNED_BY_THE_SERVER {
+            if !self.schema["properties"][*name].is_null() {
+                continue;
+            }
             let args = self.with(name, json!("x"));
             self.add(format!("the unknown field {name}"), "alice", args, Code::InvalidRequest);
         }
@@ -110,7 +113,8 @@ impl Maker<'_> {
             let args = self.with(name, value.clone());
             let what = format!("{name} is {}", value.to_string().chars().take(24).collect::<String>());
             // A number beyond 64 bits stays text in an address.
-            self.add(what, "alice", args, Code::InvalidRequest).same_message = !self_is_text(self.entry, name);
+            let same_message = !self.is_text(name);
+            self.add(what, "alice", args, Code::InvalidRequest).same_message = same_message;
         }
     }
 
@@ -157,10 +161,6 @@ impl Maker<'_> {
             self.add(format!("{role} without the scope"), &who, self.good.clone(), Code::Forbidden);
         }
     }
-}
-
-fn self_is_text(entry: &dyn Entry, name: &str) -> bool {
-    entry.spec().method == Method::Get || entry.spec().path.contains(&format!("{{{name}}}"))
 }
 
 /// The JSON types a schema accepts; none when it accepts anything.

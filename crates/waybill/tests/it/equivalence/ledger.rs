@@ -1,12 +1,9 @@
 //! What the calls have left in the tables: tasks, results, and the chain of receipts that proves them.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value as Json, json};
-use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Clock, Mode, Result};
-use waybill_store::{Backend, Cell, Ctx, PostgresOptions, Row, Settings, SqliteOptions, Store, Tx, Work};
+use waybill_kernel::{Mode, Result};
+use waybill_store::{Cell, Ctx, Row, Tx, Work};
 
 use crate::world::World;
 
@@ -37,20 +34,10 @@ const TABLES: &[(&str, &str)] = &[
 /// Stops the server in order and reads what it has left.
 pub async fn read(world: &mut World) -> Json {
     assert!(world.server.term().unwrap().success());
-    let store = open(world).await;
+    let store = world.open_store().await;
     let ledger = store.system().run(Dump).await.unwrap();
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     ledger
-}
-
-/// The store of a server that has been stopped.
-pub async fn open(world: &World) -> Store {
-    let backend = match &world.database {
-        Some(database) => Backend::Postgres(PostgresOptions::at(&database.url)),
-        None => Backend::Sqlite(SqliteOptions::at(world.server.data_dir.join("waybill.db"))),
-    };
-    let (clock, entropy) = (Arc::new(Clock::system()), Arc::new(OsEntropy));
-    Store::open(backend, &waybill::migrations(), Settings::default(), clock, entropy).await.unwrap()
 }
 
 struct Dump;

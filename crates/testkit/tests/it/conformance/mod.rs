@@ -1,0 +1,47 @@
+//! Every operation on both stores: its effect, its errors, and that nothing but the engine differs.
+
+mod cancel_task;
+mod create_key;
+mod create_task;
+mod create_tenant;
+mod engines;
+mod get_task;
+mod list_keys;
+mod list_tasks;
+mod list_tenants;
+mod plans;
+mod revoke_key;
+mod rotate_key;
+mod schemas;
+
+use waybill_testkit::stores;
+
+/// An operation and its cases. A new operation is not done before it stands here.
+const OPERATIONS: &[(&str, &[&str])] = &[
+    ("create_task", create_task::CASES),
+    ("get_task", get_task::CASES),
+    ("list_tasks", list_tasks::CASES),
+    ("cancel_task", cancel_task::CASES),
+    ("create_key", create_key::CASES),
+    ("list_keys", list_keys::CASES),
+    ("rotate_key", rotate_key::CASES),
+    ("revoke_key", revoke_key::CASES),
+    ("create_tenant", create_tenant::CASES),
+    ("list_tenants", list_tenants::CASES),
+];
+
+#[test]
+fn every_operation_of_the_registry_has_cases() {
+    let registry = stores::registry();
+    let covered: Vec<&str> = OPERATIONS.iter().map(|(name, _)| *name).collect();
+    let gaps = stores::uncovered(registry.entries().map(|entry| entry.spec().name), &covered);
+    assert!(gaps.is_empty(), "{gaps:?}");
+    assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()));
+}
+
+#[test]
+fn an_operation_without_cases_would_be_seen() {
+    let covered = ["get_task", "fly"];
+    let gaps = stores::uncovered(["get_task", "new_operation"].into_iter(), &covered);
+    assert_eq!(gaps, ["new_operation has no case", "fly is no operation"]);
+}

@@ -1,0 +1,82 @@
+//! No statement of any operation reads a tenant's table from end to end.
+//!
+//! The statements are private to their operations; PostgreSQL remembers what it was asked to prepare, so the texts are
+//! taken from there, after every operation has run, and explained by SQLite, whose planner has no reason to prefer a
+//! scan of a small table.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+use waybill_testkit::stores::{self, TestStore};
+
+use crate::support::{ok, plain_task, refusal, text};
+
+/// Every operation at least once, through each of the ways that have statements of their own.
+async fn run_everything(on: &TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let keyed = json!({ "type": "work", "idempotency_key": "k" });
+    ok(on, &alice, "create_task", keyed.clone()).await;
+    ok(on, &alice, "create_task", keyed).await;
+    let task_id = plain_task(on, &alice).await;
+    ok(on, &alice, "get_task", json!({ "task_id": task_id })).await;
+    for _ in 0..2 {
+        ok(on, &alice, "cancel_task", json!({ "task_id": task_id })).await;
+    }
+    for caller in [&alice, &on.admin] {
+        for filter in [json!({}), json!({ "status": "queued" })] {
+            ok(on, caller, "list_tasks", filter).await;
+        }
+    }
+    on.tenant("other").await.unwrap();
+    ok(on, &on.admin, "list_tenants", json!({})).await;
+    for tenant in ["other", "0198c0de-0000-7000-8000-000000000000"] {
+        let _ = on.call(&on.admin, "create_key", json!({ "principal": "agent:a", "tenant": tenant })).await;
+    }
+    let key_id = text(&ok(on, &on.admin, "create_key", json!({ "principal": "agent:a" })).await, "key_id");
+    ok(on, &on.admin, "rotate_key", json!({ "key_id": key_id })).await;
+    for _ in 0..2 {
+        ok(on, &on.admin, "revoke_key", json!({ "key_id": key_id })).await;
+    }
+    ok(on, &on.admin, "list_keys", json!({})).await;
+    refusal(on, &on.admin, "rotate_key", json!({ "key_id": key_id })).await;
+}
+
+/// One connection sees all of it: calls come one after another, and nothing else uses the pool.
+async fn statements() -> BTreeSet<String> {
+    let never = Duration::from_secs(3600);
+    let on = stores::open_postgres_with(|options| (options.notify_interval, options.clock_interval) = (never, never));
+    let on = on.await.unwrap();
+    run_everything(&on).await;
+    let rows = on.rows("SELECT statement FROM pg_prepared_statements").await.unwrap();
+    rows.iter().map(|row| row.text(0).unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn every_statement_finds_its_rows_by_an_index() {
+    let on = stores::open_sqlite().await.unwrap();
+    let statements = statements().await;
+    for (what, marks) in [
+        ("the list of all", "t.task_id < $2 AND ($3 IS NULL OR t.type = $3) ORDER BY"),
+        ("the list of a status", "AND t.status = $5 ORDER BY"),
+        ("the list of an owner", "UNION ALL"),
+        ("the list of an owner and a status", "AND t.owner = $5 AND t.status = $6"),
+        ("the look at a key", "tenant = $1 AND idempotency_key = $2"),
+    ] {
+        assert!(statements.iter().any(|sql| sql.contains(marks)), "{what} was not seen among {statements:#?}");
+    }
+    for sql in statements.iter().filter(|sql| ["SELECT", "UPDATE", "DELETE"].iter().any(|verb| sql.starts_with(verb))) {
+        if sql.contains("pg_") || sql.contains("set_config") {
+            continue;
+        }
+        let rows = on.rows(&format!("EXPLAIN QUERY PLAN {sql}")).await.unwrap();
+        let plan: Vec<_> = rows.iter().map(|row| row.text(3).unwrap().to_owned()).collect();
+        // A scan of a subquery or of an index's end, bounded by a LIMIT, is what a merge of lists is made of.
+        let tables = ["t", "r", "k", "tasks", "results", "receipts", "receipt_parents", "api_keys"];
+        for step in &plan {
+            let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
+            assert!(!scanned.is_some_and(|table| tables.contains(&table)), "{sql}\n{plan:#?}");
+            assert!(!step.contains("TEMP B-TREE FOR ORDER BY") || sql.contains("UNION ALL"), "{sql}\n{plan:#?}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The store's promises, kept by both engines: conformance, isolation of tenants, void batches, races, faults.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod conformance;
+mod rls;
+mod support;

@@ -1,0 +1,216 @@
+//! Tenants stay apart in PostgreSQL even when a statement forgets to ask for it.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use waybill_kernel::{Caller, Code, Error, Mode, OperationSpec, Result};
+use waybill_store::{Ctx, Operation, Reply, Tx, Work};
+use waybill_testkit::rls::{lint, tenant_tables};
+use waybill_testkit::stores::{self, TestStore, leak};
+
+use crate::support::{ok, plain_task, spec, task_status};
+
+/// A tenant's operation that sends whatever it is told to.
+#[derive(Deserialize, JsonSchema)]
+struct Raw {
+    sql: String,
+}
+
+impl Operation for Raw {
+    const SPEC: OperationSpec = spec("raw");
+    /// The first number of the answer, or how many rows were written.
+    type Output = i64;
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<i64>> {
+        let sql = leak(&self.sql);
+        if sql.starts_with("SELECT") {
+            let rows = tx.query(sql, &[]).await?;
+            return Ok(Reply::Done(rows.first().map_or(Ok(0), |row| row.int(0))?));
+        }
+        Ok(Reply::Done(tx.execute(sql, &[]).await? as i64))
+    }
+}
+
+async fn raw(on: &TestStore, caller: &Caller, sql: &str) -> Result<i64> {
+    match on.store.run(Raw { sql: sql.to_owned() }, caller.clone()).await? {
+        Reply::Done(number) => Ok(number),
+        _ => Err(Error::internal("it neither replays nor waits")),
+    }
+}
+
+#[tokio::test]
+async fn every_tenant_table_is_closed_to_other_tenants() {
+    let on = stores::open_postgres().await.unwrap();
+    let client = on.database().unwrap().connect().await.unwrap();
+    assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
+    let tables = tenant_tables(&client).await.unwrap();
+    assert_eq!(tables, ["api_keys", "receipt_parents", "receipts", "results", "tasks", "tenants"]);
+}
+
+#[tokio::test]
+async fn the_lint_sees_each_way_in_which_a_table_is_left_open() {
+    let on = stores::open_postgres().await.unwrap();
+    let client = on.database().unwrap().connect().await.unwrap();
+    for (mistake, finding) in [
+        ("CREATE TABLE bare (tenant BIGINT NOT NULL, id BIGINT)", "bare: row-level security is not both"),
+        ("ALTER TABLE tasks NO FORCE ROW LEVEL SECURITY", "tasks: row-level security is not both"),
+        ("ALTER TABLE tasks DISABLE ROW LEVEL SECURITY", "tasks: row-level security is not both"),
+        ("DROP POLICY tenant_rows ON tasks", "tasks: 0 policies for waybill_app"),
+        (
+            "CREATE POLICY more ON tasks TO waybill_app USING (true) WITH CHECK (true)",
+            "tasks: 2 policies for waybill_app",
+        ),
+        ("CREATE POLICY open ON tasks USING (true) WITH CHECK (true)", "tasks: policy open is for others"),
+        ("ALTER POLICY tenant_rows ON tasks WITH CHECK (true)", "tasks: policy tenant_rows does not hold for all"),
+        (
+            "ALTER POLICY tenant_rows ON tasks USING (tenant > 0) WITH CHECK (tenant > 0)",
+            "tasks: policy tenant_rows does not compare",
+        ),
+        ("CREATE VIEW everything AS SELECT * FROM tasks", "everything: a view that reads as its owner"),
+        ("CREATE MATERIALIZED VIEW kept AS SELECT * FROM tasks", "kept: a view that reads as its owner"),
+        (
+            "CREATE FUNCTION peek() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT count(*) FROM tasks'",
+            "peek: a function that runs as its owner",
+        ),
+        ("CREATE UNIQUE INDEX by_type ON tasks (type)", "by_type: a unique key that does not begin with the tenant"),
+        ("GRANT SELECT ON meta TO waybill_app", "meta: waybill_app may touch"),
+        ("GRANT TRUNCATE ON tasks TO waybill_app", "tasks: waybill_app may empty it"),
+        ("GRANT SELECT ON tasks TO PUBLIC", "tasks: everybody has a privilege on it"),
+        ("ALTER TABLE tasks OWNER TO waybill_app", "tasks: owned by the role"),
+        ("GRANT CREATE ON SCHEMA public TO waybill_app", "waybill_app may make objects"),
+    ] {
+        client.batch_execute(&format!("BEGIN; {mistake}")).await.unwrap();
+        let findings = lint(&client).await.unwrap();
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert!(findings.iter().any(|found| found.starts_with(finding)), "{mistake}: {findings:?}");
+    }
+    // Roles belong to the whole cluster: what is done to them must not outlive the transaction.
+    for (mistake, finding) in [
+        ("ALTER ROLE waybill_app BYPASSRLS", "waybill_app is a superuser, bypasses"),
+        ("ALTER ROLE waybill_app LOGIN", "waybill_app is a superuser, bypasses"),
+        ("GRANT waybill_system TO waybill_app", "waybill_app is a member of waybill_system"),
+    ] {
+        client.batch_execute(&format!("BEGIN; {mistake}")).await.unwrap();
+        let findings = lint(&client).await.unwrap();
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert!(findings.iter().any(|found| found.starts_with(finding)), "{mistake}: {findings:?}");
+    }
+    assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
+}
+
+/// Two tenants with something in every tenant table.
+async fn two_tenants(on: &TestStore) -> [Caller; 2] {
+    let pair = [on.tenant("one").await.unwrap(), on.tenant("two").await.unwrap()];
+    for caller in &pair {
+        for _ in 0..2 {
+            let task_id = plain_task(on, caller).await;
+            ok(on, caller, "cancel_task", json!({ "task_id": task_id })).await;
+        }
+        ok(on, caller, "create_key", json!({ "principal": "agent:a" })).await;
+    }
+    pair
+}
+
+#[tokio::test]
+async fn without_row_filters_a_tenant_still_reads_nothing_foreign() {
+    let on = stores::open_postgres().await.unwrap();
+    let client = on.database().unwrap().connect().await.unwrap();
+    for caller in two_tenants(&on).await {
+        for table in tenant_tables(&client).await.unwrap() {
+            let own = format!("SELECT count(*) FROM {table} WHERE tenant = {}", caller.tenant.0);
+            let own: i64 = client.query_one(&own, &[]).await.unwrap().get(0);
+            let seen = raw(&on, &caller, &format!("SELECT count(*) FROM {table} WHERE $1 = $1")).await.unwrap();
+            assert!(own > 0, "{table} has nothing to hide");
+            assert_eq!(seen, own, "{table}");
+            let foreign = format!("SELECT count(*) FROM {table} WHERE tenant <> $1");
+            assert_eq!(raw(&on, &caller, &foreign).await.unwrap(), 0, "{table}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_row_filters_a_tenant_changes_nothing_foreign() {
+    let on = stores::open_postgres().await.unwrap();
+    let [one, two] = two_tenants(&on).await;
+    let theirs = plain_task(&on, &two).await;
+    let touched = raw(&on, &one, "UPDATE tasks SET priority = 99 WHERE $1 = $1").await.unwrap();
+    assert_eq!(touched, 2, "its own two and no others");
+    assert_eq!(on.count("SELECT count(*) FROM tasks WHERE priority = 99").await.unwrap(), 2);
+    assert_eq!(raw(&on, &one, "DELETE FROM receipts WHERE $1 = $1").await.unwrap(), 6);
+    let left = format!("SELECT count(*) FROM receipts WHERE tenant = {}", two.tenant.0);
+    assert_eq!(on.count(&left).await.unwrap(), 7);
+    assert_eq!(task_status(&on, &two, &theirs).await, "queued");
+}
+
+#[tokio::test]
+async fn a_row_cannot_be_given_to_another_tenant() {
+    let on = stores::open_postgres().await.unwrap();
+    let [one, two] = two_tenants(&on).await;
+    assert_eq!(two.tenant.0, one.tenant.0 + 1);
+    for sql in [
+        "UPDATE results SET tenant = $1 + 1",
+        "INSERT INTO results (tenant, task_id, outcome, completed_at) VALUES ($1 + 1, '\\x00', 'canceled', 0)",
+        "INSERT INTO tenants (tenant, tenant_id, name, tier, created_at) VALUES ($1 + 100, '\\x00', 'n', 'free', 0)",
+    ] {
+        let error = raw(&on, &one, sql).await.unwrap_err();
+        assert_eq!(error.code(), Code::Internal);
+        assert!(error.cause().unwrap().contains("row-level security"), "{sql}: {error:?}");
+    }
+    for caller in [&one, &two] {
+        let own = raw(&on, caller, "SELECT count(*) FROM results WHERE tenant = $1").await.unwrap();
+        assert_eq!(own, 2);
+    }
+}
+
+async fn a_statement_that_does_not_name_its_tenant_is_refused(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    plain_task(&on, &alice).await;
+    for sql in [
+        "SELECT count(*) FROM tasks",
+        "DELETE FROM tasks",
+        "UPDATE tasks SET priority = 1",
+        "SELECT count(*) FROM tasks t JOIN receipts r ON r.task_id = t.task_id WHERE t.tenant = $1",
+    ] {
+        let error = raw(&on, &alice, sql).await.unwrap_err();
+        assert_eq!(error.code(), Code::Internal);
+        assert!(error.cause().unwrap().contains("does not use $1"), "{sql}: {error:?}");
+    }
+    assert_eq!(raw(&on, &alice, "SELECT count(*) FROM tasks WHERE tenant = $1").await.unwrap(), 1);
+}
+
+waybill_testkit::both! { a_statement_that_does_not_name_its_tenant_is_refused }
+
+/// What a pooled connection carries between transactions: it ends its own and looks.
+struct Look;
+
+impl Work for Look {
+    /// Tenant, user, backend.
+    type Output = (Option<String>, String, i64);
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
+        const SELECT: &str =
+            "SELECT nullif(current_setting('app.tenant_id', true), ''), current_user::text, pg_backend_pid()";
+        let inside = tx.query_opt(SELECT, &[]).await?.ok_or_else(|| Error::internal("no row"))?;
+        assert_eq!((inside.text_opt(0)?, inside.text(1)?), (None, "waybill_system"));
+        tx.execute("COMMIT", &[]).await?;
+        let row = tx.query_opt(SELECT, &[]).await?.ok_or_else(|| Error::internal("no row"))?;
+        Ok((row.text_opt(0)?.map(str::to_owned), row.text(1)?.to_owned(), row.int(2)?))
+    }
+}
+
+#[tokio::test]
+async fn a_pooled_connection_carries_no_tenant_and_no_role() {
+    let on = stores::open_postgres_with(|options| options.lanes = 1).await.unwrap();
+    let alice = on.agent("alice").unwrap();
+    let sql = "SELECT pg_backend_pid() FROM tasks WHERE tenant = $1 AND current_user = 'waybill_app'";
+    plain_task(&on, &alice).await;
+    let backend = raw(&on, &alice, sql).await.unwrap();
+    assert_eq!(on.store.system().run(Look).await.unwrap(), (None, "postgres".to_owned(), backend));
+    // After a transaction that failed as well.
+    raw(&on, &alice, "SELECT 1 / 0 FROM tasks WHERE tenant = $1").await.unwrap_err();
+    assert_eq!(on.store.system().run(Look).await.unwrap(), (None, "postgres".to_owned(), backend));
+}

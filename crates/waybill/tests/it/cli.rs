@@ -1,0 +1,168 @@
+//! The command line: the same command means the same whether a server runs or not, on either store.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+
+use crate::world::{Ended, Engine, World, program};
+
+/// Where a command is to do its work.
+struct Place {
+    data: String,
+    store: Option<String>,
+}
+
+impl Place {
+    fn of(world: &World) -> Self {
+        let store = world.database.as_ref().map(|database| database.url.clone());
+        Self { data: world.server.data_dir.to_str().unwrap().to_owned(), store }
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        let mut args = args.to_vec();
+        args.extend(["--data", &self.data]);
+        if let Some(store) = &self.store {
+            args.extend(["--store", store]);
+        }
+        program(&args)
+    }
+
+    fn json(&self, args: &[&str]) -> Json {
+        let ended = self.run(&[args, &["--json"]].concat());
+        assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
+        ended.json()
+    }
+}
+
+/// Everything an operator does with keys and tenants, and what it came to, without ids, secrets and times.
+fn round(place: &Place) -> Vec<Json> {
+    let mut seen = Vec::new();
+    let mut note = |answer: &Json| seen.push(normal(answer));
+    note(&place.json(&["tenant", "create", "acme", "--tier", "paid"]));
+    note(&place.json(&["tenant", "list"]));
+    let alice = place.json(&["key", "create", "--principal", "agent:alice", "--role", "agent"]);
+    note(&alice);
+    note(&place.json(&["key", "create", "--principal", "agent:bob", "--tenant", "acme", "--expires-in", "3600"]));
+    let narrow =
+        ["key", "create", "--principal", "worker:w", "--role", "worker", "--role", "agent", "--scope", "tasks:read"];
+    note(&place.json(&narrow));
+    let alice = alice["key_id"].as_str().unwrap();
+    let successor = place.json(&["key", "rotate", alice, "--overlap", "0"]);
+    note(&successor);
+    let successor = successor["key_id"].as_str().unwrap();
+    note(&place.json(&["key", "revoke", successor]));
+    note(&place.json(&["key", "revoke", successor]));
+    note(&place.json(&["key", "list"]));
+    let refusals: [(&[&str], Code); 7] = [
+        (&["tenant", "create", "acme"], Code::AlreadyExists),
+        (&["tenant", "create", ""], Code::InvalidRequest),
+        (&["key", "create", "--principal", "alice"], Code::InvalidRequest),
+        (&["key", "create", "--principal", "agent:x", "--role", "king"], Code::InvalidRequest),
+        (&["key", "create", "--principal", "agent:x", "--tenant", "nowhere"], Code::NotFound),
+        (&["key", "revoke", "000000000000"], Code::NotFound),
+        (&["key", "rotate", successor], Code::InvalidStateTransition),
+    ];
+    for (args, code) in refusals {
+        let ended = place.run(args);
+        ended.must_be(code, &format!("{args:?}"));
+        assert_eq!(ended.stdout, "", "{args:?}: data goes to stdout, and there is none");
+        note(&json!(ended.stderr));
+    }
+    seen
+}
+
+fn normal(value: &Json) -> Json {
+    match value {
+        Json::Object(fields) => {
+            let hidden =
+                |name: &str| name.ends_with("_at") || ["key", "key_id", "replaced_by", "tenant_id"].contains(&name);
+            let field = |(name, value): (&String, &Json)| {
+                let value = if hidden(name) { json!(!value.is_null()) } else { normal(value) };
+                (name.clone(), value)
+            };
+            Json::Object(fields.iter().map(field).collect())
+        }
+        Json::Array(items) => items.iter().map(normal).collect(),
+        other => other.clone(),
+    }
+}
+
+async fn same_with_and_without_a_server(engine: Engine) {
+    let running = World::with(engine, "", &[]).await;
+    let mut stopped = World::with(engine, "", &[]).await;
+    assert!(stopped.server.term().unwrap().success());
+    let with = round(&Place::of(&running));
+    let without = round(&Place::of(&stopped));
+    for (with, without) in with.iter().zip(&without) {
+        assert_eq!(with, without, "{engine:?}: with a server on the left, without one on the right");
+    }
+    assert_eq!(with.len(), without.len());
+
+    let made = Place::of(&stopped).json(&["key", "create", "--principal", "agent:dora"]);
+    stopped.server.restart().unwrap();
+    let key = made["key"].as_str().unwrap();
+    assert_eq!(stopped.get(key, "/v1/tasks").await.status, 200, "a key made without the server opens it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_tenants_are_the_same_with_and_without_a_server_on_sqlite() {
+    same_with_and_without_a_server(Engine::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_tenants_are_the_same_with_and_without_a_server_on_postgresql() {
+    same_with_and_without_a_server(Engine::Postgres).await;
+}
+
+#[tokio::test]
+async fn people_get_tables_and_programs_get_json() {
+    let world = World::start().await;
+    let place = Place::of(&world);
+    let made = place.run(&["key", "create", "--principal", "agent:alice"]);
+    let key = made.stdout.trim();
+    assert!(key.starts_with("aga_") && made.stdout.lines().count() == 1, "{}", made.stdout);
+    assert!(made.stderr.contains("agent:alice") && !made.stderr.contains(key), "{}", made.stderr);
+    assert_eq!(world.get(key, "/v1/tasks").await.status, 200);
+
+    let listed = place.run(&["key", "list"]);
+    assert!(listed.stdout.contains("principal") && listed.stdout.contains("agent:alice"), "{}", listed.stdout);
+    assert!(!listed.stdout.contains(&key[16..48]), "a list shows a secret");
+    let tenants = place.run(&["tenant", "list"]);
+    assert!(tenants.stdout.contains("default") && tenants.stdout.contains("unlimited"), "{}", tenants.stdout);
+    let json = place.json(&["key", "create", "--principal", "agent:bob", "--role", "agent"]);
+    assert!(json["key_id"].is_string() && json["key"].is_string(), "{json}");
+
+    let url = world.url("");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let data = elsewhere.path().to_str().unwrap();
+    let remote = program(&["key", "list", "--json", "--data", data, "--url", &url, "--key", &world.server.admin_key]);
+    assert_eq!(remote.exit, 0, "{}", remote.stderr);
+    assert_eq!(remote.json()["keys"].as_array().unwrap().len(), 3);
+    assert!(!Path::new(data).join("waybill.db").exists(), "a client of a server has made a database");
+    let refused = program(&["key", "list", "--data", data, "--url", &url, "--key", key]);
+    refused.must_be(Code::Forbidden, "an agent's key");
+    program(&["key", "list", "--data", data, "--url", &url]).must_be(Code::Unauthorized, "no key");
+    let nobody = program(&["key", "list", "--data", data, "--url", "http://127.0.0.1:1", "--key", key]);
+    nobody.must_be(Code::ServerUnreachable, "nobody there");
+    program(&["mcp", "--data", data]).must_be(Code::ServerUnreachable, "stdio without a server");
+}
+
+#[test]
+fn the_bare_program_and_a_wrong_word_show_how_it_is_used() {
+    let bare = program(&[]);
+    assert!(format!("{}{}", bare.stdout, bare.stderr).contains("Usage: waybill <COMMAND>"), "{}", bare.stderr);
+    for command in ["serve", "key", "tenant", "mcp", "completions"] {
+        assert!(format!("{}{}", bare.stdout, bare.stderr).contains(command), "{command} is not shown");
+    }
+    let wrong = program(&["sreve"]);
+    assert_eq!(wrong.exit, 2);
+    assert!(wrong.stderr.contains("serve"), "no suggestion: {}", wrong.stderr);
+    let version = program(&["--version"]);
+    assert_eq!((version.exit, version.stdout.trim()), (0, concat!("waybill ", env!("CARGO_PKG_VERSION"))));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = program(&["completions", shell]);
+        assert_eq!(script.exit, 0);
+        assert!(script.stdout.contains("insecure-dev") && script.stdout.contains("rotate"), "{shell}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Alive, ready and the figures: what a balancer and an operator look at.
+
+use serde_json::json;
+use waybill_kernel::Code;
+use waybill_testkit::postgres::Postgres;
+
+use crate::world::{Engine, Reply, World, until};
+
+const COMMITS: &str = "waybill_store_commits_total";
+
+#[tokio::test]
+async fn readiness_is_a_real_write_that_all_who_ask_share() {
+    // An hour: however slow the test, it asks within one interval.
+    let world = World::with(Engine::Sqlite, "[doors]\nprobe_ms = 3600000\n", &[]).await;
+    let before = world.counter(COMMITS).await;
+    for _ in 0..20 {
+        let reply = Reply::of(world.http.get(world.url("/readyz"))).await;
+        assert_eq!((reply.status, reply.json()), (200, json!({ "ready": true })));
+    }
+    assert_eq!(world.counter(COMMITS).await, before, "a probe was not shared");
+
+    let world = World::with(Engine::Sqlite, "[doors]\nprobe_ms = 0\n", &[]).await;
+    let before = world.counter(COMMITS).await;
+    for _ in 0..5 {
+        Reply::of(world.http.get(world.url("/readyz"))).await;
+    }
+    assert_eq!(world.counter(COMMITS).await, before + 5, "a probe did not write");
+}
+
+#[tokio::test]
+async fn figures_are_for_operators() {
+    let world = World::start().await;
+    let agent = world.key(json!({ "principal": "agent:alice" })).await;
+    let reply = world.get(&agent, "/metrics").await;
+    reply.must_be(Code::Forbidden, "an agent");
+    assert_eq!((&reply.json()["required_role"], &reply.json()["your_role"]), (&json!("admin|system"), &json!("agent")));
+
+    world.task(&agent).await;
+    let figures = world.get(&world.server.admin_key, "/metrics").await;
+    assert_eq!(figures.status, 200);
+    assert!(figures.header("content-type").unwrap().starts_with("text/plain"));
+    for name in ["waybill_operation_calls_total", "waybill_http_requests_total", COMMITS, "waybill_clock_offset"] {
+        assert!(figures.text.contains(name), "{name} is missing");
+    }
+    let created = "waybill_operation_calls_total{operation=\"create_task\",code=\"ok\"} 1";
+    assert!(figures.text.contains(created), "{}", figures.text);
+
+    for path in ["/healthz", "/v1/health"] {
+        let alive = Reply::of(world.http.get(world.url(path))).await.json();
+        assert_eq!(alive["status"], "ok");
+        assert!(alive["version"].is_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_its_database_is_alive_and_not_ready_until_it_is_back() {
+    let cluster = Postgres::start().unwrap();
+    let database = cluster.database().await.unwrap();
+    let settings = "[doors]\nprobe_ms = 0\n[postgres]\nconnect_ms = 1000\nretry_ms = 200\n";
+    let world = World::on(Some(database), settings, &[]);
+    let key = world.server.admin_key.clone();
+    let kept = world.task(&key).await;
+    let ready = || async { Reply::of(world.http.get(world.url("/readyz"))).await.status };
+    assert_eq!(ready().await, 200);
+
+    cluster.stop().unwrap();
+    until("it is not ready", || async { ready().await == 503 }).await;
+    let unready = Reply::of(world.http.get(world.url("/readyz"))).await;
+    assert_eq!(unready.json()["ready"], false, "{}", unready.text);
+    assert_eq!(Reply::of(world.http.get(world.url("/healthz"))).await.status, 200, "alive all the same");
+    let create = json!({ "type": "echo", "idempotency_key": "once" });
+    let refused = world.post(&key, "/v1/tasks", &create).await;
+    refused.must_be(Code::StoreUnavailable, "a write without a database");
+    assert!(refused.header("retry-after").is_some());
+    world.get(&key, &format!("/v1/tasks/{kept}")).await.must_be(Code::StoreUnavailable, "a read without a database");
+
+    cluster.restart().unwrap();
+    until("it is ready again", || async { ready().await == 200 }).await;
+    assert_eq!(world.get(&key, &format!("/v1/tasks/{kept}")).await.status, 200);
+    assert_eq!(world.post(&key, "/v1/tasks", &create).await.status, 201, "the refused one had left nothing");
+    assert_eq!(world.post(&key, "/v1/tasks", &create).await.status, 200, "and now it is there");
+}

@@ -1,0 +1,136 @@
+//! From start to stop and back: nothing accepted is lost, and the next start finds everything.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Mode, Result, Time};
+use waybill_store::{Ctx, Tx, Work};
+
+use crate::world::{Engine, Reply, World, until};
+
+/// Longer than the drain: whoever is answered and not cut off was answered before its time.
+const WAIT_SECONDS: u64 = 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_answers_those_who_wait_and_ends_in_order_on_sqlite() {
+    stop_in_order(Engine::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_answers_those_who_wait_and_ends_in_order_on_postgresql() {
+    stop_in_order(Engine::Postgres).await;
+}
+
+async fn stop_in_order(engine: Engine) {
+    let mut world = World::with(engine, "", &[]).await;
+    let key = world.server.admin_key.clone();
+    let task = world.task(&key).await;
+    let rest = world.http.get(world.url(&format!("/v1/tasks/{task}?wait_seconds={WAIT_SECONDS}"))).bearer_auth(&key);
+    let arguments = json!({ "task_id": task, "wait_seconds": WAIT_SECONDS });
+    let params = json!({ "name": "asyncgate.get_task", "arguments": arguments });
+    let mcp = world.mcp_request("/mcp", "tools/call", &params).bearer_auth(&key);
+    let waiters = [tokio::spawn(Reply::of(rest)), tokio::spawn(Reply::of(mcp))];
+    // The two, and whoever asks for the figure.
+    until("both wait", || async { world.counter("waybill_http_requests_open").await == 3 }).await;
+
+    assert_eq!(world.server.term().unwrap().code(), Some(0), "{}", world.server.log());
+    let [rest, mcp] = waiters;
+    let (rest, mcp) = (rest.await.unwrap(), mcp.await.unwrap());
+    assert_eq!((rest.status, rest.json()["status"].as_str()), (200, Some("queued")), "{}", rest.text);
+    assert_eq!(mcp.json()["result"]["structuredContent"]["status"], "queued", "{}", mcp.text);
+    assert!(!world.server.data_dir.join("server.json").exists(), "it still says that a server runs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_start_keeps_the_tasks_the_key_and_the_time() {
+    let mut world = World::start().await;
+    let key = world.server.admin_key.clone();
+    let first = world.task(&key).await;
+    let created = |task: Json| serde_json::from_value::<Time>(task["created_at"].clone()).unwrap();
+    let before = created(world.get(&key, &format!("/v1/tasks/{first}")).await.json());
+
+    world.server.kill9().unwrap();
+    world.server.restart().unwrap();
+    assert_eq!(world.server.admin_key, key, "a second start has made another admin key");
+    assert_eq!(world.get(&key, &format!("/v1/tasks/{first}")).await.status, 200, "lost by kill -9");
+
+    // As after a start whose wall clock was an hour ahead of the next one's.
+    assert!(world.server.term().unwrap().success());
+    let store = world.open_store().await;
+    store.system().run(MoveClock(Duration::from_secs(3600))).await.unwrap();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    world.server.restart().unwrap();
+    let second = world.task(&key).await;
+    let after = created(world.get(&key, &format!("/v1/tasks/{second}")).await.json());
+    assert!(after.since(before) >= Duration::from_secs(3600), "time ran back: {before} then {after}");
+    let listed = world.get(&key, "/v1/tasks").await.json();
+    let ids: Vec<_> =
+        listed["tasks"].as_array().unwrap().iter().map(|task| task["task_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, [second, first], "newest first, over both starts");
+}
+
+/// Moves the stored clock ahead.
+struct MoveClock(Duration);
+
+impl Work for MoveClock {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        // The writer stores its own time with the batch, unless the row is ahead of it already.
+        let by = i64::try_from(self.0.as_micros()).unwrap();
+        tx.execute("UPDATE meta SET clock_us = clock_us + $1 WHERE id = 1", &[by.into()]).await.map(drop)
+    }
+}
+
+/// Everything that may hold a secret is looked through for the secrets of all keys: the log at its most talkative, the
+/// figures, the answers to whoever errs, and every file but the one that is there to hold one.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_is_anywhere_but_in_its_own_file() {
+    let mut world = World::with(Engine::Sqlite, "", &["--log", "trace", "--log-format", "json"]).await;
+    let admin = world.server.admin_key.clone();
+    let made = world.admin_post("/admin/keys", &json!({ "principal": "agent:alice" })).await;
+    let key = made["key"].as_str().unwrap();
+    let rotated = world.admin_post(&format!("/admin/keys/{}/rotate", &key[4..16]), &json!({})).await;
+    let successor = rotated["key"].as_str().unwrap();
+
+    let mut answers = Vec::new();
+    world.task(key).await;
+    world.task(successor).await;
+    // As people err: a key with a slip, in the address, in a field, as an id, as a tool's argument.
+    let slipped = format!("{}x", &key[..53]);
+    answers.push(world.get(&slipped, "/v1/tasks").await);
+    answers.push(world.get(&admin, &format!("/v1/tasks?cursor={key}")).await);
+    answers.push(world.get(&admin, &format!("/v1/tasks/{key}")).await);
+    answers.push(world.post(&admin, &format!("/admin/keys/{key}/revoke"), &json!({})).await);
+    answers.push(world.post(&admin, "/admin/keys", &json!({ "principal": key })).await);
+    answers.push(Reply::of(world.http.get(world.url(&format!("/v1/tasks?access_token={key}")))).await);
+    let params = json!({ "name": "asyncgate.cancel_task", "arguments": { "task_id": key } });
+    answers.push(world.mcp(&admin, "/mcp", "tools/call", &params).await);
+    let figures = world.get(&admin, "/metrics").await;
+    assert_eq!(figures.status, 200);
+    assert!(world.server.term().unwrap().success());
+
+    let secret = |key: &str| key[16..48].to_owned();
+    for (whose, secret) in [("admin", secret(&admin)), ("alice", secret(key)), ("successor", secret(successor))] {
+        let lines: Vec<_> =
+            world.server.log().lines().filter(|line| line.contains(&secret)).map(str::to_owned).collect();
+        assert!(lines.is_empty(), "the log tells the secret of {whose}: {lines:#?}");
+        assert!(!figures.text.contains(&secret), "the figures tell the secret of {whose}");
+        for file in std::fs::read_dir(&world.server.data_dir).unwrap() {
+            let path = file.unwrap().path();
+            let holds = std::fs::read(&path).unwrap().windows(secret.len()).any(|part| part == secret.as_bytes());
+            let may = whose == "admin" && path.ends_with("admin.key");
+            assert_eq!(holds, may, "the secret of {whose} in {}", path.display());
+        }
+    }
+    for answer in answers.iter().filter(|answer| answer.status >= 500) {
+        panic!("a slip of the caller's is no fault of ours: {}", answer.text);
+    }
+    let mode = |path: &str| world.server.data_dir.join(path).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("admin.key"), mode("")), (0o600, 0o700));
+}

@@ -1,0 +1,110 @@
+//! What others build on, as files: a difference is a decision about a public surface. `cargo xtask snapshots` writes
+//! them anew; whoever reviews the change reads the difference.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Code, Mode, Role, Scope};
+
+use crate::world::{Reply, World, program};
+
+const UPDATE: &str = "WAYBILL_UPDATE_SNAPSHOTS";
+
+/// What a client puts before its model with every question.
+const TASK_TOOLS_BYTES_MAX: usize = 12 << 10;
+
+fn compare(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&path, found).unwrap();
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let place = kept.lines().zip(found.lines()).position(|(kept, found)| kept != found);
+    let place = place.unwrap_or_else(|| kept.lines().count().min(found.lines().count()));
+    assert!(
+        kept == found,
+        "{name} differs from line {} on:\n  kept:  {}\n  found: {}\nIf it is meant, run `cargo xtask snapshots`.",
+        place + 1,
+        kept.lines().nth(place).unwrap_or("(the end)"),
+        found.lines().nth(place).unwrap_or("(the end)"),
+    );
+}
+
+fn pretty(value: &Json) -> String {
+    format!("{}\n", serde_json::to_string_pretty(value).unwrap())
+}
+
+#[tokio::test]
+async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
+    let world = World::start().await;
+    let document = Reply::of(world.http.get(world.url("/openapi.json"))).await.json();
+    compare("openapi.json", &pretty(&document));
+
+    let registry = waybill::registry();
+    let paths = document["paths"].as_object().unwrap();
+    let described: Vec<&str> = paths
+        .values()
+        .flat_map(|methods| methods.as_object().unwrap().values())
+        .map(|operation| operation["operationId"].as_str().unwrap())
+        .collect();
+    assert_eq!(described.len(), registry.entries().count());
+    for entry in registry.entries() {
+        assert!(described.contains(&entry.spec().name), "{} is missing", entry.spec().name);
+    }
+    let page = Reply::of(world.http.get(world.url("/docs"))).await;
+    for code in Code::ALL {
+        assert!(page.text.contains(code.entry().code), "{code} is not explained at /docs");
+    }
+
+    let admin = &world.server.admin_key;
+    let listed = world.mcp(admin, "/mcp", "tools/list", &json!({})).await.json();
+    compare("tools.json", &pretty(&listed["result"]["tools"]));
+    let tasks = world.mcp(admin, "/mcp/tasks", "tools/list", &json!({})).await;
+    assert!(tasks.text.len() < TASK_TOOLS_BYTES_MAX, "the tools of /mcp/tasks take {} bytes", tasks.text.len());
+}
+
+#[test]
+fn the_error_catalogue_is_that_of_the_snapshot() {
+    let mut table =
+        "| code | HTTP | MCP | SQS | exit | what happened | what to do |\n|---|---|---|---|---|---|---|\n".to_owned();
+    for code in Code::ALL {
+        let entry = code.entry();
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            entry.code, entry.http, entry.mcp, entry.sqs, entry.exit, entry.title, entry.cure
+        );
+    }
+    compare("errors.md", &table);
+}
+
+#[test]
+fn the_permission_matrix_is_that_of_the_snapshot() {
+    let mark = |yes: bool| if yes { "x" } else { "" };
+    let words = Role::ALL.iter().map(|role| role.as_str()).chain(Scope::ALL.iter().map(|scope| scope.as_str()));
+    let words: Vec<_> = words.collect();
+    let mut table = format!("| operation | route | tool | write | {} |\n", words.join(" | "));
+    let _ = writeln!(table, "|---|---|---|---|{}", "---|".repeat(words.len()));
+    for entry in waybill::registry().entries() {
+        let spec = entry.spec();
+        let roles = Role::ALL.iter().map(|role| mark(spec.roles.contains(role)));
+        let scopes = Scope::ALL.iter().map(|scope| mark(spec.scopes.contains(scope)));
+        let marks: Vec<_> = roles.chain(scopes).collect();
+        let method = format!("{:?}", spec.method).to_uppercase();
+        let (tool, write) = (mark(spec.tool), mark(spec.mode == Mode::Write));
+        let _ =
+            writeln!(table, "| {} | {method} {} | {tool} | {write} | {} |", spec.name, spec.path, marks.join(" | "));
+    }
+    compare("permissions.md", &table);
+}
+
+#[test]
+fn the_help_of_the_program_is_that_of_the_snapshot() {
+    for (name, args) in [("help.txt", vec!["--help"]), ("help-serve.txt", vec!["serve", "--help"])] {
+        let ended = program(&args);
+        assert_eq!(ended.exit, 0, "{}", ended.stderr);
+        compare(name, &ended.stdout);
+    }
+}

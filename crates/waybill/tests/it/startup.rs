@@ -1,0 +1,177 @@
+//! A start that cannot succeed says why and what to do, and leaves everything as it was.
+
+use std::net::TcpListener;
+
+use tempfile::TempDir;
+use waybill_kernel::{Code, Mode, Result};
+use waybill_store::{Ctx, Tx, Work};
+
+use crate::world::{Ended, Engine, World, config, program};
+
+/// Looked for in everything the program says.
+const PASSWORD: &str = "hunter2-canary";
+
+struct Start {
+    folder: TempDir,
+}
+
+impl Start {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn data(&self) -> String {
+        self.folder.path().join("data").to_str().unwrap().to_owned()
+    }
+
+    fn serve(&self, args: &[&str]) -> Ended {
+        let data = self.data();
+        program(&[&["serve", "--data", &data, "--sqs", "127.0.0.1:0"], args].concat())
+    }
+}
+
+#[tokio::test]
+async fn a_busy_port_is_named_and_costs_no_admin_key() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let start = Start::new();
+    let ended = start.serve(&["--http", &address]);
+    ended.must_be(Code::AddressUnusable, "a busy port");
+    assert!(ended.stderr.contains(&address), "{}", ended.stderr);
+    assert!(!std::path::Path::new(&start.data()).join("admin.key").exists(), "a key that nobody was told of");
+
+    let mut world = World::start().await;
+    let key = world.server.admin_key.clone();
+    assert!(world.server.term().unwrap().success());
+    let data = world.server.data_dir.to_str().unwrap().to_owned();
+    program(&["serve", "--data", &data, "--http", &address]).must_be(Code::AddressUnusable, "a busy port, later");
+    world.server.restart().unwrap();
+    assert_eq!(world.server.admin_key, key);
+    assert_eq!(world.get(&key, "/v1/tasks").await.status, 200);
+
+    let ended = start.serve(&["--http", "192.0.2.1:7700"]);
+    ended.must_be(Code::AddressUnusable, "an address of another machine");
+}
+
+#[tokio::test]
+async fn a_data_folder_that_cannot_be_used_is_named() {
+    let world = World::start().await;
+    let data = world.server.data_dir.to_str().unwrap();
+    let ended = program(&["serve", "--data", data, "--http", "127.0.0.1:0"]);
+    ended.must_be(Code::DataFolderLocked, "a folder in use");
+    assert!(ended.stderr.contains(&format!("process {}", world.server.pid)), "{}", ended.stderr);
+    assert_eq!(world.get(&world.server.admin_key, "/v1/tasks").await.status, 200, "the first is unharmed");
+
+    // Root may write everywhere, but not below a file and not among the kernel's own.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let below = file.path().join("data");
+    for path in [below.to_str().unwrap(), "/proc/waybill"] {
+        let ended = program(&["serve", "--data", path, "--http", "127.0.0.1:0"]);
+        ended.must_be(Code::DataFolderUnusable, path);
+        assert!(ended.stderr.contains(path), "{}", ended.stderr);
+    }
+
+    let start = Start::new();
+    std::fs::create_dir(start.data()).unwrap();
+    let database = std::path::Path::new(&start.data()).join("waybill.db");
+    std::fs::write(&database, "no database at all".repeat(1000)).unwrap();
+    start.serve(&["--http", "127.0.0.1:0"]).must_be(Code::DatabaseUnusable, "a file that is no database");
+    assert!(std::fs::read(&database).unwrap().starts_with(b"no database"), "it was written over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_a_newer_version_is_left_alone() {
+    let mut world = World::start().await;
+    assert!(world.server.term().unwrap().success());
+    let store = world.open_store().await;
+    store.system().run(Newer).await.unwrap();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let data = world.server.data_dir.to_str().unwrap();
+    let ended = program(&["serve", "--data", data, "--http", "127.0.0.1:0"]);
+    ended.must_be(Code::SchemaTooNew, "SQLite");
+    assert!(ended.stderr.contains("9999"), "{}", ended.stderr);
+
+    let world = World::with(Engine::Postgres, "", &[]).await;
+    let database = world.database.as_ref().unwrap();
+    database.connect().await.unwrap().batch_execute(Newer::INSERT).await.unwrap();
+    let start = Start::new();
+    start.serve(&["--http", "127.0.0.1:0", "--store", &database.url]).must_be(Code::SchemaTooNew, "PostgreSQL");
+    let data = start.data();
+    let key = program(&["key", "list", "--data", &data, "--store", &database.url]);
+    key.must_be(Code::SchemaTooNew, "a command that opens the database itself");
+}
+
+/// What a later version would have written.
+struct Newer;
+
+impl Newer {
+    const INSERT: &str = "INSERT INTO refinery_schema_history (version, name, applied_on, checksum) \
+                          VALUES (9999, 'later', '2030-01-01T00:00:00Z', '1')";
+}
+
+impl Work for Newer {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        tx.execute(Newer::INSERT, &[]).await.map(drop)
+    }
+}
+
+#[test]
+fn an_unreachable_postgresql_is_told_without_its_password() {
+    let start = Start::new();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let rows = [
+        (format!("postgres://waybill:{PASSWORD}@{free}/waybill"), Code::StoreUnavailable),
+        (format!("postgres://waybill:{PASSWORD}@no-such-host.invalid/waybill"), Code::StoreUnavailable),
+        (format!("postgres://waybill:{PASSWORD}@{free}/waybill?no_such_setting=1"), Code::ConfigInvalid),
+        (format!("postgres://waybill:{PASSWORD}@127.0.0.1:port/waybill"), Code::ConfigInvalid),
+        (format!("mysql://waybill:{PASSWORD}@127.0.0.1/waybill"), Code::ConfigInvalid),
+    ];
+    for (store, code) in rows {
+        for command in [vec!["serve", "--http", "127.0.0.1:0", "--log", "trace"], vec!["tenant", "list"]] {
+            let data = start.data();
+            let ended = program(&[command.as_slice(), &["--data", &data, "--store", &store]].concat());
+            ended.must_be(code, &store);
+            let said = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(!said.contains(PASSWORD), "{command:?} told the password: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_setting_that_is_not_known_or_not_right_is_named() {
+    let start = Start::new();
+    let store = format!("store = \"postgres://waybill:{PASSWORD}@127.0.0.1/waybill\"");
+    let unclosed = store.trim_end_matches('"').to_owned();
+    let wrong_type = format!("http = \"127.0.0.1:0\"\n{}", store.replace("store", "sqs"));
+    let rows = [
+        ("colour = \"red\"\n".to_owned(), "colour"),
+        ("[doors]\nbody_bytes = 1\n".to_owned(), "body_bytes"),
+        ("[doors.mcp]\nallowed_host = []\n".to_owned(), "allowed_host"),
+        ("[tasks]\npayload_max = 1\n".to_owned(), "payload_max"),
+        ("[access]\nrecheck = 1\n".to_owned(), "recheck"),
+        ("[sqlite]\nreaders = \"many\"\n".to_owned(), "line 2"),
+        ("http = \"nowhere\"\n".to_owned(), "line 1"),
+        ("this is no TOML".to_owned(), "line 1"),
+        (unclosed, "line 1"),
+        (wrong_type, "line 2"),
+    ];
+    for (text, named) in rows {
+        let file = config(&text);
+        let path = file.path().to_str().unwrap();
+        let ended = start.serve(&["--http", "127.0.0.1:0", "--config", path]);
+        ended.must_be(Code::ConfigInvalid, &text);
+        assert!(ended.stderr.contains(path) && ended.stderr.contains(named), "{text}: {}", ended.stderr);
+        assert!(!ended.stderr.contains(PASSWORD), "told the password: {}", ended.stderr);
+    }
+    let ended = start.serve(&["--http", "127.0.0.1:0", "--config", "/no/such/file.toml"]);
+    ended.must_be(Code::ConfigInvalid, "no file");
+    assert!(ended.stderr.contains("/no/such/file.toml"), "{}", ended.stderr);
+    let ended = start.serve(&["--http", "127.0.0.1:0", "--log", "a=b=c"]);
+    ended.must_be(Code::ConfigInvalid, "a filter that is none");
+}
