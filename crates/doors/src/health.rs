@@ -13,6 +13,7 @@ use http::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use tokio::sync::Mutex;
+use waybill_access::DEFAULT_TENANT;
 use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Caller, Role};
 use waybill_store::{Health, Store};
@@ -73,8 +74,9 @@ pub(crate) fn alive() -> Response {
 /// Figures of all tenants: for operators.
 pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
     let allowed = [Role::Admin, Role::System];
-    if !caller.roles.contains_any(&allowed) {
-        return reply::error(&forbidden("Metrics are for operators.", &allowed, &caller.roles));
+    if caller.tenant != DEFAULT_TENANT || !caller.roles.contains_any(&allowed) {
+        let message = "Metrics are of all tenants, and so for operators: the default tenant's.";
+        return reply::error(&forbidden(message, &allowed, &caller.roles));
     }
     handle.run_upkeep();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()).into_response()

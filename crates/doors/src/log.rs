@@ -1,5 +1,6 @@
 //! One line per request, an id to find it by, and the bound on requests at one time.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -18,6 +19,7 @@ use crate::reply;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARS_MAX: usize = 64;
+const KEY_PREFIX: &str = "aga_";
 
 #[derive(Clone)]
 pub(crate) struct Requests(Arc<Inner>);
@@ -57,6 +59,18 @@ impl Requests {
     }
 }
 
+/// People paste a whole key where its id belongs, and logs are kept.
+fn without_keys(path: &str) -> Cow<'_, str> {
+    if !path.contains(KEY_PREFIX) {
+        return Cow::Borrowed(path);
+    }
+    let part = |part: &str| match part.split_once(KEY_PREFIX) {
+        Some((before, _)) => format!("{before}{KEY_PREFIX}…"),
+        None => part.to_owned(),
+    };
+    Cow::Owned(path.split('/').map(part).collect::<Vec<_>>().join("/"))
+}
+
 pub(crate) async fn account(State(requests): State<Requests>, request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let id = requests.id(request.headers());
@@ -80,7 +94,7 @@ pub(crate) async fn account(State(requests): State<Requests>, request: Request<B
         {
             request.id = id.to_str().unwrap_or("-"),
             http.method = method.as_str(),
-            http.path = path,
+            http.path = &*without_keys(&path),
             http.status = status,
             duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             principal
@@ -89,4 +103,15 @@ pub(crate) async fn account(State(requests): State<Requests>, request: Request<B
     );
     response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_a_path_is_cut_short() {
+        assert_eq!(without_keys("/v1/tasks"), "/v1/tasks");
+        assert_eq!(without_keys("/admin/keys/aga_0123456789AB/revoke"), "/admin/keys/aga_…/revoke");
+    }
 }

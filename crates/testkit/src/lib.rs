@@ -5,6 +5,7 @@
 mod paths;
 pub mod postgres;
 pub mod proxy;
+pub mod race;
 pub mod rls;
 pub mod server;
 pub mod stores;

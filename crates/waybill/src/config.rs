@@ -154,7 +154,11 @@ impl File {
     fn read(path: &Path) -> Result<Self> {
         let invalid = |why: String| Error::new(Code::ConfigInvalid, format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("{error}.")))?;
-        toml::from_str(&text).map_err(|error| invalid(error.to_string()))
+        toml::from_str(&text).map_err(|error| {
+            // The error's own text repeats the line, which may hold the database's password.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
+            invalid(format!("line {}: {}.", before.matches('\n').count() + 1, error.message()))
+        })
     }
 }
 

@@ -196,6 +196,9 @@ impl Scribe {
     fn run_one_by_one(&mut self, jobs: Vec<Box<dyn Job>>) {
         self.meters.voided.increment(1);
         for mut job in jobs {
+            if job.is_abandoned() {
+                continue;
+            }
             let mut kept = None;
             let ended = self.transact(|scribe| {
                 kept = Some(job.run(&mut scribe.connection, scribe.clock.now()));

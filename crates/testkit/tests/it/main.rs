@@ -3,5 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod conformance;
+mod race;
 mod rls;
 mod support;
+mod void_batch;

@@ -102,6 +102,9 @@ async fn a_body_beyond_the_bounds_of_size_and_time_is_cut_off() {
 
     let large = json!({ "type": "echo", "payload": "x".repeat(BODY_BYTES_MAX) });
     world.post(key, "/v1/tasks", &large).await.must_be(Code::PayloadTooLarge, "too large a body");
+    let params = json!({ "name": "asyncgate.create_task", "arguments": large });
+    let reply = world.mcp(key, "/mcp", "tools/call", &params).await;
+    reply.must_be(Code::PayloadTooLarge, "too large a body, on MCP");
 
     let head = format!(
         "POST /v1/tasks HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n",

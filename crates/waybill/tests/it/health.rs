@@ -35,6 +35,10 @@ async fn figures_are_for_operators() {
     reply.must_be(Code::Forbidden, "an agent");
     assert_eq!((&reply.json()["required_role"], &reply.json()["your_role"]), (&json!("admin|system"), &json!("agent")));
 
+    world.admin_post("/admin/tenants", &json!({ "name": "acme" })).await;
+    let other = world.key(json!({ "principal": "human:chief", "role": "admin", "tenant": "acme" })).await;
+    world.get(&other, "/metrics").await.must_be(Code::Forbidden, "an admin of another tenant");
+
     world.task(&agent).await;
     let figures = world.get(&world.server.admin_key, "/metrics").await;
     assert_eq!(figures.status, 200);

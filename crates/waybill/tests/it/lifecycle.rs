@@ -1,16 +1,20 @@
 //! From start to stop and back: nothing accepted is lost, and the next start finds everything.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Mode, Result, Time};
-use waybill_store::{Ctx, Tx, Work};
+use waybill_kernel::clock::manual::ManualSource;
+use waybill_kernel::{Clock, Time};
 
 use crate::world::{Engine, Reply, World, until};
 
 /// Longer than the drain: whoever is answered and not cut off was answered before its time.
 const WAIT_SECONDS: u64 = 20;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_answers_those_who_wait_and_ends_in_order_on_sqlite() {
@@ -43,6 +47,24 @@ async fn stop_in_order(engine: Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_does_not_wait_for_ever_for_a_body_that_never_comes() {
+    // The body may take an hour, the drain may not.
+    let mut world = World::with(Engine::Sqlite, "[doors]\nbody_read_ms = 3600000\ndrain_ms = 100\n", &[]).await;
+    let mut slow = TcpStream::connect(world.address()).unwrap();
+    let (address, key) = (world.address(), &world.server.admin_key);
+    let half = format!(
+        "POST /v1/tasks HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"type\":"
+    );
+    slow.write_all(half.as_bytes()).unwrap();
+    until("its body is awaited", || async { world.counter("waybill_http_requests_open").await == 2 }).await;
+    assert_eq!(world.server.term().unwrap().code(), Some(0), "{}", world.server.log());
+    world.server.restart().unwrap();
+    let listed = world.get(&world.server.admin_key, "/v1/tasks").await.json();
+    assert_eq!(listed["tasks"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_start_keeps_the_tasks_the_key_and_the_time() {
     let mut world = World::start().await;
     let key = world.server.admin_key.clone();
@@ -55,36 +77,20 @@ async fn a_second_start_keeps_the_tasks_the_key_and_the_time() {
     assert_eq!(world.server.admin_key, key, "a second start has made another admin key");
     assert_eq!(world.get(&key, &format!("/v1/tasks/{first}")).await.status, 200, "lost by kill -9");
 
-    // As after a start whose wall clock was an hour ahead of the next one's.
+    // A run whose wall clock is an hour ahead of the next one's.
     assert!(world.server.term().unwrap().success());
-    let store = world.open_store().await;
-    store.system().run(MoveClock(Duration::from_secs(3600))).await.unwrap();
+    let ahead = ManualSource::at(before.after(HOUR).micros());
+    let store = world.open_store(Clock::new(ahead)).await;
+    assert!(store.system().probe().await.writable);
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     world.server.restart().unwrap();
     let second = world.task(&key).await;
     let after = created(world.get(&key, &format!("/v1/tasks/{second}")).await.json());
-    assert!(after.since(before) >= Duration::from_secs(3600), "time ran back: {before} then {after}");
+    assert!(after.since(before) >= HOUR, "time ran back: {before} then {after}");
     let listed = world.get(&key, "/v1/tasks").await.json();
     let ids: Vec<_> =
         listed["tasks"].as_array().unwrap().iter().map(|task| task["task_id"].as_str().unwrap()).collect();
     assert_eq!(ids, [second, first], "newest first, over both starts");
-}
-
-/// Moves the stored clock ahead.
-struct MoveClock(Duration);
-
-impl Work for MoveClock {
-    type Output = ();
-
-    fn mode(&self) -> Mode {
-        Mode::Write
-    }
-
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        // The writer stores its own time with the batch, unless the row is ahead of it already.
-        let by = i64::try_from(self.0.as_micros()).unwrap();
-        tx.execute("UPDATE meta SET clock_us = clock_us + $1 WHERE id = 1", &[by.into()]).await.map(drop)
-    }
 }
 
 /// Everything that may hold a secret is looked through for the secrets of all keys: the log at its most talkative, the

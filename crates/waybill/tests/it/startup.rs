@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use tempfile::TempDir;
-use waybill_kernel::{Code, Mode, Result};
+use waybill_kernel::{Clock, Code, Mode, Result};
 use waybill_store::{Ctx, Tx, Work};
 
 use crate::world::{Ended, Engine, World, config, program};
@@ -83,7 +83,7 @@ async fn a_data_folder_that_cannot_be_used_is_named() {
 async fn a_database_of_a_newer_version_is_left_alone() {
     let mut world = World::start().await;
     assert!(world.server.term().unwrap().success());
-    let store = world.open_store().await;
+    let store = world.open_store(Clock::system()).await;
     store.system().run(Newer).await.unwrap();
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     let data = world.server.data_dir.to_str().unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Mode, Result};
+use waybill_kernel::{Clock, Mode, Result};
 use waybill_store::{Cell, Ctx, Row, Tx, Work};
 
 use crate::world::World;
@@ -34,7 +34,7 @@ const TABLES: &[(&str, &str)] = &[
 /// Stops the server in order and reads what it has left.
 pub async fn read(world: &mut World) -> Json {
     assert!(world.server.term().unwrap().success());
-    let store = world.open_store().await;
+    let store = world.open_store(Clock::system()).await;
     let ledger = store.system().run(Dump).await.unwrap();
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     ledger

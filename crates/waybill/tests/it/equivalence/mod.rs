@@ -70,6 +70,8 @@ fn rows() -> Vec<Row> {
         let name = entry.spec().name;
         let scenario = scenarios::of(name);
         let scenario = scenario.unwrap_or_else(|| panic!("{name} has no scenario: add one to scenarios.rs"));
+        let works = scenario.rows.iter().any(|row| row.operation == name && row.expected == Expected::Done);
+        assert!(works, "no row shows {name} at work");
         rows.extend(scenario.rows);
         rows.extend(bad_rows::of(entry.as_ref(), &scenario.good));
     }
@@ -151,6 +153,7 @@ fn filled(args: &Json, kept: &HashMap<String, Json>) -> Json {
 
 async fn compare(engine: Engine) {
     let rows = rows();
+    eprintln!("ROWS {}", rows.len());
     let (rest, mcp) = tokio::join!(play(engine, Through::Rest, &rows), play(engine, Through::Mcp, &rows));
     let (mut rest_ids, mut mcp_ids) = (Ordinals::default(), Ordinals::default());
     for (row, (one, other)) in rows.iter().zip(rest.outcomes.iter().zip(&mcp.outcomes)) {

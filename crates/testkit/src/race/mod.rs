@@ -1,0 +1,188 @@
+//! Two write operations on one entity, stepped statement by statement through every order PostgreSQL allows.
+//!
+//! # Contract
+//! What two transactions answered and left in the tables must equal what one of the two serial orders answers and
+//! leaves. The serial orders are really run, on entities of their own; ids, times and secrets are made comparable by
+//! [`normal`].
+//!
+//! A schedule is a list of choices: which side may send its next statement while both stand at their gates. A side that
+//! waits for a row lock of the other has no choice to offer, so the tree of schedules is walked depth-first from what was
+//! really possible, and each leaf is one run on a fresh entity.
+
+mod normal;
+mod schedule;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::Context;
+use futures_util::future::BoxFuture;
+use serde_json::{Value as Json, json};
+use tokio_postgres::Client;
+use waybill_kernel::{Caller, Error};
+use waybill_store::{Gate, Operation, Reply, Store};
+
+use crate::stores::TestStore;
+
+/// More schedules than any pair of ours has; a pair that has more is cut here and says so.
+const RUNS_MAX: usize = 1_000;
+
+/// What the two sides fight for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entity {
+    Task,
+    Key,
+    Tenant,
+}
+
+/// One fresh entity, and who may touch it.
+pub struct World {
+    pub caller: Caller,
+    pub operator: Caller,
+    /// Unlike any other world's, for names that must be new.
+    pub label: String,
+    /// The id of the task or key.
+    pub id: String,
+}
+
+type Start = fn(Store, Caller, Json, Option<Arc<Gate>>) -> BoxFuture<'static, Json>;
+
+/// One side of a race: an operation and what it is asked to do with the entity.
+#[derive(Clone, Copy)]
+pub struct Contender {
+    pub operation: &'static str,
+    pub variant: &'static str,
+    pub entity: Entity,
+    input: fn(&World) -> (Caller, Json),
+    start: Start,
+}
+
+impl Contender {
+    pub fn new<O: Operation>(variant: &'static str, entity: Entity, input: fn(&World) -> (Caller, Json)) -> Self {
+        Self { operation: O::SPEC.name, variant, entity, input, start: start::<O> }
+    }
+
+    fn run(&self, on: &TestStore, world: &World, gate: Option<Arc<Gate>>) -> BoxFuture<'static, Json> {
+        let (caller, input) = (self.input)(world);
+        (self.start)(on.store.clone(), caller, input, gate)
+    }
+}
+
+impl std::fmt::Display for Contender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.operation, self.variant)
+    }
+}
+
+/// Every pair of contenders for the same entity, each with itself included.
+pub fn pairs(contenders: &[Contender], entity: Entity) -> Vec<[Contender; 2]> {
+    let those: Vec<_> = contenders.iter().filter(|contender| contender.entity == entity).collect();
+    let pair = |first: usize| those[first..].iter().map(move |second| (first, **second));
+    (0..those.len()).flat_map(pair).map(|(first, second)| [*those[first], second]).collect()
+}
+
+#[derive(Debug)]
+pub struct Report {
+    pub runs: usize,
+    /// False when the tree of schedules was cut.
+    pub complete: bool,
+    /// A side had to wait for the other's lock in at least one of them.
+    pub blocked: bool,
+    pub strangers: Vec<Stranger>,
+}
+
+/// A run that equals neither serial order.
+#[derive(Debug)]
+pub struct Stranger {
+    pub schedule: Vec<usize>,
+    pub saw: String,
+    pub serial: [String; 2],
+}
+
+/// Runs a pair through all its schedules.
+pub async fn explore(on: &TestStore, pair: &[Contender; 2]) -> anyhow::Result<Report> {
+    let watcher = on.database()?.connect().await?;
+    let mut number = 0;
+    let mut fresh = async || {
+        number += 1;
+        world(on, pair[0].entity, number).await
+    };
+    let mut serial = [String::new(), String::new()];
+    for (saw, order) in serial.iter_mut().zip([[0, 1], [1, 0]]) {
+        let world = fresh().await?;
+        let before = contents(&watcher).await?;
+        let mut answers = [Json::Null, Json::Null];
+        for side in order {
+            answers[side] = pair[side].run(on, &world, None).await;
+        }
+        *saw = normal::describe(&world.label, &answers, &before, &contents(&watcher).await?)?;
+    }
+
+    let mut report = Report { runs: 0, complete: false, blocked: false, strangers: Vec::new() };
+    let mut prefix = Some(Vec::new());
+    while let Some(choices) = prefix.filter(|_| report.runs < RUNS_MAX) {
+        let world = fresh().await?;
+        let before = contents(&watcher).await?;
+        let run = schedule::follow(&watcher, &choices, |side, gate| pair[side].run(on, &world, Some(gate))).await?;
+        let saw = normal::describe(&world.label, &run.answers, &before, &contents(&watcher).await?)?;
+        report.runs += 1;
+        report.blocked |= run.blocked;
+        prefix = schedule::next(&run.choices);
+        report.complete = prefix.is_none();
+        if !serial.contains(&saw) {
+            report.strangers.push(Stranger { schedule: run.choices, saw, serial: serial.clone() });
+        }
+    }
+    Ok(report)
+}
+
+fn start<O: Operation>(store: Store, caller: Caller, input: Json, gate: Option<Arc<Gate>>) -> BoxFuture<'static, Json> {
+    Box::pin(async move {
+        let outcome = match serde_json::from_value::<O>(input) {
+            Ok(operation) => store.run_gated(operation, caller, gate).await,
+            Err(error) => Err(Error::invalid(error.to_string())),
+        };
+        match outcome {
+            Ok(Reply::Done(answer) | Reply::Empty { answer, .. }) => json!({ "answer": answer }),
+            Ok(Reply::Replay(answer)) => json!({ "replay": answer }),
+            // The code is the contract; the text may tell one way of losing from another.
+            Err(error) => json!({ "error": error.code().to_string() }),
+        }
+    })
+}
+
+/// Made by the real operations, in a tenant of its own where the entity has one.
+async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<World> {
+    let label = format!("world{number}x");
+    let caller = match entity {
+        Entity::Tenant => on.admin.clone(),
+        Entity::Task | Entity::Key => on.tenant(&label).await?,
+    };
+    let made = match entity {
+        Entity::Task => Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id")),
+        Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
+        Entity::Tenant => None,
+    };
+    let mut id = String::new();
+    if let Some((operation, input, field)) = made {
+        let answer = on.call(&caller, operation, input).await.map_err(crate::stores::readable)?;
+        id = answer.json[field].as_str().with_context(|| format!("no {field}"))?.to_owned();
+    }
+    Ok(World { caller, operator: on.admin.clone(), label, id })
+}
+
+/// Every row of every table, as `table` and JSON.
+type Contents = BTreeSet<(String, String)>;
+
+async fn contents(client: &Client) -> anyhow::Result<Contents> {
+    let tables = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'public' \
+                  AND table_name <> 'meta' AND table_name NOT LIKE 'refinery%'";
+    let mut contents = Contents::new();
+    for table in client.query(tables, &[]).await? {
+        let table: String = table.try_get(0)?;
+        for row in client.query(&format!("SELECT to_jsonb(t)::text FROM {table} t"), &[]).await? {
+            contents.insert((table.clone(), row.try_get(0)?));
+        }
+    }
+    Ok(contents)
+}
