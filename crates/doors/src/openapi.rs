@@ -109,7 +109,8 @@ impl Fields {
 }
 
 fn parameter(name: &str, place: &str, required: bool, mut schema: Json) -> Json {
-    let description = schema.as_object_mut().and_then(|schema| schema.remove("description")).unwrap_or(json!(""));
+    let description =
+        schema.as_object_mut().and_then(|schema| schema.remove("description")).unwrap_or_else(|| json!(""));
     json!({ "name": name, "in": place, "required": required, "description": description, "schema": schema })
 }
 

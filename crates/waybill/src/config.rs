@@ -14,9 +14,6 @@ use crate::cli::{Place, Serve};
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9324);
 
-/// The SDKs below us tell every client's mistake, and their own start-up, at length.
-const LOG: &str = "info,rmcp=warn,rmcp::service=error,refinery_core=warn";
-
 pub struct Config {
     pub data: PathBuf,
     pub http: SocketAddr,
@@ -140,7 +137,7 @@ impl Config {
             http: file.http.unwrap_or(HTTP),
             sqs: file.sqs.unwrap_or(SQS),
             insecure_dev: file.insecure_dev,
-            log: file.log.unwrap_or_else(|| LOG.to_owned()),
+            log: file.log.unwrap_or_else(|| "info".to_owned()),
             log_format: file.log_format.unwrap_or_default(),
             doors: file.doors,
             tasks: file.tasks,

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn no_request_is_kept_in_memory_between_two() {
-        let config = transport(&McpSettings::default());
+        let config = transport(&Settings::default());
         assert!(!config.legacy_session_mode);
         assert!(config.json_response);
         assert_eq!(config.allowed_origins, LOOPBACK_ORIGINS);

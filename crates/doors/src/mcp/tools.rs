@@ -135,6 +135,8 @@ mod tests {
                     path: concat!("/v1/", $name),
                     tool: $tool,
                     mode: Mode::$mode,
+                    destructive: true,
+                    repeatable: true,
                     roles: &[Role::$role],
                     scopes: &[Scope::TasksRead, Scope::TasksWrite],
                     status: 200,

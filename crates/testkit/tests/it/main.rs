@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod conformance;
+mod faults;
+mod feeds;
 mod race;
 mod rls;
 mod support;

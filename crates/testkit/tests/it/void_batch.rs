@@ -266,6 +266,6 @@ async fn a_caller_that_has_gone_is_passed_over_in_a_voided_batch_too() {
         };
         let stays = while_busy_until(&on, submitted, async { has_left.await.unwrap() }).await;
         assert_eq!(stays.is_ok(), bytes == 10);
-        assert_eq!(*seen.lock().unwrap(), []);
+        assert!(seen.lock().unwrap().is_empty());
     }
 }

@@ -18,8 +18,9 @@ use crate::wiring::{self, Opened};
 /// What a shell gives for a program ended by Ctrl-C.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// The MCP library tells two lines per request, and from `debug` on the arguments of every tool call.
-const QUIET: &str = "rmcp=warn";
+/// The MCP library tells two lines per request and every client's mistake, and from `debug` on the arguments of every
+/// tool call; the migrations' library tells each step of a first start.
+const QUIET: &str = "rmcp=warn,rmcp::service=error,refinery_core=warn";
 
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
@@ -58,7 +59,7 @@ async fn gatekeeper(config: &Config, opened: &Opened) -> Result<Gatekeeper> {
 }
 
 fn start_log(config: &Config) -> Result<()> {
-    // Before what was asked for, so that naming rmcp goes above it.
+    // Before what was asked for, so that naming them goes above it.
     let filter = EnvFilter::try_new(format!("{QUIET},{}", config.log))
         .map_err(|error| Error::new(Code::ConfigInvalid, format!("--log {:?}: {error}.", config.log)))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

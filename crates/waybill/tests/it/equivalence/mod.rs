@@ -129,6 +129,11 @@ async fn play(engine: Engine, through: Through, rows: &[Row]) -> Transcript {
         let key = cast.key(&row.who).await;
         let outcome = doors::call(&world, through, &key, spec, filled(&row.args, &kept)).await;
         assert_eq!(outcome.as_expected(), row.expected, "{through:?}: {}: {}", row.what, outcome.body);
+        if row.expected == Expected::Refused(Code::Forbidden) {
+            let says = |one: &str, other: &str| outcome.body[one].is_string() && outcome.body[other].is_string();
+            let told = says("required_role", "your_role") || says("required_scope", "your_scopes");
+            assert!(told, "{}: it does not say what is missing: {}", row.what, outcome.body);
+        }
         if let Some((name, field)) = row.keep {
             kept.insert(format!("${name}"), outcome.body[field].clone());
         }
@@ -153,7 +158,6 @@ fn filled(args: &Json, kept: &HashMap<String, Json>) -> Json {
 
 async fn compare(engine: Engine) {
     let rows = rows();
-    eprintln!("ROWS {}", rows.len());
     let (rest, mcp) = tokio::join!(play(engine, Through::Rest, &rows), play(engine, Through::Mcp, &rows));
     let (mut rest_ids, mut mcp_ids) = (Ordinals::default(), Ordinals::default());
     for (row, (one, other)) in rows.iter().zip(rest.outcomes.iter().zip(&mcp.outcomes)) {

@@ -1,0 +1,138 @@
+//! PostgreSQL goes away: in the middle of a commit, of a transaction, or for good.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value as Json, json};
+use tokio::time::timeout;
+use waybill_kernel::{Code, Error};
+use waybill_store::{Backend, Gate, PostgresOptions, Reply};
+use waybill_tasks::ops::create_task::CreateTask;
+use waybill_testkit::postgres::{Options, Postgres};
+use waybill_testkit::proxy::{Mode, Proxy};
+use waybill_testkit::stores::{self, TestStore};
+
+use crate::support::{done, ok, plain_task, refusal, refused};
+
+/// A call that takes longer hangs.
+const FAILED: Duration = Duration::from_secs(30);
+
+async fn behind_proxy() -> (TestStore, Proxy) {
+    let database = Postgres::shared().await.unwrap().database().await.unwrap();
+    let proxy = Proxy::start(database.addr).await.unwrap();
+    let url = database.url_via(proxy.addr);
+    let adjust = |options: &mut PostgresOptions| {
+        options.url = url;
+        options.retry_for = Duration::from_millis(500);
+        options.connect_timeout = Duration::from_millis(500);
+    };
+    (stores::open_postgres_in(database, adjust).await.unwrap(), proxy)
+}
+
+fn keyed(key: &str) -> Json {
+    json!({ "type": "work", "idempotency_key": key })
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_commit_is_503_and_the_retry_finds_the_truth() {
+    let (on, proxy) = behind_proxy().await;
+    proxy.set(Mode::CutAfterCommit);
+    let error = refused(&on, &on.admin, "create_task", keyed("k")).await;
+    assert_eq!((error.code(), error.code().entry().http), (Code::Unavailable, 503));
+    assert_eq!(proxy.commits_lost(), 1);
+    let again = done(on.call(&on.admin, "create_task", keyed("k")).await);
+    assert!(again.replay, "the first one had been committed");
+    let receipts = on.count("SELECT count(*) FROM receipts").await.unwrap();
+    assert_eq!((on.count("SELECT count(*) FROM tasks").await.unwrap(), receipts), (1, 1));
+
+    proxy.set(Mode::CutAfterCommit);
+    let cancel = json!({ "task_id": again.json["task_id"] });
+    assert_eq!(refusal(&on, &on.admin, "cancel_task", cancel.clone()).await, Code::Unavailable);
+    let again = ok(&on, &on.admin, "cancel_task", cancel).await;
+    assert_eq!(again, json!({ "ok": false, "status": "canceled" }));
+    assert_eq!(on.count("SELECT count(*) FROM receipts").await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_link_lost_before_the_commit_is_made_up_for_by_another_run() {
+    let (on, proxy) = behind_proxy().await;
+    let (gate, mut arrivals) = Gate::new();
+    let gate = Arc::new(gate);
+    let create: CreateTask = serde_json::from_value(keyed("k")).unwrap();
+    let (store, caller, at_gate) = (on.store.clone(), on.admin.clone(), Arc::clone(&gate));
+    let call = tokio::spawn(async move { store.run_gated(create, caller, Some(at_gate)).await });
+    arrivals.recv().await.unwrap();
+    gate.step();
+    // The task is written and not committed.
+    arrivals.recv().await.unwrap();
+    proxy.cut();
+    gate.open();
+    let reply = timeout(FAILED, call).await.unwrap().unwrap().unwrap();
+    assert!(matches!(reply, Reply::Done(_)), "the first run left nothing behind");
+    let receipts = on.count("SELECT count(*) FROM receipts").await.unwrap();
+    assert_eq!((on.count("SELECT count(*) FROM tasks").await.unwrap(), receipts), (1, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_said_to_be_so_until_it_can() {
+    let (on, proxy) = behind_proxy().await;
+    let task_id = plain_task(&on, &on.admin).await;
+    proxy.set(Mode::Refuse);
+    proxy.cut();
+    for (name, input) in
+        [("create_task", keyed("k")), ("get_task", json!({ "task_id": task_id })), ("list_tenants", json!({}))]
+    {
+        let error = timeout(FAILED, refused(&on, &on.admin, name, input)).await.unwrap();
+        assert_eq!((error.code(), error.code().entry().http), (Code::StoreUnavailable, 503), "{name}");
+    }
+    assert!(!on.store.system().probe().await.writable);
+    let options = PostgresOptions::at(on.database().unwrap().url_via(proxy.addr));
+    let opened = timeout(FAILED, stores::open(Backend::Postgres(options), &on.time)).await.unwrap();
+    assert_eq!(opened.err().map(|error| error.code()), Some(Code::StoreUnavailable));
+
+    proxy.set(Mode::Pass);
+    assert!(!done(on.call(&on.admin, "create_task", keyed("k")).await).replay, "nothing was done before");
+    assert!(on.store.system().probe().await.writable);
+}
+
+#[tokio::test]
+async fn a_killed_server_loses_nothing_it_acknowledged_and_doubles_nothing() {
+    const CALLS: usize = 300;
+    let cluster = Postgres::start_with(Options { fsync: true }).unwrap();
+    let database = cluster.database().await.unwrap();
+    let on = stores::open_postgres_in(database, |options| options.retry_for = Duration::from_secs(2)).await.unwrap();
+
+    let answered = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&answered);
+    let killer = tokio::task::spawn_blocking(move || {
+        while counter.load(Ordering::Relaxed) < CALLS / 10 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        cluster.kill9().unwrap();
+        cluster.restart().unwrap();
+        cluster
+    });
+    let keys: Vec<_> = (0..CALLS).map(|number| format!("k{number}")).collect();
+    let create = async |key: &String| {
+        let answer = on.call(&on.admin, "create_task", keyed(key)).await;
+        answered.fetch_add(1, Ordering::Relaxed);
+        answer
+    };
+    let first = timeout(FAILED, join_all(keys.iter().map(create))).await.unwrap();
+    let _cluster = timeout(FAILED, killer).await.unwrap().unwrap();
+    let failed: Vec<_> = first.iter().filter_map(|answer| answer.as_ref().err()).map(Error::code).collect();
+    println!("{} of {CALLS} calls failed", failed.len());
+    assert!(failed.iter().all(|code| [Code::Unavailable, Code::StoreUnavailable].contains(code)), "{failed:?}");
+
+    for (key, first) in keys.iter().zip(&first) {
+        let again = done(on.call(&on.admin, "create_task", keyed(key)).await);
+        if let Ok(first) = first {
+            assert_eq!((&again.json["task_id"], again.replay), (&first.json["task_id"], true), "{key} was lost");
+        }
+    }
+    let (tasks, receipts) =
+        (on.count("SELECT count(*) FROM tasks").await, on.count("SELECT count(*) FROM receipts").await);
+    assert_eq!((tasks.unwrap(), receipts.unwrap()), (CALLS as i64, CALLS as i64));
+}
