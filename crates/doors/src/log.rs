@@ -71,19 +71,36 @@ fn without_keys(path: &str) -> Cow<'_, str> {
     Cow::Owned(path.split('/').map(part).collect::<Vec<_>>().join("/"))
 }
 
+/// Not for health and documents: a full server is alive, and says so.
+pub(crate) async fn admit(State(requests): State<Requests>, request: Request<Body>, next: Next) -> Response {
+    let Ok(_place) = requests.0.places.try_acquire() else {
+        return reply::error(&Error::new(Code::Overloaded, Code::Overloaded.entry().title));
+    };
+    let _open = Open::count(&requests.0.meters.open);
+    next.run(request).await
+}
+
+/// Counted down when dropped, because a caller may leave before its answer.
+struct Open<'a>(&'a metrics::Gauge);
+
+impl<'a> Open<'a> {
+    fn count(gauge: &'a metrics::Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
 pub(crate) async fn account(State(requests): State<Requests>, request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let id = requests.id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let mut response = match requests.0.places.try_acquire() {
-        Ok(_place) => {
-            requests.0.meters.open.increment(1.0);
-            let response = next.run(request).await;
-            requests.0.meters.open.decrement(1.0);
-            response
-        }
-        Err(_) => reply::error(&Error::new(Code::Overloaded, Code::Overloaded.entry().title)),
-    };
+    let mut response = next.run(request).await;
     let took = began.elapsed();
     let status = response.status().as_u16();
     requests.0.meters.count(status, took);

@@ -39,6 +39,7 @@ pub fn router(doors: Doors) -> Router {
     tell_when_stopping(readiness.clone(), store.clone(), stopping);
 
     let driver = Driver::new(registry, store.clone(), Duration::from_millis(settings.answer_ms));
+    let requests = Requests::new(settings.requests_max, store.entropy().as_ref());
     let tools = Router::new()
         .route_service("/mcp", mcp::service(driver.clone(), None, &settings))
         .route_service("/mcp/tasks", mcp::service(driver.clone(), Some(Door::Tasks), &settings))
@@ -48,7 +49,8 @@ pub fn router(doors: Doors) -> Router {
         .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
         // Inside the layer: which methods a path has is not for those without a key.
         .method_not_allowed_fallback(|| async { refused_method() })
-        .layer(from_fn_with_state(gatekeeper, auth::authenticate));
+        .layer(from_fn_with_state(gatekeeper, auth::authenticate))
+        .layer(from_fn_with_state(requests.clone(), log::admit));
 
     let document: Arc<str> = openapi::document(driver.registry()).to_string().into();
     let page: Arc<str> = docs::page(driver.registry()).into();
@@ -60,7 +62,6 @@ pub fn router(doors: Doors) -> Router {
         .route("/openapi.json", get(move || async move { reply::json(StatusCode::OK, document.to_string()) }))
         .route("/docs", get(move || async move { Html(page.to_string()) }));
 
-    let requests = Requests::new(settings.requests_max, store.entropy().as_ref());
     open.merge(kept)
         .fallback(any(|| async { reply::error(&Error::not_found("path")) }))
         .method_not_allowed_fallback(|| async { refused_method() })

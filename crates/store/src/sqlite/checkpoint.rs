@@ -7,11 +7,11 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use rusqlite::OpenFlags;
 use waybill_kernel::{Error, Result};
 
@@ -58,7 +58,7 @@ pub(super) struct Checkpointer {
 impl Checkpointer {
     pub(super) fn start(options: &Options, wal: Arc<Wal>) -> Result<Self> {
         let connection = open::open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        let (stop, stopped) = bounded::<()>(0);
+        let (stop, stopped) = channel::<()>();
         let thread = thread::Builder::new()
             .name("sqlite-checkpoint".to_owned())
             .spawn(move || {

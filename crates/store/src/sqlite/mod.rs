@@ -4,6 +4,7 @@ mod checkpoint;
 mod connection;
 mod job;
 mod open;
+mod queue;
 mod readers;
 mod writer;
 
@@ -110,8 +111,4 @@ impl Sqlite {
 /// Nobody can say whether the write was made.
 fn unknown(cause: impl std::fmt::Display) -> Error {
     Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(cause)
-}
-
-fn queue_full() -> Error {
-    Error::new(Code::Overloaded, Code::Overloaded.entry().title)
 }

@@ -3,53 +3,47 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use waybill_kernel::{Clock, Error, Result};
 
-use super::{Connection, Job, Options, open, queue_full};
+use super::queue::Queue;
+use super::{Connection, Job, Options, open};
 use crate::statement::TenantTables;
 
 pub(super) struct Readers {
-    queue: Mutex<Option<Sender<Box<dyn Job>>>>,
+    queue: Arc<Queue<Box<dyn Job>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Readers {
     pub(super) fn start(options: &Options, tables: &Arc<TenantTables>, clock: &Arc<Clock>) -> Result<Self> {
-        let (sender, receiver) = bounded(options.read_queue_max);
+        let queue = Arc::new(Queue::new(options.read_queue_max));
         let mut threads = Vec::new();
         for number in 0..options.readers.max(1) {
             let connection = open::read_connection(&options.path, Arc::clone(tables))?;
-            let (receiver, clock) = (receiver.clone(), Arc::clone(clock));
+            let (queue, clock) = (Arc::clone(&queue), Arc::clone(clock));
             let thread = thread::Builder::new()
                 .name(format!("sqlite-read-{number}"))
-                .spawn(move || serve(connection, &receiver, &clock))
+                .spawn(move || serve(connection, &queue, &clock))
                 .map_err(Error::internal)?;
             threads.push(thread);
         }
-        Ok(Self { queue: Mutex::new(Some(sender)), threads: Mutex::new(threads) })
+        Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
     pub(super) fn submit(&self, job: Box<dyn Job>) -> Result<()> {
-        match self.queue.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            Some(queue) => queue.try_send(job).map_err(|refused| match refused {
-                TrySendError::Full(_) => queue_full(),
-                TrySendError::Disconnected(_) => Error::internal("the readers have gone"),
-            }),
-            None => Err(crate::store::shutting_down()),
-        }
+        self.queue.push(job)
     }
 
     pub(super) fn close(&self) {
-        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.queue.close();
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn serve(mut connection: Connection, queue: &Receiver<Box<dyn Job>>, clock: &Clock) {
-    for mut job in queue {
+fn serve(mut connection: Connection, queue: &Queue<Box<dyn Job>>, clock: &Clock) {
+    while let Some(mut job) = queue.take() {
         if job.is_abandoned() {
             continue;
         }

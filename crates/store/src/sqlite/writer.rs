@@ -1,10 +1,10 @@
-//! The writer thread: takes what is waiting, runs each operation in a savepoint of one transaction, commits once,
-//! answers all. One fsync serves hundreds; a lone caller waits for nobody.
+//! The writer thread: takes what is waiting, runs the operations in one transaction, commits once, answers all. One
+//! fsync serves hundreds; a lone caller waits for nobody.
 //!
-//! # When SQLite ends the transaction by itself
-//! A full disk, an I/O error or no memory may roll back the whole transaction in the middle of one operation. The batch
-//! is then void: every operation of it runs again in a transaction of its own, so that the innocent succeed and the
-//! culprit gets its own error. An error of COMMIT other than a full disk leaves the outcome unknown: its callers are told
+//! # When a transaction cannot be kept
+//! An operation that fails after it has written, or a full disk, an I/O error or no memory, which make SQLite roll back by
+//! itself: the batch is void. It runs again with a savepoint around each operation, so that a failed one is undone alone; if
+//! SQLite ends that as well, each runs in a transaction of its own, the innocent succeed and the culprit gets its own error. An error of COMMIT other than a full disk leaves the outcome unknown: its callers are told
 //! so, and writing stops, because after a failed fsync the kernel may have dropped the pages and a second fsync proves nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,35 +12,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use metrics::{Counter, Histogram};
 use rusqlite::ErrorCode;
 use waybill_kernel::{Clock, Code, Error, Result};
 
 use super::checkpoint::Wal;
 use super::connection::explain;
-use super::{Connection, Job, Options, queue_full, unknown};
+use super::queue::Queue;
+use super::{Connection, Job, Options, unknown};
 use crate::Value;
 use crate::metrics::{BATCH, COMMITS, FSYNCS, OPS, VOIDED, WRITER_BUSY};
 
 const BATCH_OPERATIONS_MAX: usize = 512;
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
+/// Taken from the queue at a time, so that the time is looked at in between.
+const DRAIN_OPERATIONS_MAX: usize = 64;
 
 pub(super) struct Writer {
-    queue: Mutex<Option<Sender<Box<dyn Job>>>>,
+    queue: Arc<Queue<Box<dyn Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failed: Arc<AtomicBool>,
 }
 
 impl Writer {
     pub(super) fn start(options: &Options, connection: Connection, clock: Arc<Clock>, wal: Arc<Wal>) -> Result<Self> {
-        let (sender, receiver) = bounded(options.write_queue_max);
+        let queue = Arc::new(Queue::new(options.write_queue_max));
         let failed = Arc::new(AtomicBool::new(false));
         let scribe = Scribe {
             connection,
             clock,
             wal,
-            queue: receiver,
+            queue: Arc::clone(&queue),
             linger_max: options.linger_max,
             returning: 0,
             failed: Arc::clone(&failed),
@@ -50,17 +52,11 @@ impl Writer {
             .name("sqlite-write".to_owned())
             .spawn(move || scribe.serve())
             .map_err(Error::internal)?;
-        Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), failed })
+        Ok(Self { queue, thread: Mutex::new(Some(thread)), failed })
     }
 
     pub(super) fn submit(&self, job: Box<dyn Job>) -> Result<()> {
-        match self.queue.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            Some(queue) => queue.try_send(job).map_err(|refused| match refused {
-                TrySendError::Full(_) => queue_full(),
-                TrySendError::Disconnected(_) => stopped(),
-            }),
-            None => Err(crate::store::shutting_down()),
-        }
+        self.queue.push(job)
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -68,7 +64,7 @@ impl Writer {
     }
 
     pub(super) fn close(&self) {
-        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.queue.close();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }
@@ -79,7 +75,7 @@ struct Scribe {
     connection: Connection,
     clock: Arc<Clock>,
     wal: Arc<Wal>,
-    queue: Receiver<Box<dyn Job>>,
+    queue: Arc<Queue<Box<dyn Job>>>,
     linger_max: Duration,
     /// How many callers the last commit answered: about as many are expected back soon.
     returning: usize,
@@ -118,9 +114,18 @@ enum Ended {
     Unknown(Error),
 }
 
+/// How one operation's writes are kept apart from its neighbours' in the same transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Apart {
+    /// Not at all: an operation that fails has almost never written anything. If one has, the batch is run again.
+    Hopefully,
+    /// Each in a savepoint. It costs two statements and a copy of every page an operation touches.
+    BySavepoint,
+}
+
 impl Scribe {
     fn serve(mut self) {
-        while let Ok(first) = self.queue.recv() {
+        while let Some(first) = self.queue.take() {
             if self.failed.load(Ordering::Relaxed) {
                 first.fail(stopped());
                 continue;
@@ -136,7 +141,12 @@ impl Scribe {
     fn serve_batch(&mut self, first: Box<dyn Job>) {
         let mut jobs = Vec::with_capacity(self.returning.max(1));
         jobs.push(first);
-        match self.transact(|scribe| scribe.run_batch(&mut jobs)) {
+        let mut ended = self.transact(|scribe| scribe.run_arrivals(&mut jobs));
+        if matches!(ended, Ended::Void(_)) {
+            self.meters.voided.increment(1);
+            ended = self.transact(|scribe| jobs.iter_mut().all(|job| scribe.run_job(job.as_mut(), Apart::BySavepoint)));
+        }
+        match ended {
             Ended::Committed => self.answer(jobs),
             Ended::Void(_) => self.run_one_by_one(jobs),
             Ended::Unknown(error) => fail_all(jobs, &error),
@@ -144,57 +154,70 @@ impl Scribe {
     }
 
     /// Runs the first job, then others until the queue is empty and nobody is expected, or a bound is reached.
-    /// False when SQLite ended the transaction; every job taken from the queue is in `jobs` either way.
-    fn run_batch(&mut self, jobs: &mut Vec<Box<dyn Job>>) -> bool {
+    /// False when the transaction cannot be kept; every job taken from the queue is in `jobs` either way.
+    fn run_arrivals(&mut self, jobs: &mut Vec<Box<dyn Job>>) -> bool {
         let began = Instant::now();
-        let mut waited = Duration::ZERO;
-        while let Some(job) = jobs.last_mut() {
-            if !self.run_job(job.as_mut()) {
-                return false;
+        let mut waited = None;
+        let mut done = 0;
+        loop {
+            for job in &mut jobs[done..] {
+                if !self.run_job(job.as_mut(), Apart::Hopefully) {
+                    return false;
+                }
             }
-            if jobs.len() >= BATCH_OPERATIONS_MAX || began.elapsed() >= BATCH_TIME_MAX {
+            done = jobs.len();
+            if done >= BATCH_OPERATIONS_MAX || began.elapsed() >= BATCH_TIME_MAX {
                 break;
             }
-            let next = self.queue.try_recv().ok().or_else(|| self.linger(jobs.len(), &mut waited));
-            let Some(next) = next else { break };
-            jobs.push(next);
+            let room = DRAIN_OPERATIONS_MAX.min(BATCH_OPERATIONS_MAX - done);
+            if self.queue.drain_into(jobs, room) > 0 {
+                continue;
+            }
+            if waited.is_some() || !self.expects_more_than(done) {
+                break;
+            }
+            waited = Some(self.linger(done));
         }
-        self.meters.busy.increment(nanoseconds(began.elapsed().saturating_sub(waited)));
+        self.meters.busy.increment(nanoseconds(began.elapsed().saturating_sub(waited.unwrap_or_default())));
         true
     }
 
     /// The callers of the last commit are on their way back with their next request: committing for the first of them
     /// alone would make the others wait for a whole fsync. Half of them, or `linger_max`, is enough.
-    fn linger(&self, present: usize, waited: &mut Duration) -> Option<Box<dyn Job>> {
-        let patience = self.linger_max.saturating_sub(*waited);
-        if present * 2 >= self.returning || patience.is_zero() {
-            return None;
-        }
-        let began = Instant::now();
-        let job = self.queue.recv_timeout(patience).ok();
-        *waited += began.elapsed();
-        job
+    fn expects_more_than(&self, present: usize) -> bool {
+        present < self.returning / 2 && !self.linger_max.is_zero()
     }
 
-    /// False when SQLite has ended the transaction. A job whose caller has gone is passed over.
-    fn run_job(&mut self, job: &mut dyn Job) -> bool {
+    fn linger(&self, present: usize) -> Duration {
+        let began = Instant::now();
+        self.queue.wait_for(self.returning / 2 - present, self.linger_max);
+        began.elapsed()
+    }
+
+    /// False when the transaction cannot be kept. A job whose caller has gone is passed over.
+    fn run_job(&mut self, job: &mut dyn Job, apart: Apart) -> bool {
         if job.is_abandoned() {
             return true;
         }
         let now = self.clock.now();
-        if self.connection.control("SAVEPOINT operation").is_err() {
+        if apart == Apart::BySavepoint && self.connection.control("SAVEPOINT operation").is_err() {
             return false;
         }
+        let before = self.connection.changes();
         let keep = job.run(&mut self.connection, now);
         if self.connection.is_outside_transaction() {
             return false;
         }
-        let undone = keep || self.connection.control("ROLLBACK TO operation").is_ok();
-        undone && self.connection.control("RELEASE operation").is_ok()
+        match apart {
+            Apart::Hopefully => keep || self.connection.changes() == before,
+            Apart::BySavepoint => {
+                let undone = keep || self.connection.control("ROLLBACK TO operation").is_ok();
+                undone && self.connection.control("RELEASE operation").is_ok()
+            }
+        }
     }
 
     fn run_one_by_one(&mut self, jobs: Vec<Box<dyn Job>>) {
-        self.meters.voided.increment(1);
         for mut job in jobs {
             if job.is_abandoned() {
                 continue;

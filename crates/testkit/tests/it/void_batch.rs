@@ -33,9 +33,9 @@ impl Work for Hold {
     }
 
     async fn run(&self, _: &Ctx<'_>, _: &mut Tx<'_>) -> Result<()> {
-        if let Some(started) = self.started.lock().unwrap().take() {
-            started.send(()).unwrap();
-        }
+        // A short hold may be part of the batch that is voided, and run again with it.
+        let Some(started) = self.started.lock().unwrap().take() else { return Ok(()) };
+        started.send(()).unwrap();
         self.released.lock().unwrap().recv().map_err(Error::internal)
     }
 }

@@ -7,8 +7,6 @@ use super::session::Session;
 use crate::cli::{Key, Reach};
 use crate::output;
 
-const PAGE: u64 = 200;
-
 pub async fn run(command: Key) -> Result<()> {
     match command {
         Key::Create { principal, role, scope, expires_in, tenant, reach } => {
@@ -69,21 +67,9 @@ fn show_key(reach: &Reach, answer: &Json) -> Result<()> {
 
 async fn list(reach: &Reach) -> Result<()> {
     let session = Session::open(reach).await?;
-    let mut keys = Vec::new();
-    let mut cursor = Json::Null;
-    loop {
-        let mut input = json!({ "limit": PAGE });
-        if !cursor.is_null() {
-            input["cursor"] = cursor;
-        }
-        let mut page = session.call("list_keys", input).await?;
-        keys.extend(page["keys"].as_array_mut().map(std::mem::take).unwrap_or_default());
-        cursor = page["next_cursor"].take();
-        if cursor.is_null() {
-            break;
-        }
-    }
+    let keys = session.call_all("list_keys", "keys").await;
     session.close().await;
+    let keys = keys?;
     if reach.json {
         return output::json(&json!({ "keys": keys }));
     }

@@ -11,6 +11,9 @@ use crate::config::Config;
 use crate::data::{self, DataFolder};
 use crate::wiring;
 
+/// Rows asked for at a time.
+const PAGE: u64 = 200;
+
 pub enum Session {
     Server { http: reqwest::Client, url: String, key: String },
     Folder { store: Store, caller: Caller, _data: DataFolder },
@@ -19,7 +22,9 @@ pub enum Session {
 impl Session {
     pub async fn open(reach: &Reach) -> Result<Self> {
         if let Some((url, key)) = server(&reach.place, reach.url.clone(), reach.key.clone())? {
-            return Ok(Session::Server { http: reqwest::Client::new(), url, key });
+            // A proxy set for the web has no business between this machine and its own server.
+            let http = reqwest::Client::builder().no_proxy().build().map_err(Error::internal)?;
+            return Ok(Session::Server { http, url, key });
         }
         let config = Config::of_place(&reach.place)?;
         let data = DataFolder::open(&config.data)?;
@@ -36,6 +41,20 @@ impl Session {
             Session::Folder { store, caller, .. } => {
                 let answer = entry.call(store, caller, input).await?;
                 serde_json::from_str(&answer.json).map_err(Error::internal)
+            }
+        }
+    }
+
+    /// Every page of a list, as one.
+    pub async fn call_all(&self, operation: &str, field: &str) -> Result<Vec<Json>> {
+        let mut rows = Vec::new();
+        let mut input = serde_json::json!({ "limit": PAGE });
+        loop {
+            let mut page = self.call(operation, input.clone()).await?;
+            rows.extend(page[field].as_array_mut().map(std::mem::take).unwrap_or_default());
+            match page["next_cursor"].take() {
+                Json::Null => return Ok(rows),
+                cursor => input["cursor"] = cursor,
             }
         }
     }

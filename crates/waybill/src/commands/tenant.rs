@@ -29,13 +29,12 @@ pub async fn run(command: Tenant) -> Result<()> {
         }
         Tenant::List { reach } => {
             let session = Session::open(&reach).await?;
-            let answer = session.call("list_tenants", json!({})).await;
+            let tenants = session.call_all("list_tenants", "tenants").await;
             session.close().await;
-            let answer = answer?;
+            let tenants = tenants?;
             if reach.json {
-                return output::json(&answer);
+                return output::json(&json!({ "tenants": tenants }));
             }
-            let tenants = answer["tenants"].as_array().cloned().unwrap_or_default();
             output::table(&["tenant_id", "name", "tier", "created_at"], &tenants)
         }
     }

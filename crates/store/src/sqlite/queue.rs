@@ -1,0 +1,115 @@
+//! A bounded queue whose reader can ask to be left asleep until enough has come.
+//!
+//! With an ordinary channel the writer would be woken by every arrival while it lingers, and on a small machine those wakes
+//! cost more than the work they announce.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use waybill_kernel::{Code, Error, Result};
+
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    arrived: Condvar,
+    max: usize,
+}
+
+struct State<T> {
+    items: VecDeque<T>,
+    /// A sleeping reader is woken when this many are here.
+    wanted: usize,
+    closed: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(max: usize) -> Self {
+        let state = State { items: VecDeque::new(), wanted: 1, closed: false };
+        Self { state: Mutex::new(state), arrived: Condvar::new(), max }
+    }
+
+    /// Never blocks: a full queue is the caller's 503.
+    pub(super) fn push(&self, item: T) -> Result<()> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(crate::store::shutting_down());
+        }
+        if state.items.len() >= self.max {
+            return Err(Error::new(Code::Overloaded, Code::Overloaded.entry().title));
+        }
+        state.items.push_back(item);
+        let enough = state.items.len() >= state.wanted;
+        drop(state);
+        if enough {
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The next item; None once the queue is closed and empty.
+    pub(super) fn take(&self) -> Option<T> {
+        let empty = |state: &mut State<T>| state.items.is_empty() && !state.closed;
+        let waited = self.arrived.wait_while(self.lock(), empty);
+        waited.unwrap_or_else(PoisonError::into_inner).items.pop_front()
+    }
+
+    /// Moves up to `most` of what is here; never blocks.
+    pub(super) fn drain_into(&self, items: &mut Vec<T>, most: usize) -> usize {
+        let mut state = self.lock();
+        let count = state.items.len().min(most);
+        items.extend(state.items.drain(..count));
+        count
+    }
+
+    /// Sleeps until `count` are here, the queue is closed, or the patience ends.
+    pub(super) fn wait_for(&self, count: usize, patience: Duration) {
+        let mut state = self.lock();
+        state.wanted = count.max(1);
+        let too_few = |state: &mut State<T>| state.items.len() < state.wanted && !state.closed;
+        let waited = self.arrived.wait_timeout_while(state, patience, too_few);
+        waited.unwrap_or_else(PoisonError::into_inner).0.wanted = 1;
+    }
+
+    /// What is in it is still given out; nothing more is taken.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_full_queue_refuses_and_a_closed_one_gives_out_its_rest() {
+        let queue = Queue::new(2);
+        queue.push(1).unwrap();
+        queue.push(2).unwrap();
+        assert_eq!(queue.push(3).unwrap_err().code(), Code::Overloaded);
+        queue.close();
+        assert_eq!(queue.push(4).unwrap_err().code(), Code::ShuttingDown);
+        assert_eq!((queue.take(), queue.take(), queue.take()), (Some(1), Some(2), None));
+    }
+
+    #[test]
+    fn a_reader_that_waits_for_two_gets_two_and_afterwards_wakes_for_one() {
+        let queue = Arc::new(Queue::new(8));
+        let pusher = Arc::clone(&queue);
+        let thread = std::thread::spawn(move || (1..=3).for_each(|item| pusher.push(item).unwrap()));
+        queue.wait_for(2, Duration::from_secs(60));
+        let mut items = Vec::new();
+        assert!(queue.drain_into(&mut items, 8) >= 2);
+        thread.join().unwrap();
+        queue.drain_into(&mut items, 8);
+        assert_eq!(items, [1, 2, 3]);
+        queue.push(4).unwrap();
+        assert_eq!(queue.take(), Some(4));
+    }
+}
