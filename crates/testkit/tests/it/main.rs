@@ -1,6 +1,7 @@
 //! The store's promises, kept by both engines: conformance, isolation of tenants, void batches, races, faults.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::print_stdout, reason = "a failed test says how far it came")]
 
 mod conformance;
 mod faults;

@@ -23,7 +23,7 @@ impl Operation for Raw {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<i64>> {
         let sql = leak(&self.sql);
-        if sql.starts_with("SELECT") {
+        if sql.to_ascii_uppercase().starts_with("SELECT") {
             let rows = tx.query(sql, &[]).await?;
             return Ok(Reply::Done(rows.first().map_or(Ok(0), |row| row.int(0))?));
         }
@@ -169,6 +169,7 @@ async fn a_statement_that_does_not_name_its_tenant_is_refused(on: TestStore) {
         "SELECT count(*) FROM tasks",
         "DELETE FROM tasks",
         "UPDATE tasks SET priority = 1",
+        "select count(*) from tasks",
         "SELECT count(*) FROM tasks t JOIN receipts r ON r.task_id = t.task_id WHERE t.tenant = $1",
     ] {
         let error = raw(&on, &alice, sql).await.unwrap_err();
