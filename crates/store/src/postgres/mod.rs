@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
-use waybill_kernel::{Clock, Entropy, Error, Mode, Result};
+use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result};
 
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Reach, Work};
@@ -38,7 +38,7 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// A statement or a lock that takes longer is given up.
     pub statement_timeout: Duration,
-    /// How long a call is tried again over lost connections and fail-overs before it is refused.
+    /// How long a call may wait for a lane and be tried again over lost connections and fail-overs before it is refused.
     pub retry_for: Duration,
     /// Wakes for other nodes are collected for this long and sent together.
     pub notify_interval: Duration,
@@ -144,8 +144,10 @@ impl Postgres {
 impl Core {
     async fn run<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> Result<W::Output> {
         let lanes = if call.work.mode() == Mode::Write { &self.writes } else { &self.reads };
-        let _lane = self.enter(lanes).await?;
+        // Counted from the call's arrival: while the database is away, a long line of callers must not each wait for
+        // the patience of all before them.
         let deadline = tokio::time::Instant::now() + self.options.retry_for;
+        let _lane = tokio::time::timeout_at(deadline, self.enter(lanes)).await.unwrap_or_else(|_| Err(overloaded()))?;
         let mut pause = Duration::from_millis(2);
         loop {
             let failure = match self.attempt(call, gate.clone()).await {
@@ -206,6 +208,10 @@ impl Core {
     }
 }
 
+fn overloaded() -> Error {
+    Error::new(Code::Overloaded, Code::Overloaded.entry().title)
+}
+
 /// One place in the waiting line, given back when dropped.
 struct Place<'a>(&'a AtomicUsize);
 
@@ -213,7 +219,7 @@ impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicUsize, max: usize) -> Result<Self> {
         let place = Place(waiting);
         if waiting.fetch_add(1, Ordering::Relaxed) >= max {
-            return Err(Error::new(waybill_kernel::Code::Overloaded, waybill_kernel::Code::Overloaded.entry().title));
+            return Err(overloaded());
         }
         Ok(place)
     }
