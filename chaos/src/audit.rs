@@ -4,6 +4,7 @@
 //! the history is; at the end everything is asked. Unknown operations are settled on the way: sent again with the same
 //! key, twice, and both answers must be one task.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::history::{Entry, Event, Fate, Op, Verb};
 use crate::journal::Journal;
 use crate::listing::{self, Listing};
 use crate::rng::{Rng, Stream};
+use crate::stamp;
 
 /// A probe without a usable answer is sent again: what is asked here is settled fact, a 503 only delays it.
 const ATTEMPTS_MAX: u32 = 5;
@@ -37,6 +39,8 @@ pub struct Audit {
     connections: usize,
     rng: Rng,
     listing: Listing,
+    /// When the tasks that were fetched say they were made, in microseconds; only the last round's are complete.
+    pub created_us: HashMap<Op, i64>,
     /// Unknown operations that were settled so far.
     pub resolved: u64,
 }
@@ -47,6 +51,7 @@ impl Audit {
             connections: connections as usize,
             rng: Rng::new(seed, Stream::Sample),
             listing: Listing::default(),
+            created_us: HashMap::new(),
             resolved: 0,
         }
     }
@@ -92,8 +97,13 @@ impl Audit {
         Ok(violations)
     }
 
-    async fn ask(&self, probes: Vec<Probe>, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+    async fn ask(&mut self, probes: Vec<Probe>, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
         let answers = send(probes, self.connections, at, journal).await?;
+        let made = answers.iter().filter_map(|(probe, answer)| match (probe, answer) {
+            (Probe::Fetch(op), Some(answer)) => Some((*op, stamp::micros(answer.text("created_at")?)?)),
+            _ => None,
+        });
+        self.created_us.extend(made);
         let history = journal.history();
         let violations = answers.iter().filter_map(|(probe, answer)| match probe {
             Probe::Fetch(op) => checker::judge_fetch(&history, *op, answer.as_ref()),

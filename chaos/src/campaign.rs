@@ -12,16 +12,19 @@ use tokio::time::sleep;
 use crate::audit::Audit;
 use crate::checker::{Invariant, Violation};
 use crate::journal::Journal;
-use crate::load::Load;
+use crate::load::{Load, Tally};
 use crate::rng::{Rng, Stream};
 use crate::say;
-use crate::scenarios::Scenario;
+use crate::scenarios::{After, Scenario};
 use crate::server::{Launch, Server};
 
 /// The shortest load before a fault; the longest is an option.
 const LOAD_MS_MIN: u64 = 500;
 /// Flat out for this long before the fault.
 const SPRINT_MS: u64 = 150;
+const LOOK: Duration = Duration::from_millis(50);
+/// For a server that was not restarted: it has to find its store again, and to notice that it has.
+const SERVICE_MAX: Duration = Duration::from_secs(20);
 const VIOLATIONS_SHOWN: usize = 10;
 
 pub struct Plan {
@@ -53,8 +56,13 @@ impl Report {
 
 /// Runs until the rounds are done or the first one fails: after a violation the history no longer fits the server, and
 /// every later round would only repeat it. An `Err` is trouble of the harness or an interruption, not a finding.
-pub async fn run(plan: &Plan, scenario: &mut impl Scenario, kept_journal: &Path, report: &mut Report) -> Result<()> {
-    let data = scenario.prepare().await?;
+pub async fn run(
+    plan: &mut Plan,
+    scenario: &mut impl Scenario,
+    kept_journal: &Path,
+    report: &mut Report,
+) -> Result<()> {
+    let data = scenario.prepare(&mut plan.launch).await?;
     let home = journal_home(&data)?;
     let journal = Journal::create(home.path().join("journal.jsonl"), &plan.run, plan.seed)?;
     let outcome = rounds(plan, scenario, data, &journal, report).await;
@@ -64,30 +72,38 @@ pub async fn run(plan: &Plan, scenario: &mut impl Scenario, kept_journal: &Path,
 }
 
 async fn rounds(
-    plan: &Plan,
+    plan: &mut Plan,
     scenario: &mut impl Scenario,
-    data: PathBuf,
+    mut data: PathBuf,
     journal: &Journal,
     report: &mut Report,
 ) -> Result<()> {
+    scenario.arm(&mut plan.launch)?;
     let mut server = Server::start(&plan.launch, &data).await.context("the first start")?;
     let mut audit = Audit::new(plan.connections, plan.seed);
     let mut strikes = Rng::new(plan.seed, Stream::Strike);
     for round in 1..=plan.rounds {
         let started = Instant::now();
         let load_ms = LOAD_MS_MIN + strikes.below(plan.seconds * 1_000 - LOAD_MS_MIN + 1);
-        let Some(data) = strike_under_load(plan, scenario, round, load_ms, server, journal, report).await? else {
-            return Ok(());
+        let (tally, after) = match scenario.begin(server, &plan.launch, &data).await? {
+            Some(server) => {
+                let struck = strike_under_load(plan, scenario, round, load_ms, server, journal, report).await?;
+                let Some(struck) = struck else { return Ok(()) };
+                struck
+            }
+            None => (Tally::default(), After::Restart(data.clone())),
         };
-        server = match Server::start(&plan.launch, &data).await {
+        server = match come_back(plan, scenario, after, &mut data).await {
             Ok(server) => server,
             Err(error) => {
-                let detail = format!("round {round}: no start after the fault: {error:#}");
+                let detail = format!("round {round}: no service after the fault: {error:#}");
                 found(report, vec![Violation::new(Invariant::Unserved, detail)]);
                 return Ok(());
             }
         };
-        let violations = audit.after_round(round, &server.endpoint, journal).await?;
+        let mut violations = audit.after_round(round, &server.endpoint, journal).await?;
+        violations.extend(scenario.judge(&tally, &audit.created_us));
+        violations.extend(ended(&mut server, "while it was checked")?);
         report.resolved = audit.resolved;
         report.longest = report.longest.max(started.elapsed());
         if !violations.is_empty() {
@@ -96,9 +112,9 @@ async fn rounds(
         }
         report.passed += 1;
         say(&format!(
-            "round {round}/{}: struck after {:.2} s of load, checked after {:.2} s; {} acknowledged, {} resolved so far",
+            "round {round}/{}: {}, checked after {:.2} s; {} acknowledged, {} resolved so far",
             plan.rounds,
-            load_ms as f64 / 1e3,
+            scenario.told().unwrap_or_else(|| format!("struck after {:.2} s of load", load_ms as f64 / 1e3)),
             started.elapsed().as_secs_f64(),
             report.acknowledged,
             report.resolved,
@@ -110,6 +126,29 @@ async fn rounds(
     server.shut_down().await
 }
 
+/// The server for the check: a new one, or the same, which must serve on.
+async fn come_back(plan: &mut Plan, scenario: &mut impl Scenario, after: After, data: &mut PathBuf) -> Result<Server> {
+    match after {
+        After::Restart(folder) => {
+            *data = folder;
+            scenario.arm(&mut plan.launch)?;
+            Server::start(&plan.launch, data).await
+        }
+        After::Serving(mut server) => {
+            if let Some(violation) = ended(&mut server, "under the fault")? {
+                bail!(violation.detail);
+            }
+            server.await_service(SERVICE_MAX).await?;
+            Ok(*server)
+        }
+    }
+}
+
+fn ended(server: &mut Server, when: &str) -> Result<Option<Violation>> {
+    let status = server.ended()?;
+    Ok(status.map(|status| Violation::new(Invariant::Unserved, format!("the server ended by itself {when}: {status}"))))
+}
+
 /// Load, then the fault. `None` when the server ended before anybody struck.
 async fn strike_under_load(
     plan: &Plan,
@@ -119,25 +158,30 @@ async fn strike_under_load(
     mut server: Server,
     journal: &Journal,
     report: &mut Report,
-) -> Result<Option<PathBuf>> {
+) -> Result<Option<(Tally, After)>> {
     let load = Load::start(round, plan.connections, &server.endpoint, journal);
-    sleep(Duration::from_millis(load_ms - SPRINT_MS)).await;
+    let until = Instant::now() + Duration::from_millis(load_ms - SPRINT_MS);
+    // Looked at now and then: a server that is gone early would fill the journal with calls that nobody answers.
+    while Instant::now() < until && server.ended()?.is_none() {
+        sleep(LOOK.min(until.saturating_duration_since(Instant::now()))).await;
+    }
     load.sprint();
     sleep(Duration::from_millis(SPRINT_MS)).await;
-    if let Some(status) = server.ended()? {
-        let detail = format!("round {round}: the server ended by itself under load: {status}");
-        found(report, vec![Violation::new(Invariant::Unserved, detail)]);
+    if !scenario.ends_by_itself()
+        && let Some(violation) = ended(&mut server, "under load")?
+    {
+        found(report, vec![violation]);
         return Ok(None);
     }
-    let data = scenario.strike(server, &load).await?;
+    let after = scenario.strike(server, &load).await?;
     let tally = load.finish().await?;
     report.acknowledged += tally.acknowledged;
     report.refused += tally.refused;
-    if tally.acknowledged == 0 {
+    if tally.acknowledged == 0 && !scenario.ends_by_itself() {
         let why = tally.first_refusal.unwrap_or_else(|| format!("{} without an answer", tally.unknown));
         bail!("round {round}: nothing was acknowledged, so nothing was tested: {why}");
     }
-    Ok(Some(data))
+    Ok(Some((tally, after)))
 }
 
 fn found(report: &mut Report, violations: Vec<Violation>) {

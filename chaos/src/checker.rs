@@ -24,16 +24,22 @@ pub enum Invariant {
     Reverted,
     /// The server did not come back, or does not answer valid requests.
     Unserved,
+    /// A task bears an earlier time than one whose request had ended before.
+    RanBack,
+    /// The times of tasks advance faster than time itself.
+    Raced,
 }
 
 impl Invariant {
-    pub const ALL: [Invariant; 6] = [
+    pub const ALL: [Invariant; 8] = [
         Invariant::Lost,
         Invariant::Doubled,
         Invariant::Phantom,
         Invariant::Altered,
         Invariant::Reverted,
         Invariant::Unserved,
+        Invariant::RanBack,
+        Invariant::Raced,
     ];
 
     pub fn name(self) -> &'static str {
@@ -44,6 +50,8 @@ impl Invariant {
             Invariant::Altered => "altered",
             Invariant::Reverted => "reverted",
             Invariant::Unserved => "unserved",
+            Invariant::RanBack => "ran-back",
+            Invariant::Raced => "raced",
         }
     }
 }
@@ -59,7 +67,7 @@ impl Violation {
         Violation { invariant, detail: detail.into() }
     }
 
-    fn of(invariant: Invariant, op: Op, detail: impl fmt::Display) -> Self {
+    pub fn of(invariant: Invariant, op: Op, detail: impl fmt::Display) -> Self {
         Violation { invariant, detail: format!("conn {} seq {}: {detail}", op.conn, op.seq) }
     }
 }

@@ -44,6 +44,11 @@ impl Answer {
         self.body.get(field)?.as_str()
     }
 
+    /// The stable name of an error.
+    pub fn code(&self) -> Option<&str> {
+        self.text("error")
+    }
+
     /// For journals and reports: the status and the beginning of the body.
     pub fn brief(&self) -> String {
         let body: String = self.body.to_string().chars().take(200).collect();

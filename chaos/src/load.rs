@@ -3,9 +3,10 @@
 //! Most of a round is paced, so that histories stay small enough to check whole; the last stretch before the fault runs
 //! flat out, so that the fault meets full commit groups and as many answers in flight as there are connections.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
@@ -40,6 +41,18 @@ pub struct Tally {
     pub unknown: u64,
     pub refused: u64,
     pub first_refusal: Option<String>,
+    /// What came instead of a promise, in short, and how often.
+    pub unknowns: BTreeMap<String, u64>,
+    /// The promised creates of this load, in no particular order.
+    pub stamps: Vec<Stamp>,
+}
+
+/// When a promised create was asked for and answered, on the client's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    pub op: Op,
+    pub began: Instant,
+    pub ended: Instant,
 }
 
 impl Tally {
@@ -48,6 +61,10 @@ impl Tally {
         self.unknown += other.unknown;
         self.refused += other.refused;
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
+        for (kind, count) in other.unknowns {
+            *self.unknowns.entry(kind).or_default() += count;
+        }
+        self.stamps.extend(other.stamps);
     }
 }
 
@@ -144,11 +161,14 @@ impl Worker {
             (history.key(op), history.payload(op))
         };
         self.journal.invoke(self.round, Verb::Create, op).await?;
+        let began = Instant::now();
         let answer = self.client.create(&key, &payload).await;
+        let ended = Instant::now();
         let task_id = answer.as_ref().ok().and_then(|answer| answer.text("task_id")).map(str::to_owned);
         let promised = task_id.is_some();
         if self.settle(Verb::Create, op, task_id.clone(), answer, promised).await? == Event::Ok {
             self.cancelable.extend(task_id.map(|task_id| (op, task_id)));
+            self.tally.stamps.push(Stamp { op, began, ended });
         }
         Ok(())
     }
@@ -184,6 +204,9 @@ impl Worker {
             Event::Fail => self.tally.refused += 1,
             Event::Info | Event::Invoke => self.tally.unknown += 1,
         }
+        if event == Event::Info && !cut {
+            *self.tally.unknowns.entry(kind(&answer)).or_default() += 1;
+        }
         if event == Event::Fail && self.tally.first_refusal.is_none() {
             self.tally.first_refusal.clone_from(&note);
         }
@@ -192,5 +215,13 @@ impl Worker {
             sleep(RECONNECT_AFTER).await;
         }
         Ok(event)
+    }
+}
+
+/// Few enough kinds to count: the status and code of an answer, or that there was none.
+fn kind(answer: &Result<Answer>) -> String {
+    match answer {
+        Ok(answer) => format!("{} {}", answer.status, answer.code().unwrap_or("without a code")),
+        Err(_) => "no answer".to_owned(),
     }
 }

@@ -7,14 +7,17 @@ mod audit;
 mod campaign;
 mod checker;
 mod client;
+mod cluster;
 mod history;
 mod image;
 mod journal;
 mod listing;
 mod load;
+mod proxy;
 mod rng;
 mod scenarios;
 mod server;
+mod stamp;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -27,9 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use campaign::{Plan, Report};
 use checker::Invariant;
-use scenarios::About;
-use scenarios::kill::Kill;
-use scenarios::power::Power;
+use scenarios::{About, Setting};
 use server::Launch;
 
 /// Break a running Waybill on purpose and check that it kept its promises.
@@ -58,9 +59,15 @@ struct Args {
     /// Folder for images, data and logs; each run makes its own inside.
     #[arg(long, default_value = "target/chaos")]
     work: PathBuf,
+    /// libfaketime.so.1, when it is not where the package puts it.
+    #[arg(long)]
+    faketime: Option<PathBuf>,
     /// Keep everything, whatever the outcome; the image stays mounted.
     #[arg(long)]
     keep: bool,
+    /// With commit-cut and postgres-kill: a proxy answers some commits and rolls them back, to see the check go red.
+    #[arg(long)]
+    plant: bool,
     /// Succeed when an invariant is violated (this one, if named): for servers with a planted bug.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "any", value_name = "INVARIANT")]
     expect_red: Option<String>,
@@ -96,7 +103,7 @@ async fn run(args: Args) -> Result<bool> {
     let Some(name) = args.scenario.as_deref() else {
         print("scenarios:");
         for About { name, rounds, what } in &scenarios::ALL {
-            print(&format!("  {name:<6} {what} ({rounds} rounds)"));
+            print(&format!("  {name:<13} {what} ({rounds} rounds)"));
         }
         return Ok(true);
     };
@@ -110,10 +117,8 @@ async fn run(args: Args) -> Result<bool> {
         bail!("no invariant {expected}");
     }
     let interruption = Interruption::listen()?;
-    if about.name == "power"
-        && let Err(why) = image::available()
-    {
-        print(&format!("skipped: power needs root and loop mounts on this machine: {why:#}"));
+    if let Some(why) = scenarios::lacking(about.name, args.faketime.as_deref()) {
+        print(&format!("skipped: {why}"));
         return Ok(true);
     }
     let seed = args.seed.unwrap_or_else(rng::fresh_seed);
@@ -126,13 +131,15 @@ async fn run(args: Args) -> Result<bool> {
 async fn play(args: &Args, about: &About, rounds: u32, seed: u64, interruption: Interruption) -> Result<bool> {
     std::fs::create_dir_all(&args.work).with_context(|| format!("creating {}", args.work.display()))?;
     let folder = TempDir::with_prefix_in(format!("{}-{seed:x}-", about.name), std::path::absolute(&args.work)?)?;
-    let plan = Plan {
+    let mut plan = Plan {
         run: format!("{}-{seed:x}", about.name),
         seed,
         rounds,
         seconds: args.seconds,
         connections: args.connections,
         launch: Launch {
+            wrapper: Vec::new(),
+            envs: Vec::new(),
             program: args.waybill.clone(),
             extra: args.serve_args.clone(),
             log: folder.path().join("server.log"),
@@ -140,18 +147,13 @@ async fn play(args: &Args, about: &About, rounds: u32, seed: u64, interruption: 
     };
     let kept_journal = folder.path().join("journal.jsonl");
     let mut report = Report::default();
-    let work = async {
-        match about.name {
-            "kill" => {
-                let mut kill = Kill { data: folder.path().join("data") };
-                campaign::run(&plan, &mut kill, &kept_journal, &mut report).await
-            }
-            _ => {
-                let mut power = Power::new(folder.path().to_owned(), args.keep);
-                campaign::run(&plan, &mut power, &kept_journal, &mut report).await
-            }
-        }
+    let setting = Setting {
+        folder: folder.path().to_owned(),
+        keep: args.keep,
+        plant: args.plant,
+        faketime: args.faketime.clone(),
     };
+    let work = Box::pin(scenarios::play(about.name, setting, &mut plan, &kept_journal, &mut report));
     let outcome = tokio::select! {
         outcome = work => Some(outcome),
         () = interruption.arrived() => None,

@@ -7,6 +7,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 pub enum Stream {
     /// When each fault strikes.
     Strike,
+    /// What the fault is in detail: how long, how often, which one.
+    Fault,
     /// Pauses and the choice of operations on one connection in one round.
     Load { round: u32, conn: u32 },
     /// Which old operations a round checks again.
@@ -24,6 +26,7 @@ impl Rng {
             Stream::Load { round, conn } => (2, round, conn),
             Stream::Sample => (3, 0, 0),
             Stream::Payload { conn, seq } => (4, conn, seq),
+            Stream::Fault => (5, 0, 0),
         };
         // Each part passes through the mixer, so that neighbouring streams share no bits.
         let mut rng = Rng(seed);

@@ -1,5 +1,6 @@
 //! The server under test: started, watched, paused and killed by its process id.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,16 @@ use crate::client::{Client, Endpoint};
 /// Above the server's own budget for checking its files at start.
 const START_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
+const SERVICE_POLL: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 const EXIT_MAX: Duration = Duration::from_secs(10);
 
-/// How to start it, the same in every round.
+/// How to start it.
+#[derive(Clone)]
 pub struct Launch {
+    /// A program and arguments that run the server as their own process, with its id; mostly none.
+    pub wrapper: Vec<String>,
+    pub envs: Vec<(String, String)>,
     pub program: PathBuf,
     pub extra: Vec<String>,
     /// Output of all starts, one after the other.
@@ -43,7 +49,10 @@ impl Server {
             _ => {}
         }
         let log = File::options().create(true).append(true).open(&launch.log)?;
-        let child = Command::new(&launch.program)
+        let mut words = launch.wrapper.iter().map(OsStr::new).chain([launch.program.as_os_str()]);
+        let child = Command::new(words.next().context("nothing to start")?)
+            .args(words)
+            .envs(launch.envs.iter().map(|(name, value)| (name, value)))
             .arg("serve")
             .arg("--data")
             .arg(data)
@@ -100,6 +109,24 @@ impl Server {
         Ok(self.child.try_wait()?.map(|status| status.to_string()))
     }
 
+    /// Waits until the server has been ended by whatever the scenario has prepared.
+    pub async fn await_end(&mut self, longest: Duration) -> Result<()> {
+        timeout(longest, self.child.wait()).await.context("the server goes on")??;
+        Ok(())
+    }
+
+    /// Waits until the server says that it can serve.
+    pub async fn await_service(&self, longest: Duration) -> Result<()> {
+        let started = Instant::now();
+        while started.elapsed() < longest {
+            if Client::new(self.endpoint.clone()).ready().await.unwrap_or(false) {
+                return Ok(());
+            }
+            sleep(SERVICE_POLL).await;
+        }
+        bail!("not ready for {longest:?}")
+    }
+
     /// SIGKILL, and waits until the kernel has taken the process away with its locks and open files.
     pub async fn kill(mut self) -> Result<()> {
         self.child.start_kill().context("killing the server")?;
@@ -126,6 +153,11 @@ impl Server {
             sleep(Duration::from_millis(1)).await;
         }
         bail!("the server's threads do not stop");
+    }
+
+    /// SIGCONT.
+    pub async fn resume(&self) -> Result<()> {
+        self.signal("-CONT").await
     }
 
     async fn signal(&self, signal: &str) -> Result<()> {

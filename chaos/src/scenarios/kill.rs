@@ -5,23 +5,23 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::Scenario;
+use super::{After, Scenario};
 use crate::load::Load;
-use crate::server::Server;
+use crate::server::{Launch, Server};
 
 pub struct Kill {
     pub data: PathBuf,
 }
 
 impl Scenario for Kill {
-    async fn prepare(&mut self) -> Result<PathBuf> {
+    async fn prepare(&mut self, _launch: &mut Launch) -> Result<PathBuf> {
         std::fs::create_dir_all(&self.data)?;
         Ok(self.data.clone())
     }
 
     /// Answers that still arrive afterwards are promises too: the server sent them after its commit.
-    async fn strike(&mut self, server: Server, _load: &Load) -> Result<PathBuf> {
+    async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
         server.kill().await?;
-        Ok(self.data.clone())
+        Ok(After::Restart(self.data.clone()))
     }
 }

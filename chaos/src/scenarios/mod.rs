@@ -1,15 +1,26 @@
-//! The faults, by name. A scenario owns the data folder and knows how to take the server away from it; load, restart and
-//! checks are the same for all and live in `campaign`.
+//! The faults, by name. A scenario owns the data folder and knows how to take the server away from it, or what to do to it;
+//! load, restart and checks are the same for all and live in `campaign`.
 
+pub mod clock;
+pub mod commit_cut;
+pub mod fsync_kill;
 pub mod kill;
+pub mod pause;
+pub mod postgres_kill;
 pub mod power;
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::load::Load;
-use crate::server::Server;
+use crate::campaign::{self, Plan, Report};
+use crate::checker::Violation;
+use crate::cluster;
+use crate::history::Op;
+use crate::image;
+use crate::load::{Load, Tally};
+use crate::server::{Launch, Server};
 
 pub struct About {
     pub name: &'static str,
@@ -17,15 +28,111 @@ pub struct About {
     pub what: &'static str,
 }
 
-pub const ALL: [About; 2] = [
+pub const ALL: [About; 7] = [
     About { name: "kill", rounds: 50, what: "SIGKILL at a random moment under load, restart on the same folder" },
     About { name: "power", rounds: 10, what: "power cut: drops what was not fsynced (loop-mounted ext4, needs root)" },
+    About { name: "pause", rounds: 10, what: "SIGSTOP for 0.1 to 2 s, several times under load; the server serves on" },
+    About {
+        name: "fsync-kill",
+        rounds: 20,
+        what: "killed by the kernel at its N-th fsync, N from 1 to 200 (needs strace)",
+    },
+    About {
+        name: "clock",
+        rounds: 10,
+        what: "the clock stepped by ±1 h and ±5 d and strobed under load (needs libfaketime)",
+    },
+    About {
+        name: "postgres-kill",
+        rounds: 10,
+        what: "SIGKILL of PostgreSQL under load, restart in place; the server serves on",
+    },
+    About { name: "commit-cut", rounds: 10, what: "the connection to PostgreSQL cut between COMMIT and its reply" },
 ];
 
-pub trait Scenario {
-    /// Makes the data folder's place; called once, before the first start.
-    async fn prepare(&mut self) -> Result<PathBuf>;
+/// What the fault leaves.
+pub enum After {
+    /// No server; the next one starts on this folder.
+    Restart(PathBuf),
+    /// The same process, which has to serve on.
+    Serving(Box<Server>),
+}
 
-    /// Ends the server in the scenario's manner, under load. Answers where the data is for the next start.
-    async fn strike(&mut self, server: Server, load: &Load) -> Result<PathBuf>;
+pub trait Scenario {
+    /// Makes the data folder's place and says how the server is started; called once, before the first start.
+    async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf>;
+
+    /// Called before each start.
+    fn arm(&mut self, _launch: &mut Launch) -> Result<()> {
+        Ok(())
+    }
+
+    /// Called before each load. May answer with another server, or with none: then the fault has already struck.
+    async fn begin(&mut self, server: Server, _launch: &Launch, _data: &Path) -> Result<Option<Server>> {
+        Ok(Some(server))
+    }
+
+    /// Whether the server may be gone before `strike` is called.
+    fn ends_by_itself(&self) -> bool {
+        false
+    }
+
+    /// Does the scenario's harm, under load.
+    async fn strike(&mut self, server: Server, load: &Load) -> Result<After>;
+
+    /// What only this scenario can tell from the round's load and the times that the tasks bear.
+    fn judge(&mut self, _tally: &Tally, _created_us: &HashMap<Op, i64>) -> Vec<Violation> {
+        Vec::new()
+    }
+
+    /// What was done in this round, in a few words.
+    fn told(&self) -> Option<String> {
+        None
+    }
+}
+
+/// What a scenario is made from, beside the plan.
+pub struct Setting {
+    /// The run's own folder.
+    pub folder: PathBuf,
+    /// Leave what is mounted in its place.
+    pub keep: bool,
+    /// The scenario's own planted lie, where it has one.
+    pub plant: bool,
+    /// libfaketime, when it is not where the package puts it.
+    pub faketime: Option<PathBuf>,
+}
+
+/// Why this machine cannot play the scenario, with the way out.
+pub fn lacking(name: &str, faketime: Option<&Path>) -> Option<String> {
+    match name {
+        "power" => {
+            image::available().err().map(|why| format!("power needs root and loop mounts on this machine: {why:#}"))
+        }
+        "fsync-kill" => (!fsync_kill::available()).then(|| "install the package strace".to_owned()),
+        "clock" => clock::library(faketime).is_none().then(|| "install the package faketime".to_owned()),
+        "postgres-kill" | "commit-cut" => cluster::lacking(),
+        _ => None,
+    }
+}
+
+pub async fn play(name: &str, setting: Setting, plan: &mut Plan, journal: &Path, report: &mut Report) -> Result<()> {
+    let Setting { folder, keep, plant, faketime } = setting;
+    let (data, seed) = (folder.join("data"), plan.seed);
+    match name {
+        "kill" => campaign::run(plan, &mut kill::Kill { data }, journal, report).await,
+        "pause" => campaign::run(plan, &mut pause::Pause::new(data, seed), journal, report).await,
+        "fsync-kill" => campaign::run(plan, &mut fsync_kill::FsyncKill::new(data, seed), journal, report).await,
+        "clock" => {
+            let library = clock::library(faketime.as_deref()).context("no libfaketime")?;
+            campaign::run(plan, &mut clock::Clock::new(&folder, library, seed), journal, report).await
+        }
+        "postgres-kill" => {
+            campaign::run(plan, &mut postgres_kill::PostgresKill::new(folder, seed, plant), journal, report).await
+        }
+        "commit-cut" => {
+            campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), journal, report).await
+        }
+        _ => campaign::run(plan, &mut power::Power::new(folder, keep), journal, report).await,
+    }
 }

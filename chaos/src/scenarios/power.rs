@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::Scenario;
+use super::{After, Scenario};
 use crate::image::Image;
 use crate::load::Load;
-use crate::server::Server;
+use crate::server::{Launch, Server};
 
 /// A sparse file; a run of ten rounds fills a fraction of it.
 const IMAGE_MIB: u64 = 256;
@@ -29,7 +29,7 @@ impl Power {
 }
 
 impl Scenario for Power {
-    async fn prepare(&mut self) -> Result<PathBuf> {
+    async fn prepare(&mut self, _launch: &mut Launch) -> Result<PathBuf> {
         let image = Image::create(&self.folder, "disk-0", IMAGE_MIB, self.keep)?;
         image.mount()?;
         let data = image.folder().join(DATA);
@@ -38,7 +38,7 @@ impl Scenario for Power {
         Ok(data)
     }
 
-    async fn strike(&mut self, server: Server, load: &Load) -> Result<PathBuf> {
+    async fn strike(&mut self, server: Server, load: &Load) -> Result<After> {
         self.cuts += 1;
         // The old disk stays in its place until the server is gone: an interruption drops the server first.
         let old = self.current.as_ref().context("no disk is mounted")?;
@@ -53,6 +53,6 @@ impl Scenario for Power {
         }
         let copy = self.current.as_ref().context("no disk is left")?;
         copy.mount().context("mounting the disk after the cut")?;
-        Ok(data)
+        Ok(After::Restart(data))
     }
 }

@@ -12,6 +12,7 @@ mod keys;
 mod memory;
 pub mod ops;
 mod page;
+pub mod sweeps;
 mod tenant;
 mod verifier;
 
@@ -24,8 +25,10 @@ pub use bootstrap::{NewAdminKey, admin_caller, dev_caller, ensure_default_tenant
 pub use key::{Key, KeyId, KeyText, Secret};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
 
-pub const MIGRATIONS: &[Migration] =
-    &[Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") }];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") },
+    Migration { version: 5, name: "ended_keys", sql: include_str!("../schema/V0005__ended_keys.sql") },
+];
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -35,11 +38,21 @@ pub struct Settings {
     pub remembered_keys_max: usize,
     /// Requests that may wait for a verification, which takes a core some 50 ms; one more is refused with 503.
     pub verifications_waiting_max: usize,
+    /// How often keys that ended long ago are looked for.
+    pub ended_keys_interval: Duration,
+    /// How long the row of a revoked or expired key is kept, so that lists still show what it was.
+    pub ended_keys_retention: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { key_recheck: Duration::from_secs(60), remembered_keys_max: 10_000, verifications_waiting_max: 256 }
+        Self {
+            key_recheck: Duration::from_secs(60),
+            remembered_keys_max: 10_000,
+            verifications_waiting_max: 256,
+            ended_keys_interval: Duration::from_secs(3600),
+            ended_keys_retention: Duration::from_secs(90 * 24 * 3600),
+        }
     }
 }
 

@@ -3,12 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::id::Uuid;
-use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Caller, Error, Result, Role, Tenant, Time};
+use waybill_kernel::{Error, Result, Tenant, Time};
 use waybill_store::{Row, Tx, Value};
 
-/// Made at the first start. Its admins are the operators: they alone see and make other tenants.
-pub const DEFAULT_TENANT: Tenant = Tenant(1);
+pub const DEFAULT_TENANT: Tenant = Tenant::DEFAULT;
 pub(crate) const DEFAULT_TENANT_NAME: &str = "default";
 
 waybill_kernel::id_type!(
@@ -64,13 +62,6 @@ impl TenantView {
             created_at: row.time(3)?,
         })
     }
-}
-
-pub(crate) fn require_operator(caller: &Caller, what: &str) -> Result<()> {
-    if caller.tenant == DEFAULT_TENANT && caller.has(Role::Admin) {
-        return Ok(());
-    }
-    Err(forbidden(format!("Only an admin of the default tenant may {what}."), &[Role::Admin], &caller.roles))
 }
 
 /// Adds the default tenant; false when it is there already. Of several nodes that start at once exactly one adds it: the

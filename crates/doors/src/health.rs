@@ -45,6 +45,9 @@ impl Readiness {
             return unready("the server is stopping");
         }
         match self.health().await {
+            Health { writable: true, checking: true, .. } => {
+                reply::json(StatusCode::OK, json!({ "ready": true, "checking": true }).to_string())
+            }
             Health { writable: true, .. } => reply::json(StatusCode::OK, json!({ "ready": true }).to_string()),
             Health { detail, .. } => unready(detail.as_deref().unwrap_or("the database does not take writes")),
         }

@@ -15,8 +15,12 @@ pub fn encode(scope: &[&[u8]], position: &[u8]) -> String {
     position.iter().chain(&check).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Also for a position that a list cannot read: the checksum is no secret, so anybody can make one.
+pub fn refused() -> Error {
+    Error::new(Code::InvalidCursor, Code::InvalidCursor.entry().title)
+}
+
 pub fn decode(scope: &[&[u8]], cursor: &str) -> Result<Vec<u8>> {
-    let refused = || Error::new(Code::InvalidCursor, Code::InvalidCursor.entry().title);
     if !cursor.is_ascii() || !cursor.len().is_multiple_of(2) || cursor.len() > 256 {
         return Err(refused());
     }

@@ -11,6 +11,11 @@ use crate::{Entropy, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(pub i64);
 
+impl Tenant {
+    /// Made at the first start. Its admins are the operators: they alone see what belongs to no tenant or to all.
+    pub const DEFAULT: Tenant = Tenant(1);
+}
+
 /// Mints the ids of one call. The seed is fixed when the call begins, so a run repeated after a serialization
 /// failure or a voided batch mints the same ids and an already committed first run is recognised.
 #[derive(Debug)]

@@ -38,6 +38,8 @@ pub struct OperationSpec {
     pub destructive: bool,
     /// A second call with the same input changes nothing more.
     pub repeatable: bool,
+    /// Ends work or gives room: still run when the disk is full.
+    pub relieves: bool,
     /// Any one of these roles …
     pub roles: &'static [Role],
     /// … and any one of these scopes.

@@ -222,6 +222,14 @@ impl Caller {
         self.has(Role::Admin) || self.has(Role::System)
     }
 
+    /// For what concerns the whole server.
+    pub fn require_operator(&self, what: &str) -> Result<()> {
+        if self.tenant == Tenant::DEFAULT && self.has(Role::Admin) {
+            return Ok(());
+        }
+        Err(forbidden(format!("Only an admin of the default tenant may {what}."), &[Role::Admin], &self.roles))
+    }
+
     pub fn require_owner(&self, owner: &str, what: &str) -> Result<()> {
         if self.sees_all_owners() || self.principal.to_string() == owner {
             return Ok(());

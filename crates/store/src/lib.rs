@@ -3,6 +3,7 @@
 //! `Store` runs an [`Operation`] in a transaction, on SQLite (one writer thread, group commit) or PostgreSQL (lanes),
 //! and answers after the commit is durable. Everything that differs between the two engines stays in here.
 
+pub mod effects;
 mod metrics;
 pub mod migrate;
 mod operation;
@@ -28,5 +29,7 @@ pub use value::{Cell, Row, Value};
 pub use wake::Topic;
 
 /// The tables the store itself needs.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "meta", sql: include_str!("../schema/V0001__meta.sql") }];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "meta", sql: include_str!("../schema/V0001__meta.sql") },
+    Migration { version: 4, name: "effects", sql: include_str!("../schema/V0004__effects.sql") },
+];

@@ -9,8 +9,21 @@ pub(crate) const WRITER_BUSY: &str = "waybill_store_writer_busy_nanoseconds_tota
 pub(crate) const BATCH: &str = "waybill_store_batch_operations";
 pub(crate) const VOIDED: &str = "waybill_store_voided_batches_total";
 pub(crate) const RETRIES: &str = "waybill_store_retries_total";
+pub(crate) const REOPENED: &str = "waybill_store_reopened_total";
 pub(crate) const WAL_BYTES: &str = "waybill_store_wal_bytes";
 pub(crate) const CLOCK_OFFSET: &str = "waybill_clock_offset_microseconds";
+
+pub(crate) const SWEEP_RUNS: &str = "waybill_sweep_runs_total";
+pub(crate) const SWEEP_ROWS: &str = "waybill_sweep_rows_total";
+pub(crate) const SWEEP_FAILURES: &str = "waybill_sweep_failures_total";
+pub(crate) const SWEEP_BATCH: &str = "waybill_sweep_batch_duration_seconds";
+pub(crate) const SWEEP_LONG_BATCHES: &str = "waybill_sweep_long_batches_total";
+pub(crate) const SWEEP_LAG: &str = "waybill_sweep_lag_seconds";
+pub(crate) const FEED_SETTLE: &str = "waybill_feed_settle_duration_seconds";
+pub(crate) const FEED_UNSETTLED: &str = "waybill_feed_unsettled_total";
+pub(crate) const FEED_LAG: &str = "waybill_feed_lag_transactions";
+pub(crate) const JOBS: &str = "waybill_job_attempts_total";
+pub(crate) const JOB_LAG: &str = "waybill_job_lag_seconds";
 
 pub(crate) fn describe() {
     describe_counter!(OPS, "Write operations committed");
@@ -20,6 +33,21 @@ pub(crate) fn describe() {
     describe_histogram!(BATCH, "Operations in one group commit");
     describe_counter!(VOIDED, "Group commits that SQLite ended early and that were run again one by one");
     describe_counter!(RETRIES, "Transactions run again after a serialization failure or a lost connection");
+    describe_counter!(REOPENED, "Times the SQLite database was opened again and verified after a failed commit");
     describe_gauge!(WAL_BYTES, "Size of SQLite's write-ahead log");
     describe_gauge!(CLOCK_OFFSET, "How far the wall clock is ahead of the program's clock");
+    describe_counter!(SWEEP_RUNS, "Runs of each sweep on this node");
+    describe_counter!(SWEEP_ROWS, "Rows each sweep has done on this node");
+    describe_counter!(SWEEP_FAILURES, "Runs of each sweep that failed on this node");
+    describe_histogram!(SWEEP_BATCH, "Time in one batch's transaction, without its commit");
+    describe_counter!(SWEEP_LONG_BATCHES, "Batches that took longer than their sweep wants");
+    describe_gauge!(SWEEP_LAG, "How late each sweep's latest run on this node began");
+    describe_histogram!(
+        FEED_SETTLE,
+        "How long lists waited for what was committed before them to come into their feed"
+    );
+    describe_counter!(FEED_UNSETTLED, "Lists that waited in vain: older transactions stayed open");
+    describe_gauge!(FEED_LAG, "Transactions begun since the oldest that is still open, whose rows feeds withhold");
+    describe_counter!(JOBS, "Attempts at jobs, by kind and how they ended");
+    describe_gauge!(JOB_LAG, "How long the first job of a kind that is not yet taken has been due");
 }

@@ -31,6 +31,10 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
         Ok(())
     }
 
+    /// True for a list by a feed's order that must show what its caller wrote before: on PostgreSQL the call waits a
+    /// moment while older transactions hold that back.
+    const SETTLES: bool = false;
+
     /// What the caller is willing to wait for, if anything.
     fn wait(&self, _caller: &Caller) -> Option<Wait> {
         None
@@ -84,6 +88,12 @@ pub trait Work: Send + Sync + 'static {
     type Output: Send + 'static;
 
     fn mode(&self) -> Mode;
+
+    /// Run on a full disk too. The program's own work is: it ends things, or the program does not work without it.
+    fn relieves(&self) -> bool {
+        true
+    }
+
     fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output>> + Send;
 }
 
@@ -111,6 +121,10 @@ impl<O: Operation> Work for OperationWork<O> {
 
     fn mode(&self) -> Mode {
         O::SPEC.mode
+    }
+
+    fn relieves(&self) -> bool {
+        O::SPEC.relieves
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {

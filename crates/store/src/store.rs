@@ -88,6 +88,9 @@ impl Store {
             let prepare = move || operation.prepare(entropy.as_ref()).map(|()| operation);
             operation = tokio::task::spawn_blocking(prepare).await.map_err(Error::internal)??;
         }
+        if O::SETTLES {
+            crate::effects::settle(self).await?;
+        }
         let wait = operation.wait(&caller);
         let call = self.call(OperationWork(operation), O::REACH, caller);
         let Some(wait) = wait else { return self.execute(&call, gate.as_ref()).await };
@@ -175,6 +178,8 @@ pub struct System<'a>(&'a Store);
 pub struct Health {
     pub writable: bool,
     pub detail: Option<String>,
+    /// The check of the file that start-up began is still under way.
+    pub checking: bool,
 }
 
 impl System<'_> {
@@ -185,16 +190,17 @@ impl System<'_> {
 
     /// Writes a row and reads it back: the only proof that a write would be kept.
     pub async fn probe(&self) -> Health {
-        if let Engine::Sqlite(sqlite) = &self.0.0.engine
-            && sqlite.writes_stopped()
-        {
-            let detail = "writing has stopped after an error of the disk; restart the server".to_owned();
-            return Health { writable: false, detail: Some(detail) };
+        let (trouble, checking) = match &self.0.0.engine {
+            Engine::Sqlite(sqlite) => (sqlite.trouble(), sqlite.is_checking()),
+            Engine::Postgres(_) => (None, false),
+        };
+        if trouble.is_some() {
+            return Health { writable: false, detail: trouble, checking };
         }
         metrics::gauge!(crate::metrics::CLOCK_OFFSET).set(self.0.clock().offset_us() as f64);
         match self.run(Probe).await {
-            Ok(()) => Health { writable: true, detail: None },
-            Err(error) => Health { writable: false, detail: Some(error.message().to_owned()) },
+            Ok(()) => Health { writable: true, detail: None, checking },
+            Err(error) => Health { writable: false, detail: Some(error.message().to_owned()), checking },
         }
     }
 }

@@ -53,10 +53,23 @@ impl<'a> Tx<'a> {
     /// Feeds read rows whose transaction is below this number: every one of those has ended, so no row can appear
     /// behind a cursor that has passed. On SQLite commits come one after another and all of them are below.
     pub async fn horizon(&mut self) -> Result<i64> {
+        self.bounds().await.map(|(horizon, _)| horizon)
+    }
+
+    /// The horizon, and the lowest number that no transaction had yet.
+    pub(crate) async fn bounds(&mut self) -> Result<(i64, i64)> {
         match &mut self.backend {
-            Backend::Sqlite(_) => Ok(i64::MAX),
-            Backend::Postgres(transaction) => transaction.horizon().await,
+            Backend::Sqlite(_) => Ok((i64::MAX, i64::MAX)),
+            Backend::Postgres(transaction) => transaction.bounds().await,
         }
+    }
+
+    pub(crate) fn tenant(&self) -> Option<Tenant> {
+        self.tenant
+    }
+
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self.backend, Backend::Postgres(_))
     }
 
     /// After the commit, wake up to `count` of those who wait for `topic`.

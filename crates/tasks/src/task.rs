@@ -29,9 +29,11 @@ const NAME_CHARS_MAX: usize = 128;
 pub struct Requirements {
     /// A worker must have all of these. Case matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 128)))]
     pub capabilities: Vec<String>,
     /// For people and lists; not matched against workers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 128)))]
     pub tags: Vec<String>,
 }
 

@@ -1,5 +1,6 @@
 //! The real program, started as a user starts it, on a data folder of its own and free ports.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,6 +29,10 @@ pub struct Options {
     /// Further flags of `waybill serve`.
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// A program and its arguments that start ours, such as `strace -D …`. It must leave ours the process it was given.
+    pub wrapper: Vec<String>,
+    /// Data folder, where it matters on which disk; beside the log when absent.
+    pub data: Option<PathBuf>,
 }
 
 /// A running program. Dropping it kills the process and removes the folder, except after a panic: then log and data
@@ -50,7 +55,7 @@ impl Server {
         let parent = paths::target().join("testkit-servers");
         fs::create_dir_all(&parent)?;
         let folder = tempfile::Builder::new().prefix("server-").tempdir_in(parent)?;
-        let data_dir = folder.path().join("data");
+        let data_dir = data_dir(folder.path(), &options);
         let child = spawn(folder.path(), &options)?;
         let (base_url, admin_key, pid) = (String::new(), String::new(), child.id());
         let mut server = Server { base_url, data_dir, admin_key, pid, options, child, folder: Some(folder) };
@@ -142,14 +147,20 @@ pub fn binary() -> PathBuf {
 fn spawn(folder: &Path, options: &Options) -> anyhow::Result<Child> {
     let log = File::options().create(true).append(true).open(log_file(folder))?;
     let binary = binary();
-    let mut command = Command::new(&binary);
-    command.args(["serve", "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
+    let mut words = options.wrapper.iter().map(OsString::from).chain([binary.clone().into_os_string()]);
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).args(["serve", "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--data"]);
+    command.arg(data_dir(folder, options));
     if let Some(store) = &options.store {
         command.args(["--store", store]);
     }
     command.args(&options.args).envs(options.env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     command.spawn().with_context(|| format!("cannot start {}: build it first", binary.display()))
+}
+
+fn data_dir(folder: &Path, options: &Options) -> PathBuf {
+    options.data.clone().unwrap_or_else(|| folder.join("data"))
 }
 
 fn log_file(folder: &Path) -> PathBuf {

@@ -13,7 +13,7 @@ use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Caller, Clock, Error, Mode, Principal, Result, Role, Roles, Scope, Scopes, Tenant};
 use waybill_store::{
-    Backend, Ctx, Migration, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work,
+    Backend, Ctx, Migration, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work, effects,
 };
 
 use crate::postgres::{Database, Postgres};
@@ -50,7 +50,7 @@ pub fn migrations() -> Vec<Migration> {
 
 /// The product's registry, filled as the program fills it.
 pub fn registry() -> Registry {
-    waybill_tasks::register(waybill_access::register(Registry::default()))
+    effects::register(waybill_tasks::register(waybill_access::register(Registry::default())))
 }
 
 pub async fn open_sqlite() -> anyhow::Result<TestStore> {

@@ -31,6 +31,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Tenant,
     },
+    /// Show the server's recurring work: when each last ran, what it did, how late it is.
+    Sweeps {
+        #[command(flatten)]
+        reach: Reach,
+    },
     /// Serve the tools of a running server over stdin and stdout, for MCP clients that start programs.
     Mcp(Mcp),
     /// Print the completion script of a shell.

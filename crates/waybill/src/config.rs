@@ -71,6 +71,8 @@ struct Access {
     key_recheck_ms: Option<u64>,
     remembered_keys_max: Option<usize>,
     verifications_waiting_max: Option<usize>,
+    ended_keys_interval_s: Option<u64>,
+    ended_keys_retention_s: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -82,6 +84,9 @@ struct Sqlite {
     linger_us: Option<u64>,
     checkpoint_bytes: Option<u64>,
     wal_bytes_max: Option<u64>,
+    check_budget_ms: Option<u64>,
+    reopen_pause_ms: Option<u64>,
+    ballast_bytes: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -165,6 +170,8 @@ impl Access {
         set_ms(&mut settings.key_recheck, self.key_recheck_ms);
         set(&mut settings.remembered_keys_max, self.remembered_keys_max);
         set(&mut settings.verifications_waiting_max, self.verifications_waiting_max);
+        set(&mut settings.ended_keys_interval, self.ended_keys_interval_s.map(Duration::from_secs));
+        set(&mut settings.ended_keys_retention, self.ended_keys_retention_s.map(Duration::from_secs));
         settings
     }
 }
@@ -178,6 +185,9 @@ impl Sqlite {
         set(&mut options.linger_max, self.linger_us.map(Duration::from_micros));
         set(&mut options.checkpoint_bytes, self.checkpoint_bytes);
         set(&mut options.wal_bytes_max, self.wal_bytes_max);
+        set_ms(&mut options.check_budget, self.check_budget_ms);
+        set_ms(&mut options.reopen_pause, self.reopen_pause_ms);
+        set(&mut options.ballast_bytes, self.ballast_bytes);
         options
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Result};
-use waybill_store::{Migration, Registry, Settings, Store};
+use waybill_store::{Migration, Registry, Settings, Store, effects};
 
 use crate::config::Config;
 use crate::data::DataFolder;
@@ -15,7 +15,12 @@ pub fn migrations() -> Vec<Migration> {
 }
 
 pub fn registry() -> Registry {
-    waybill_access::register(waybill_tasks::register(Registry::default()))
+    effects::register(waybill_access::register(waybill_tasks::register(Registry::default())))
+}
+
+/// Everything that recurs, started.
+pub fn sweeps(config: &Config, store: &Store) -> effects::Runner {
+    effects::Runner::new(store.clone()).with(waybill_access::sweeps::EndedKeys::new(&config.access))
 }
 
 /// An open store, and where the admin key was written if this process made the default tenant.

@@ -100,7 +100,7 @@ impl CreateKey {
 
     async fn tenant(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Tenant> {
         let Some(named) = &self.tenant else { return Ok(ctx.caller.tenant) };
-        tenant::require_operator(ctx.caller, "make keys for a named tenant")?;
+        ctx.caller.require_operator("make keys for a named tenant")?;
         tenant::find(tx, named).await
     }
 }
@@ -115,6 +115,7 @@ impl Operation for CreateKey {
         mode: Mode::Write,
         destructive: false,
         repeatable: false,
+        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,

@@ -47,6 +47,7 @@ impl Operation for CreateTenant {
         mode: Mode::Write,
         destructive: false,
         repeatable: false,
+        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,
@@ -58,7 +59,7 @@ impl Operation for CreateTenant {
     type Output = TenantView;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<TenantView>> {
-        tenant::require_operator(ctx.caller, "make tenants")?;
+        ctx.caller.require_operator("make tenants")?;
         self.check_name()?;
         let tenant = TenantView {
             tenant_id: TenantId(ctx.ids.next()),

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor};
+use waybill_kernel::{Caller, Door, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::key::KeyId;
@@ -77,7 +77,7 @@ fn scope(caller: &Caller) -> [&[u8]; 2] {
 fn position(cursor: Option<&str>, caller: &Caller) -> Result<(i64, String)> {
     let Some(cursor) = cursor else { return Ok((i64::MAX, String::new())) };
     let position = cursor::decode(&scope(caller), cursor)?;
-    let (time, id) = position.split_first_chunk().ok_or_else(|| Error::internal("a cursor of ours is too short"))?;
+    let (time, id) = position.split_first_chunk().ok_or_else(cursor::refused)?;
     Ok((i64::from_be_bytes(*time), String::from_utf8_lossy(id).into_owned()))
 }
 
@@ -91,6 +91,7 @@ impl Operation for ListKeys {
         mode: Mode::Read,
         destructive: false,
         repeatable: true,
+        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
         status: 200,

@@ -6,7 +6,7 @@ use waybill_kernel::{Door, Method, Mode, OperationSpec, Result, Role, Scope, cur
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx, Value};
 
 use crate::page;
-use crate::tenant::{self, TenantView};
+use crate::tenant::TenantView;
 
 /// Operators see all tenants, so a cursor is good for each of them.
 const SCOPE: &[&[u8]] = &[b"list_tenants"];
@@ -42,6 +42,7 @@ impl Operation for ListTenants {
         mode: Mode::Read,
         destructive: false,
         repeatable: true,
+        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
         status: 200,
@@ -54,7 +55,7 @@ impl Operation for ListTenants {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Tenants>> {
         const SELECT: &str =
             "SELECT tenant_id, name, tier, created_at FROM tenants WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $2";
-        tenant::require_operator(ctx.caller, "see tenants")?;
+        ctx.caller.require_operator("see tenants")?;
         let size = page::size(self.limit)?;
         // Ids sort by creation, and the empty one before all.
         let after = self.cursor.as_deref().map_or_else(|| Ok(Vec::new()), |cursor| cursor::decode(SCOPE, cursor))?;

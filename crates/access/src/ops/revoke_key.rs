@@ -32,6 +32,7 @@ impl Operation for RevokeKey {
         mode: Mode::Write,
         destructive: true,
         repeatable: true,
+        relieves: true,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 200,

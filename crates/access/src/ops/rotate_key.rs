@@ -109,6 +109,7 @@ impl Operation for RotateKey {
         mode: Mode::Write,
         destructive: true,
         repeatable: false,
+        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,

@@ -137,6 +137,7 @@ mod tests {
                     mode: Mode::$mode,
                     destructive: true,
                     repeatable: true,
+                    relieves: false,
                     roles: &[Role::$role],
                     scopes: &[Scope::TasksRead, Scope::TasksWrite],
                     status: 200,

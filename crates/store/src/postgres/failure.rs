@@ -36,8 +36,20 @@ pub(super) fn of_commit(error: &tokio_postgres::Error) -> Failure {
         }
         // Raised by deferred checks and full disks before the commit record is written.
         Some(state) if !is_gone(state) => of_statement(error),
-        _ => Failure::Final(Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(describe(error))),
+        _ => unknown(&describe(error)),
     }
+}
+
+/// Perhaps committed, perhaps not.
+pub(super) fn unknown(cause: &str) -> Failure {
+    Failure::Final(Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(cause))
+}
+
+/// No answer to a statement: nothing of its transaction is committed, and the link is of no use any more.
+pub(super) fn silent() -> Failure {
+    Failure::Lost(
+        Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because("the link is silent"),
+    )
 }
 
 pub(super) fn no_connection(error: &deadpool_postgres::PoolError) -> Failure {

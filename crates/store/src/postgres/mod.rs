@@ -49,6 +49,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The server gives up by itself first, and says so, unless the link is dead.
+    fn patience(&self) -> Duration {
+        self.statement_timeout + Duration::from_secs(1)
+    }
+
     pub fn at(url: impl Into<String>) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         Self {
@@ -188,7 +193,8 @@ impl Core {
         let client = self.pool.get().await.map_err(|error| failure::no_connection(&error))?;
         let tenant = (call.reach == Reach::Tenant).then_some(call.caller.tenant);
         let mode = call.work.mode();
-        let mut transaction = Transaction::new(client, Arc::clone(&self.statements), mode, tenant, gate);
+        let mut transaction =
+            Transaction::new(client, Arc::clone(&self.statements), mode, tenant, gate, self.options.patience());
         let ctx = call.ctx(self.clock.now());
         let mut tx = Tx::new(Backend::Postgres(&mut transaction), tenant);
         let outcome = call.work.run(&ctx, &mut tx).await;

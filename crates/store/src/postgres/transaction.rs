@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use futures_util::TryStreamExt;
 use futures_util::future::join;
+use tokio::time::timeout;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use waybill_kernel::{Error, Mode, Result, Tenant};
@@ -45,6 +47,8 @@ pub(crate) struct Transaction {
     begin: Option<String>,
     failure: Option<Failure>,
     gate: Option<Arc<Gate>>,
+    /// How long the server may be silent. Its own timeouts cannot reach us over a link that has gone quiet.
+    patience: Duration,
 }
 
 impl Transaction {
@@ -54,6 +58,7 @@ impl Transaction {
         mode: Mode,
         tenant: Option<Tenant>,
         gate: Option<Arc<Gate>>,
+        patience: Duration,
     ) -> Self {
         let access = if mode == Mode::Read { " READ ONLY" } else { "" };
         let scope = match tenant {
@@ -61,7 +66,7 @@ impl Transaction {
             None => format!("SET LOCAL ROLE {ROLE_SYSTEM}"),
         };
         let begin = Some(format!("BEGIN{access}; {scope}"));
-        Self { client: Some(client), statements, begin, failure: None, gate }
+        Self { client: Some(client), statements, begin, failure: None, gate, patience }
     }
 
     pub(crate) async fn query(
@@ -83,10 +88,13 @@ impl Transaction {
         self.send(sql, tenant, params).await.map(|(_, written)| written)
     }
 
-    pub(crate) async fn horizon(&mut self) -> Result<i64> {
-        const XMIN: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
-        let rows = self.query(XMIN, None, &[]).await?;
-        rows.first().ok_or_else(|| Error::internal("no snapshot"))?.int(0)
+    /// The lowest number of a transaction that is still open, and the lowest that none has yet.
+    pub(crate) async fn bounds(&mut self) -> Result<(i64, i64)> {
+        const BOUNDS: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
+                              pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+        let rows = self.query(BOUNDS, None, &[]).await?;
+        let row = rows.first().ok_or_else(|| Error::internal("no snapshot"))?;
+        Ok((row.int(0)?, row.int(1)?))
     }
 
     pub(super) async fn commit(mut self) -> std::result::Result<(), Failure> {
@@ -102,7 +110,10 @@ impl Transaction {
             gate.pass().await;
         }
         let Some(client) = &self.client else { return Ok(()) };
-        client.batch_execute("COMMIT").await.map_err(|error| failure::of_commit(&error))?;
+        match timeout(self.patience, client.batch_execute("COMMIT")).await {
+            Ok(answer) => answer.map_err(|error| failure::of_commit(&error))?,
+            Err(_) => return Err(failure::unknown("COMMIT was sent and nothing came back")),
+        }
         self.give_back();
         Ok(())
     }
@@ -111,8 +122,10 @@ impl Transaction {
     pub(super) async fn roll_back(mut self, error: Error) -> Failure {
         let failure = self.failure.take().unwrap_or(Failure::Final(error));
         let Some(client) = &self.client else { return failure };
-        let clean = self.begin.is_some() || client.batch_execute("ROLLBACK").await.is_ok();
-        if clean && !matches!(failure, Failure::Lost(_)) {
+        let rolled_back =
+            async || timeout(self.patience, client.batch_execute("ROLLBACK")).await.is_ok_and(|sent| sent.is_ok());
+        let clean = !matches!(failure, Failure::Lost(_)) && (self.begin.is_some() || rolled_back().await);
+        if clean {
             self.give_back();
         }
         failure
@@ -126,12 +139,15 @@ impl Transaction {
             gate.pass().await;
         }
         let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
-        exchange(client, self.begin.take(), sql, tenant, params).await.map_err(|error| {
-            let caller_sees = Error::internal(failure::describe(&error));
-            // The first failure is the cause; later ones only say that the transaction is aborted.
-            self.failure.get_or_insert_with(|| failure::of_statement(&error));
-            caller_sees
-        })
+        let (failure, text) =
+            match timeout(self.patience, exchange(client, self.begin.take(), sql, tenant, params)).await {
+                Ok(Ok(answered)) => return Ok(answered),
+                Ok(Err(error)) => (failure::of_statement(&error), failure::describe(&error)),
+                Err(_) => (failure::silent(), "the server was silent for too long".to_owned()),
+            };
+        // The first failure is the cause; later ones only say that the transaction is aborted.
+        self.failure.get_or_insert(failure);
+        Err(Error::internal(text))
     }
 
     fn give_back(&mut self) {

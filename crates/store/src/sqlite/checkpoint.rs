@@ -3,9 +3,11 @@
 //! SQLite would do it inside the commit that crosses 1,000 pages, and that commit's callers would pay for it. Here a
 //! thread of its own copies while the writer goes on; only when the log has outgrown its bound does the writer
 //! stop for as long as the rest takes, so that the log cannot grow for ever under a load that never pauses.
+//!
+//! The same thread keeps the mark (mark.rs), which wants the same pace.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +17,9 @@ use std::time::Duration;
 use rusqlite::OpenFlags;
 use waybill_kernel::{Error, Result};
 
+use super::ballast::free_bytes;
+use super::condition::Condition;
+use super::mark::Mark;
 use super::{Options, open};
 use crate::metrics::{FSYNCS, WAL_BYTES};
 
@@ -22,6 +27,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the writer and the checkpointer tell each other.
 pub(super) struct Wal {
+    database: PathBuf,
     path: PathBuf,
     checkpoint_bytes: u64,
     bytes_max: u64,
@@ -33,6 +39,7 @@ impl Wal {
         let mut path = options.path.clone().into_os_string();
         path.push("-wal");
         Arc::new(Self {
+            database: options.path.clone(),
             path: path.into(),
             checkpoint_bytes: options.checkpoint_bytes,
             bytes_max: options.wal_bytes_max,
@@ -56,14 +63,22 @@ pub(super) struct Checkpointer {
 }
 
 impl Checkpointer {
-    pub(super) fn start(options: &Options, wal: Arc<Wal>) -> Result<Self> {
+    pub(super) fn start(
+        options: &Options,
+        wal: &Arc<Wal>,
+        mark: &Arc<Mark>,
+        condition: &Arc<Condition>,
+    ) -> Result<Self> {
+        let (wal, mark, condition) = (Arc::clone(wal), Arc::clone(mark), Arc::clone(condition));
         let connection = open::open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let (stop, stopped) = channel::<()>();
         let thread = thread::Builder::new()
             .name("sqlite-checkpoint".to_owned())
             .spawn(move || {
+                let mut failing = false;
                 while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    copy(&connection, &wal);
+                    mark.write_if_changed();
+                    copy(&connection, &wal, &condition, &mut failing);
                 }
             })
             .map_err(Error::internal)?;
@@ -78,17 +93,39 @@ impl Checkpointer {
     }
 }
 
-fn copy(connection: &rusqlite::Connection, wal: &Wal) {
+/// Is there room for what the log would add to the database? On a full disk a copy that cannot be completed would take
+/// the ballast's room and give nothing for it: the log begins anew only after a complete one.
+fn fits(connection: &rusqlite::Connection, database: &Path) -> bool {
+    let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, u32>(0).map(u64::from));
+    let (Ok(pages), Ok(page_bytes)) = (number("PRAGMA page_count"), number("PRAGMA page_size")) else { return false };
+    let present = fs::metadata(database).map_or(0, |file| file.len());
+    pages.saturating_mul(page_bytes).saturating_sub(present) <= free_bytes(database)
+}
+
+/// `failing` keeps a failure that lasts from being logged ten times a second.
+fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, failing: &mut bool) {
     let bytes = wal.bytes();
     metrics::gauge!(WAL_BYTES).set(bytes as f64);
     if bytes < wal.checkpoint_bytes {
         return;
     }
-    if bytes > wal.bytes_max {
+    if condition.is_full() && !fits(connection, &wal.database) {
+        return;
+    }
+    // A check of the whole file is one long read, and the log cannot begin anew before it ends: the writer would wait
+    // for it in vain.
+    if bytes > wal.bytes_max && !condition.is_checking() {
         wal.overgrown.store(true, Ordering::Relaxed);
     }
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        Ok(()) => metrics::counter!(FSYNCS).increment(2),
-        Err(error) => tracing::warn!(%error, "a checkpoint failed; the next one tries again"),
+        Ok(()) => {
+            *failing = false;
+            metrics::counter!(FSYNCS).increment(2);
+        }
+        Err(error) if !*failing => {
+            *failing = true;
+            tracing::warn!(%error, "a checkpoint failed; the next one tries again");
+        }
+        Err(_) => {}
     }
 }

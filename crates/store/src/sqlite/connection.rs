@@ -19,12 +19,14 @@ pub(crate) struct Connection {
     /// Rewritten text by the address of the original, which is static and therefore its identity, and by whether it was
     /// checked for the tenant.
     texts: HashMap<(usize, usize, bool), Arc<str>>,
+    /// SQLite has said FULL since this was last asked.
+    full: bool,
 }
 
 impl Connection {
     pub(crate) fn new(raw: rusqlite::Connection, tables: Arc<TenantTables>) -> Self {
         raw.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS_MAX);
-        Self { raw, tables, texts: HashMap::new() }
+        Self { raw, tables, texts: HashMap::new(), full: false }
     }
 
     pub(crate) fn raw(&mut self) -> &mut rusqlite::Connection {
@@ -41,9 +43,19 @@ impl Connection {
         self.raw.total_changes()
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    pub(crate) fn take_full(&mut self) -> bool {
+        std::mem::take(&mut self.full)
+    }
+
     /// BEGIN, SAVEPOINT and their like: prepared once, no parameters.
     pub(crate) fn control(&mut self, sql: &'static str) -> rusqlite::Result<()> {
-        self.raw.prepare_cached(sql)?.execute([]).map(drop)
+        let outcome = self.raw.prepare_cached(sql).and_then(|mut statement| statement.execute([]).map(drop));
+        self.full |= outcome.as_ref().is_err_and(is_full);
+        outcome
     }
 
     pub(crate) fn query(
@@ -53,7 +65,25 @@ impl Connection {
         params: &[Value<'_>],
     ) -> Result<Vec<Row>> {
         let text = self.text(sql, tenant)?;
-        let mut statement = self.raw.prepare_cached(&text).map_err(|error| explain(&error))?;
+        let outcome = self.query_text(&text, tenant, params);
+        self.note_full(&outcome);
+        outcome
+    }
+
+    pub(crate) fn execute(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<u64> {
+        let text = self.text(sql, tenant)?;
+        let outcome = self.execute_text(&text, tenant, params);
+        self.note_full(&outcome);
+        outcome
+    }
+
+    /// Only SQLite's own FULL becomes this code here.
+    fn note_full<T>(&mut self, outcome: &Result<T>) {
+        self.full |= outcome.as_ref().is_err_and(|error| error.code() == Code::StorageFull);
+    }
+
+    fn query_text(&self, text: &str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Vec<Row>> {
+        let mut statement = self.raw.prepare_cached(text).map_err(|error| explain(&error))?;
         bind(&mut statement, tenant, params)?;
         let columns = statement.column_count();
         let mut rows = statement.raw_query();
@@ -65,9 +95,8 @@ impl Connection {
         Ok(found)
     }
 
-    pub(crate) fn execute(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<u64> {
-        let text = self.text(sql, tenant)?;
-        let mut statement = self.raw.prepare_cached(&text).map_err(|error| explain(&error))?;
+    fn execute_text(&self, text: &str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<u64> {
+        let mut statement = self.raw.prepare_cached(text).map_err(|error| explain(&error))?;
         bind(&mut statement, tenant, params)?;
         statement.raw_execute().map(|rows| rows as u64).map_err(|error| explain(&error))
     }
@@ -121,6 +150,10 @@ fn cell(value: ValueRef<'_>) -> Cell {
         ValueRef::Text(value) => Cell::Text(String::from_utf8_lossy(value).into_owned()),
         ValueRef::Blob(value) => Cell::Bytes(value.to_vec()),
     }
+}
+
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// What a failed statement means to the caller. Nothing was written by it.

@@ -17,6 +17,8 @@ use crate::wake::{Hub, Wake};
 pub(crate) trait Job: Send {
     /// The caller has gone: nobody would hear the answer.
     fn is_abandoned(&self) -> bool;
+    /// Gives room or ends work, and so is run on a full disk too.
+    fn relieves(&self) -> bool;
     /// Runs inside the open transaction and keeps the outcome; true when there is something to keep in the database.
     fn run(&mut self, connection: &mut Connection, now: Time) -> bool;
     /// The transaction is durable (or had nothing to write): answer, and wake those who wait.
@@ -55,6 +57,10 @@ impl<W: Work> Pending<W> {
 impl<W: Work> Job for Pending<W> {
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
+    }
+
+    fn relieves(&self) -> bool {
+        self.call.work.relieves()
     }
 
     fn run(&mut self, connection: &mut Connection, now: Time) -> bool {

@@ -1,11 +1,16 @@
 //! The embedded engine: WAL, `synchronous=FULL`, one writer thread with group commit, a few reader threads.
 
+mod ballast;
+mod check;
 mod checkpoint;
+mod condition;
 mod connection;
 mod job;
+mod mark;
 mod open;
 mod queue;
 mod readers;
+mod reopen;
 mod writer;
 
 use std::path::PathBuf;
@@ -15,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, Time};
 
+use condition::Condition;
 pub(crate) use connection::Connection;
 use job::{Job, Pending};
 
@@ -38,6 +44,12 @@ pub struct Options {
     pub wal_bytes_max: u64,
     /// Pages the file may grow to; None for SQLite's own limit. Tests fill a database with it.
     pub pages_max: Option<u32>,
+    /// How long start-up may be held up by the check of the file; what is left is done in the background.
+    pub check_budget: Duration,
+    /// After a failed commit: between two attempts to open the file again and verify it.
+    pub reopen_pause: Duration,
+    /// Room kept in reserve for operations that give room or end work when the disk is full; 0 for none.
+    pub ballast_bytes: u64,
 }
 
 impl Options {
@@ -51,6 +63,9 @@ impl Options {
             checkpoint_bytes: 4 << 20,
             wal_bytes_max: 64 << 20,
             pages_max: None,
+            check_budget: Duration::from_secs(10),
+            reopen_pause: Duration::from_secs(1),
+            ballast_bytes: 16 << 20,
         }
     }
 }
@@ -59,6 +74,9 @@ pub(crate) struct Sqlite {
     writer: writer::Writer,
     readers: readers::Readers,
     checkpointer: checkpoint::Checkpointer,
+    checker: Option<check::Checker>,
+    mark: Arc<mark::Mark>,
+    condition: Arc<Condition>,
     hub: Hub,
 }
 
@@ -73,15 +91,38 @@ impl Sqlite {
     ) -> Result<Self> {
         let tables = Arc::new(migrate::tenant_tables(migrations));
         let mut connection = open::write_connection(options, Arc::clone(&tables))?;
+        let verdict = open::verify(&mut connection, options)?;
         open::migrate(&mut connection, migrations)?;
         let stored = open::ensure_meta(&mut connection, clock.now(), entropy)?;
         clock.raise_to(Time::from_micros(stored.clock_us));
 
+        let condition = Arc::new(Condition::default());
+        let mark = Arc::new(mark::Mark::open(&mark::beside(&options.path), &stored)?);
+        let ballast = ballast::Ballast::open(&options.path, options.ballast_bytes)?;
+        if !ballast.is_held() {
+            tracing::error!("the disk is full: only operations that end work or give room are run");
+            condition.set_full(true);
+        }
         let wal = checkpoint::Wal::new(options);
-        let checkpointer = checkpoint::Checkpointer::start(options, Arc::clone(&wal))?;
+        let checkpointer = checkpoint::Checkpointer::start(options, &wal, &mark, &condition)?;
         let readers = readers::Readers::start(options, &tables, clock)?;
-        let writer = writer::Writer::start(options, connection, Arc::clone(clock), wal)?;
-        Ok(Self { writer, readers, checkpointer, hub })
+        let checker = match verdict {
+            check::Verdict::Unfinished => Some(check::Checker::start(options, &condition)?),
+            _ => None,
+        };
+        let desk = writer::Desk {
+            options: options.clone(),
+            tables,
+            clock: Arc::clone(clock),
+            wal,
+            queue: Arc::new(queue::Queue::new(options.write_queue_max)),
+            condition: Arc::clone(&condition),
+            mark: Arc::clone(&mark),
+            ballast,
+            commit_seq: stored.commit_seq,
+        };
+        let writer = writer::Writer::start(desk, connection)?;
+        Ok(Self { writer, readers, checkpointer, checker, mark, condition, hub })
     }
 
     pub(crate) async fn run<W: Work>(&self, call: Arc<Call<W>>) -> Result<W::Output> {
@@ -96,15 +137,24 @@ impl Sqlite {
         answer.await.unwrap_or_else(|_| Err(unknown("the database thread ended before it answered")))
     }
 
-    pub(crate) fn writes_stopped(&self) -> bool {
-        self.writer.has_failed()
+    /// Why writes are refused, if they are.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.condition.trouble()
+    }
+
+    pub(crate) fn is_checking(&self) -> bool {
+        self.condition.is_checking()
     }
 
     /// Everything accepted is answered, then the log is copied into the database so that the next start is quick.
     pub(crate) fn close(&self) {
+        if let Some(checker) = &self.checker {
+            checker.close();
+        }
         self.readers.close();
         self.checkpointer.close();
         self.writer.close();
+        self.mark.write_if_changed();
     }
 }
 

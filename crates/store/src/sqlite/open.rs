@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{OpenFlags, OptionalExtension};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 
-use super::{Connection, Options};
+use super::check::{self, Verdict};
+use super::{Connection, Options, mark};
 use crate::Migration;
 use crate::migrate::{self, Engine};
 use crate::statement::TenantTables;
@@ -17,7 +19,10 @@ const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// Only start-up and the checkpointer ever meet a lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
+    pub(super) database_id: [u8; 16],
+    pub(super) commit_seq: i64,
     pub(super) clock_us: i64,
 }
 
@@ -70,14 +75,42 @@ pub(super) fn migrate(connection: &mut Connection, migrations: &[Migration]) -> 
     Ok(())
 }
 
+/// Refuses a file that has lost commits or is damaged, before anything is changed in it.
+pub(super) fn verify(connection: &mut Connection, options: &Options) -> Result<Verdict> {
+    // Closing the last connection would copy what is left of a damaged log into the database and delete the log, and
+    // with it what could still be read from it.
+    keep_log(connection.raw(), true, &options.path)?;
+    let stored = stored_meta(connection.raw()).map_err(|error| check::damaged(&options.path, &error.to_string()))?;
+    if let Some(meta) = stored {
+        mark::compare(&mark::beside(&options.path), &meta)?;
+    }
+    let verdict = check::within(connection.raw(), options.check_budget);
+    if let Verdict::Damaged(finding) = &verdict {
+        return Err(check::damaged(&options.path, finding));
+    }
+    keep_log(connection.raw(), false, &options.path)?;
+    Ok(verdict)
+}
+
+fn keep_log(raw: &rusqlite::Connection, keep: bool, path: &Path) -> Result<()> {
+    let set = raw.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
+    set.map(drop).map_err(|error| unusable(path, &error))
+}
+
+/// None in a file that is new.
+pub(super) fn stored_meta(raw: &rusqlite::Connection) -> rusqlite::Result<Option<Meta>> {
+    if !raw.table_exists(None, "meta")? {
+        return Ok(None);
+    }
+    let meta =
+        |row: &rusqlite::Row<'_>| Ok(Meta { database_id: row.get(0)?, commit_seq: row.get(1)?, clock_us: row.get(2)? });
+    raw.query_row("SELECT database_id, commit_seq, clock_us FROM meta WHERE id = 1", [], meta).optional()
+}
+
 pub(super) fn ensure_meta(connection: &mut Connection, now: Time, entropy: &dyn Entropy) -> Result<Meta> {
     let raw = connection.raw();
-    let found = raw
-        .query_row("SELECT clock_us FROM meta WHERE id = 1", [], |row| row.get(0))
-        .optional()
-        .map_err(Error::internal)?;
-    if let Some(clock_us) = found {
-        return Ok(Meta { clock_us });
+    if let Some(meta) = stored_meta(raw).map_err(Error::internal)? {
+        return Ok(meta);
     }
     let mut database_id = [0; 16];
     entropy.fill(&mut database_id);
@@ -86,7 +119,7 @@ pub(super) fn ensure_meta(connection: &mut Connection, now: Time, entropy: &dyn 
         rusqlite::params![database_id, now.micros()],
     )
     .map_err(Error::internal)?;
-    Ok(Meta { clock_us: now.micros() })
+    Ok(Meta { database_id, commit_seq: 0, clock_us: now.micros() })
 }
 
 fn unusable(path: &Path, error: &rusqlite::Error) -> Error {

@@ -15,6 +15,15 @@ pub(super) struct Queue<T> {
     max: usize,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken<T> {
+    Item(T),
+    /// Nothing has come in time.
+    Nothing,
+    /// Nothing will come any more.
+    Closed,
+}
+
 struct State<T> {
     items: VecDeque<T>,
     /// A sleeping reader is woken when this many are here.
@@ -51,6 +60,18 @@ impl<T> Queue<T> {
         let empty = |state: &mut State<T>| state.items.is_empty() && !state.closed;
         let waited = self.arrived.wait_while(self.lock(), empty);
         waited.unwrap_or_else(PoisonError::into_inner).items.pop_front()
+    }
+
+    /// As `take`, for a reader that has something else to look after in between.
+    pub(super) fn take_within(&self, patience: Duration) -> Taken<T> {
+        let empty = |state: &mut State<T>| state.items.is_empty() && !state.closed;
+        let waited = self.arrived.wait_timeout_while(self.lock(), patience, empty);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        match state.items.pop_front() {
+            Some(item) => Taken::Item(item),
+            None if state.closed => Taken::Closed,
+            None => Taken::Nothing,
+        }
     }
 
     /// Moves up to `most` of what is here; never blocks.
@@ -96,6 +117,16 @@ mod tests {
         queue.close();
         assert_eq!(queue.push(4).unwrap_err().code(), Code::ShuttingDown);
         assert_eq!((queue.take(), queue.take(), queue.take()), (Some(1), Some(2), None));
+    }
+
+    #[test]
+    fn a_reader_with_other_work_waits_only_so_long() {
+        let queue = Queue::new(2);
+        assert_eq!(queue.take_within(Duration::from_millis(1)), Taken::Nothing);
+        queue.push(1).unwrap();
+        queue.close();
+        assert_eq!(queue.take_within(Duration::from_secs(60)), Taken::Item(1));
+        assert_eq!(queue.take_within(Duration::from_secs(60)), Taken::Closed);
     }
 
     #[test]

@@ -4,63 +4,61 @@
 //! # When a transaction cannot be kept
 //! An operation that fails after it has written, or a full disk, an I/O error or no memory, which make SQLite roll back by
 //! itself: the batch is void. It runs again with a savepoint around each operation, so that a failed one is undone alone; if
-//! SQLite ends that as well, each runs in a transaction of its own, the innocent succeed and the culprit gets its own error. An error of COMMIT other than a full disk leaves the outcome unknown: its callers are told
-//! so, and writing stops, because after a failed fsync the kernel may have dropped the pages and a second fsync proves nothing.
+//! SQLite ends that as well, each runs in a transaction of its own, the innocent succeed and the culprit gets its own error.
+//! An error of COMMIT other than a full disk leaves the outcome unknown: its callers are told so, and nothing is written
+//! before the file has been opened again and verified (reopen.rs).
+//!
+//! # When the disk is full
+//! The ballast is given back, and until it can be taken again only operations that give room or end work are run, one by
+//! one; the others are refused before they run. SQLite says FULL at its limit of pages too, where no disk is full: then
+//! there is room for the ballast, and it is taken again at once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Histogram};
-use rusqlite::ErrorCode;
 use waybill_kernel::{Clock, Code, Error, Result};
 
+use super::ballast::Ballast;
 use super::checkpoint::Wal;
-use super::connection::explain;
-use super::queue::Queue;
-use super::{Connection, Job, Options, unknown};
+use super::condition::Condition;
+use super::connection::{explain, is_full};
+use super::mark::Mark;
+use super::queue::{Queue, Taken};
+use super::{Connection, Job, Options, reopen, unknown};
 use crate::Value;
 use crate::metrics::{BATCH, COMMITS, FSYNCS, OPS, VOIDED, WRITER_BUSY};
+use crate::statement::TenantTables;
 
 const BATCH_OPERATIONS_MAX: usize = 512;
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// Taken from the queue at a time, so that the time is looked at in between.
 const DRAIN_OPERATIONS_MAX: usize = 64;
+/// How often a full disk is asked whether there is room again.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
+    condition: Arc<Condition>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    failed: Arc<AtomicBool>,
 }
 
 impl Writer {
-    pub(super) fn start(options: &Options, connection: Connection, clock: Arc<Clock>, wal: Arc<Wal>) -> Result<Self> {
-        let queue = Arc::new(Queue::new(options.write_queue_max));
-        let failed = Arc::new(AtomicBool::new(false));
-        let scribe = Scribe {
-            connection,
-            clock,
-            wal,
-            queue: Arc::clone(&queue),
-            linger_max: options.linger_max,
-            returning: 0,
-            failed: Arc::clone(&failed),
-            meters: Meters::new(),
-        };
+    pub(super) fn start(desk: Desk, connection: Connection) -> Result<Self> {
+        let (queue, condition) = (Arc::clone(&desk.queue), Arc::clone(&desk.condition));
         let thread = thread::Builder::new()
             .name("sqlite-write".to_owned())
-            .spawn(move || scribe.serve())
+            .spawn(move || serve(desk, connection))
             .map_err(Error::internal)?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)), failed })
+        Ok(Self { queue, condition, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn submit(&self, job: Box<dyn Job>) -> Result<()> {
-        self.queue.push(job)
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        match self.condition.refusal(job.relieves()) {
+            Some(refusal) => Err(refusal),
+            None => self.queue.push(job),
+        }
     }
 
     pub(super) fn close(&self) {
@@ -71,15 +69,45 @@ impl Writer {
     }
 }
 
-struct Scribe {
+/// What the writer keeps when its connection has to go.
+pub(super) struct Desk {
+    pub(super) options: Options,
+    pub(super) tables: Arc<TenantTables>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) wal: Arc<Wal>,
+    pub(super) queue: Arc<Queue<Box<dyn Job>>>,
+    pub(super) condition: Arc<Condition>,
+    pub(super) mark: Arc<Mark>,
+    pub(super) ballast: Ballast,
+    /// The newest commit that is known to be durable.
+    pub(super) commit_seq: i64,
+}
+
+/// One scribe per connection: one whose commit has failed leaves, and its connection is closed with it.
+fn serve(mut desk: Desk, mut connection: Connection) {
+    while Scribe::new(&mut desk, connection).serve() == Left::Failed {
+        match reopen::until_sound(&mut desk) {
+            Some(sound) => connection = sound,
+            None => return,
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Left {
+    Closed,
+    Failed,
+}
+
+struct Scribe<'a> {
+    desk: &'a mut Desk,
     connection: Connection,
-    clock: Arc<Clock>,
-    wal: Arc<Wal>,
-    queue: Arc<Queue<Box<dyn Job>>>,
-    linger_max: Duration,
     /// How many callers the last commit answered: about as many are expected back soon.
     returning: usize,
-    failed: Arc<AtomicBool>,
+    /// A commit or a rollback has failed: nothing more goes over this connection.
+    failed: bool,
+    /// When a full disk is asked next.
+    look_at: Instant,
     meters: Meters,
 }
 
@@ -123,27 +151,50 @@ enum Apart {
     BySavepoint,
 }
 
-impl Scribe {
-    fn serve(mut self) {
-        while let Some(first) = self.queue.take() {
-            if self.failed.load(Ordering::Relaxed) {
-                first.fail(stopped());
-                continue;
+impl<'a> Scribe<'a> {
+    fn new(desk: &'a mut Desk, connection: Connection) -> Self {
+        Self { desk, connection, returning: 0, failed: false, look_at: Instant::now(), meters: Meters::new() }
+    }
+
+    fn serve(mut self) -> Left {
+        loop {
+            let taken = match self.desk.ballast.is_held() {
+                true => self.desk.queue.take().map_or(Taken::Closed, Taken::Item),
+                false => self.desk.queue.take_within(ROOM_INTERVAL),
+            };
+            match taken {
+                Taken::Item(job) => self.serve_batch(job),
+                Taken::Nothing => {}
+                Taken::Closed => break,
             }
-            self.serve_batch(first);
-            if self.wal.take_overgrown() {
+            if self.failed {
+                return Left::Failed;
+            }
+            self.look_for_room();
+            if self.desk.wal.take_overgrown() {
                 self.checkpoint("PRAGMA wal_checkpoint(RESTART)");
             }
         }
         self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+        Left::Closed
     }
 
     fn serve_batch(&mut self, first: Box<dyn Job>) {
+        // It was let in before the trouble began.
+        if let Some(refusal) = self.desk.condition.refusal(first.relieves()) {
+            return first.fail(refusal);
+        }
+        self.connection.take_full();
         let mut jobs = Vec::with_capacity(self.returning.max(1));
         jobs.push(first);
+        if self.desk.condition.is_full() {
+            // Alone: each commit then needs as little room as it can.
+            return self.run_one_by_one(jobs);
+        }
         let mut ended = self.transact(|scribe| scribe.run_arrivals(&mut jobs));
         if matches!(ended, Ended::Void(_)) {
             self.meters.voided.increment(1);
+            self.make_room(&mut jobs);
             ended = self.transact(|scribe| jobs.iter_mut().all(|job| scribe.run_job(job.as_mut(), Apart::BySavepoint)));
         }
         match ended {
@@ -151,6 +202,40 @@ impl Scribe {
             Ended::Void(_) => self.run_one_by_one(jobs),
             Ended::Unknown(error) => fail_all(jobs, &error),
         }
+        self.make_room(&mut Vec::new());
+    }
+
+    /// When SQLite has said FULL: gives the ballast back, and if it was the disk, sends away those who would fill it.
+    fn make_room(&mut self, jobs: &mut Vec<Box<dyn Job>>) {
+        if !self.connection.take_full() || self.desk.options.ballast_bytes == 0 {
+            return;
+        }
+        // Said before the room is given back, so that the checkpointer knows not to take it.
+        let is_disk = !self.desk.ballast.disk_has_room();
+        if is_disk && !self.desk.condition.is_full() {
+            tracing::error!("the disk is full: only operations that end work or give room are run");
+            self.desk.condition.set_full(true);
+        }
+        self.desk.ballast.release();
+        self.look_at = Instant::now();
+        if !is_disk {
+            return;
+        }
+        for job in jobs.extract_if(.., |job| !job.relieves()) {
+            job.fail(Error::new(Code::StorageFull, Code::StorageFull.entry().title));
+        }
+    }
+
+    fn look_for_room(&mut self) {
+        if self.desk.ballast.is_held() || Instant::now() < self.look_at {
+            return;
+        }
+        self.look_at = Instant::now() + ROOM_INTERVAL;
+        let room = self.desk.ballast.regain();
+        if room && self.desk.condition.is_full() {
+            tracing::info!("there is room on the disk again");
+        }
+        self.desk.condition.set_full(!room);
     }
 
     /// Runs the first job, then others until the queue is empty and nobody is expected, or a bound is reached.
@@ -170,7 +255,7 @@ impl Scribe {
                 break;
             }
             let room = DRAIN_OPERATIONS_MAX.min(BATCH_OPERATIONS_MAX - done);
-            if self.queue.drain_into(jobs, room) > 0 {
+            if self.desk.queue.drain_into(jobs, room) > 0 {
                 continue;
             }
             if waited.is_some() || !self.expects_more_than(done) {
@@ -185,12 +270,12 @@ impl Scribe {
     /// The callers of the last commit are on their way back with their next request: committing for the first of them
     /// alone would make the others wait for a whole fsync. Half of them, or `linger_max`, is enough.
     fn expects_more_than(&self, present: usize) -> bool {
-        present < self.returning / 2 && !self.linger_max.is_zero()
+        present < self.returning / 2 && !self.desk.options.linger_max.is_zero()
     }
 
     fn linger(&self, present: usize) -> Duration {
         let began = Instant::now();
-        self.queue.wait_for(self.returning / 2 - present, self.linger_max);
+        self.desk.queue.wait_for(self.returning / 2 - present, self.desk.options.linger_max);
         began.elapsed()
     }
 
@@ -199,7 +284,7 @@ impl Scribe {
         if job.is_abandoned() {
             return true;
         }
-        let now = self.clock.now();
+        let now = self.desk.clock.now();
         if apart == Apart::BySavepoint && self.connection.control("SAVEPOINT operation").is_err() {
             return false;
         }
@@ -209,7 +294,8 @@ impl Scribe {
             return false;
         }
         match apart {
-            Apart::Hopefully => keep || self.connection.changes() == before,
+            // One that found no room is run again with the ballast's.
+            Apart::Hopefully => keep || (self.connection.changes() == before && !self.connection.is_full()),
             Apart::BySavepoint => {
                 let undone = keep || self.connection.control("ROLLBACK TO operation").is_ok();
                 undone && self.connection.control("RELEASE operation").is_ok()
@@ -224,7 +310,7 @@ impl Scribe {
             }
             let mut kept = None;
             let ended = self.transact(|scribe| {
-                kept = Some(job.run(&mut scribe.connection, scribe.clock.now()));
+                kept = Some(job.run(&mut scribe.connection, scribe.desk.clock.now()));
                 kept == Some(true) && !scribe.connection.is_outside_transaction()
             });
             match ended {
@@ -238,50 +324,57 @@ impl Scribe {
 
     /// BEGIN, the body, the meta row, COMMIT.
     fn transact(&mut self, body: impl FnOnce(&mut Self) -> bool) -> Ended {
+        if self.failed {
+            return Ended::Void(stopped(&self.desk.condition));
+        }
         if let Err(error) = self.connection.control("BEGIN IMMEDIATE") {
             return Ended::Void(explain(&error));
         }
         let before = self.connection.changes();
         if !body(self) {
-            self.roll_back();
-            return Ended::Void(Error::internal("the operation did not finish"));
+            return self.roll_back(Ended::Void(Error::internal("the operation did not finish")));
         }
         if self.connection.changes() == before {
             // Replays and refusals write nothing; there is nothing to make durable.
-            self.roll_back();
-            return Ended::Committed;
+            return self.roll_back(Ended::Committed);
         }
         self.commit()
     }
 
     fn commit(&mut self) -> Ended {
         const STAMP: &str = "UPDATE meta SET commit_seq = commit_seq + 1, clock_us = $1 WHERE id = 1";
-        let stamp = [Value::from(self.clock.now())];
-        if let Err(error) = self.connection.execute(STAMP, None, &stamp) {
-            self.roll_back();
-            return Ended::Void(error);
+        let now = self.desk.clock.now();
+        if let Err(error) = self.connection.execute(STAMP, None, &[Value::from(now)]) {
+            return self.roll_back(Ended::Void(error));
         }
         let Err(error) = self.connection.control("COMMIT") else {
+            self.desk.commit_seq += 1;
+            self.desk.mark.publish(self.desk.commit_seq, now.micros());
             self.meters.commits.increment(1);
             self.meters.fsyncs.increment(1);
             return Ended::Committed;
         };
-        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
-            self.roll_back();
-            return Ended::Void(explain(&error));
+        if is_full(&error) {
+            return self.roll_back(Ended::Void(explain(&error)));
         }
-        tracing::error!(%error, "a commit failed; writing stops until the program is restarted");
-        self.failed.store(true, Ordering::Relaxed);
-        Ended::Unknown(unknown(&error))
+        self.fail("a commit", &error)
     }
 
-    fn roll_back(&mut self) {
+    /// Ends the transaction if SQLite has not, with `ended` if that succeeds.
+    fn roll_back(&mut self, ended: Ended) -> Ended {
         if !self.connection.is_outside_transaction()
             && let Err(error) = self.connection.control("ROLLBACK")
         {
-            tracing::error!(%error, "a rollback failed; writing stops until the program is restarted");
-            self.failed.store(true, Ordering::Relaxed);
+            return self.fail("a rollback", &error);
         }
+        ended
+    }
+
+    fn fail(&mut self, what: &str, error: &rusqlite::Error) -> Ended {
+        tracing::error!(%error, "{what} failed; writing stops until the database has been opened again and verified");
+        self.failed = true;
+        self.desk.condition.set_reopening(true);
+        Ended::Unknown(unknown(error))
     }
 
     fn answer(&mut self, jobs: Vec<Box<dyn Job>>) {
@@ -307,8 +400,10 @@ fn fail_all(jobs: Vec<Box<dyn Job>>, error: &Error) {
     }
 }
 
-fn stopped() -> Error {
-    Error::new(Code::StoreUnavailable, "Writing has stopped after an error of the disk.")
+/// For those who came too late to be refused at the door; nothing was done.
+pub(super) fn stopped(condition: &Condition) -> Error {
+    let general = || Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title);
+    condition.refusal(true).unwrap_or_else(general)
 }
 
 fn nanoseconds(time: Duration) -> u64 {

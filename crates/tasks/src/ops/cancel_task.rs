@@ -39,6 +39,7 @@ impl Operation for CancelTask {
         mode: Mode::Write,
         destructive: true,
         repeatable: true,
+        relieves: true,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksWrite],
         status: 200,

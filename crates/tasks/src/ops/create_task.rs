@@ -76,6 +76,7 @@ impl Operation for CreateTask {
         mode: Mode::Write,
         destructive: false,
         repeatable: false,
+        relieves: false,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksWrite],
         status: 201,

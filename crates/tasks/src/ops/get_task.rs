@@ -18,7 +18,7 @@ pub struct GetTask {
     pub task_id: TaskId,
     /// Wait up to this many seconds (at most 20) for the task to end. 0 answers at once.
     #[serde(default)]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 4_294_967_295_u32))]
     pub wait_seconds: u32,
 }
 
@@ -32,6 +32,7 @@ impl Operation for GetTask {
         mode: Mode::Read,
         destructive: false,
         repeatable: true,
+        relieves: false,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead],
         status: 200,

@@ -48,6 +48,7 @@ impl Operation for ListTasks {
         mode: Mode::Read,
         destructive: false,
         repeatable: true,
+        relieves: false,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead],
         status: 200,

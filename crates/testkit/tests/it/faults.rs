@@ -27,6 +27,7 @@ async fn behind_proxy() -> (TestStore, Proxy) {
         options.url = url;
         options.retry_for = Duration::from_millis(500);
         options.connect_timeout = Duration::from_millis(500);
+        options.statement_timeout = Duration::from_secs(2);
     };
     (stores::open_postgres_in(database, adjust).await.unwrap(), proxy)
 }
@@ -95,6 +96,19 @@ async fn a_server_that_cannot_be_reached_is_said_to_be_so_until_it_can() {
     proxy.set(Mode::Pass);
     assert!(!done(on.call(&on.admin, "create_task", keyed("k")).await).replay, "nothing was done before");
     assert!(on.store.system().probe().await.writable);
+}
+
+#[tokio::test]
+async fn a_link_that_goes_silent_keeps_nobody_for_ever() {
+    let (on, proxy) = behind_proxy().await;
+    plain_task(&on, &on.admin).await;
+    proxy.set(Mode::Stall);
+    let error = timeout(FAILED, refused(&on, &on.admin, "create_task", keyed("k"))).await.unwrap();
+    assert_eq!(error.code(), Code::StoreUnavailable);
+
+    proxy.set(Mode::Pass);
+    proxy.cut();
+    assert!(!done(on.call(&on.admin, "create_task", keyed("k")).await).replay, "nothing was done before");
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 #![expect(clippy::print_stdout, reason = "a failed test says how far it came")]
 
 mod conformance;
+mod damage;
+mod effects;
 mod faults;
 mod feeds;
 mod race;

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use waybill_kernel::{Caller, Code, Error, Mode, OperationSpec, Result};
+use waybill_store::effects::job;
 use waybill_store::{Ctx, Operation, Reply, Tx, Work};
 use waybill_testkit::rls::{lint, tenant_tables};
 use waybill_testkit::stores::{self, TestStore, leak};
@@ -31,6 +32,19 @@ impl Operation for Raw {
     }
 }
 
+/// A tenant's operation that leaves a job behind.
+#[derive(Deserialize, JsonSchema)]
+struct Enqueue {}
+
+impl Operation for Enqueue {
+    const SPEC: OperationSpec = spec("enqueue");
+    type Output = job::JobId;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<job::JobId>> {
+        job::enqueue(tx, ctx, ctx.caller.tenant, "test", "{}", ctx.now).await.map(Reply::Done)
+    }
+}
+
 async fn raw(on: &TestStore, caller: &Caller, sql: &str) -> Result<i64> {
     match on.store.run(Raw { sql: sql.to_owned() }, caller.clone()).await? {
         Reply::Done(number) => Ok(number),
@@ -44,7 +58,7 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    assert_eq!(tables, ["api_keys", "receipt_parents", "receipts", "results", "tasks", "tenants"]);
+    assert_eq!(tables, ["api_keys", "jobs", "receipt_parents", "receipts", "results", "tasks", "tenants"]);
 }
 
 #[tokio::test]
@@ -107,6 +121,7 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             ok(on, caller, "cancel_task", json!({ "task_id": task_id })).await;
         }
         ok(on, caller, "create_key", json!({ "principal": "agent:a" })).await;
+        on.store.run(Enqueue {}, caller.clone()).await.unwrap();
     }
     pair
 }

@@ -18,6 +18,7 @@ pub const fn spec(name: &'static str) -> OperationSpec {
         mode: Mode::Write,
         repeatable: false,
         destructive: false,
+        relieves: false,
         roles: &[Role::Agent],
         scopes: &[Scope::TasksWrite],
         status: 200,

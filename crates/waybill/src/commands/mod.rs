@@ -4,4 +4,5 @@ pub mod key;
 pub mod mcp;
 pub mod serve;
 pub mod session;
+pub mod sweeps;
 pub mod tenant;

@@ -40,12 +40,14 @@ pub async fn run(flags: Serve) -> Result<()> {
         settings: config.doors.clone(),
         stopping: stopping.clone(),
     });
+    let sweeps = wiring::sweeps(&config, &opened.store);
     let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
     waybill_doors::serve(listener, router, &config.doors, stopping).await;
 
     tracing::info!("stopping: answering what was accepted, then closing the database");
+    sweeps.stop().await;
     let store = opened.store;
     tokio::task::spawn_blocking(move || store.close()).await.map_err(Error::internal)?;
     data.retract();

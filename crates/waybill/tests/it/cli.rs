@@ -1,6 +1,7 @@
 //! The command line: the same command means the same whether a server runs or not, on either store.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
@@ -148,11 +149,27 @@ async fn people_get_tables_and_programs_get_json() {
     program(&["mcp", "--data", data]).must_be(Code::ServerUnreachable, "stdio without a server");
 }
 
+#[tokio::test]
+async fn sweeps_are_shown_as_soon_as_the_server_has_run_them() {
+    let mut world = World::start().await;
+    let place = Place::of(&world);
+    let ran = async {
+        while place.json(&["sweeps"])["sweeps"][0]["name"] != "keys.ended" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ran).await.unwrap();
+    let table = place.run(&["sweeps"]);
+    assert!(table.stdout.contains("keys.ended") && table.stdout.contains("lag_ms"), "{}", table.stdout);
+    assert!(world.server.term().unwrap().success(), "a server with sweeps stops in order");
+    assert_eq!(place.json(&["sweeps"])["sweeps"][0]["failures"], 0, "and its sweeps are shown without it");
+}
+
 #[test]
 fn the_bare_program_and_a_wrong_word_show_how_it_is_used() {
     let bare = program(&[]);
     assert!(format!("{}{}", bare.stdout, bare.stderr).contains("Usage: waybill <COMMAND>"), "{}", bare.stderr);
-    for command in ["serve", "key", "tenant", "mcp", "completions"] {
+    for command in ["serve", "key", "tenant", "sweeps", "mcp", "completions"] {
         assert!(format!("{}{}", bare.stdout, bare.stderr).contains(command), "{command} is not shown");
     }
     let wrong = program(&["sreve"]);

@@ -56,7 +56,7 @@ impl World {
         let mut flags = vec!["--config".to_owned(), config.path().to_str().unwrap().to_owned()];
         flags.extend(args.iter().map(|flag| (*flag).to_owned()));
         let store = database.as_ref().map(|database| database.url.clone());
-        let server = Server::start(Options { store, args: flags, env: Vec::new() }).unwrap();
+        let server = Server::start(Options { store, args: flags, ..Options::default() }).unwrap();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { server, http, database, _config: config }
     }

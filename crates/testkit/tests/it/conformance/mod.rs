@@ -7,6 +7,7 @@ mod create_tenant;
 mod engines;
 mod get_task;
 mod list_keys;
+mod list_sweeps;
 mod list_tasks;
 mod list_tenants;
 mod plans;
@@ -28,6 +29,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("revoke_key", revoke_key::CASES),
     ("create_tenant", create_tenant::CASES),
     ("list_tenants", list_tenants::CASES),
+    ("list_sweeps", list_sweeps::CASES),
 ];
 
 #[test]

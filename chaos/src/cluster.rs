@@ -1,0 +1,165 @@
+//! A private PostgreSQL with its fsync on: made, started, killed and started again in its place.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tokio::process::Child;
+use tokio::time::{sleep, timeout};
+
+const DATABASE: &str = "waybill";
+const USER: &str = "postgres";
+const PACKAGED: &str = "/usr/lib/postgresql";
+const START_MAX: Duration = Duration::from_secs(30);
+const EXIT_MAX: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
+
+pub struct Cluster {
+    bin: PathBuf,
+    folder: PathBuf,
+    owner: Option<(u32, u32)>,
+    pub port: u16,
+    postmaster: Option<Child>,
+}
+
+impl Cluster {
+    /// Made inside `folder`, which is opened to the user that PostgreSQL runs as, and started.
+    pub async fn create(folder: &Path) -> Result<Cluster> {
+        let owner = unprivileged_owner()?;
+        let home = folder.join("postgres");
+        fs::create_dir(&home)?;
+        if let Some((user, group)) = owner {
+            // Passing through is enough; what else is in the folder stays closed.
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+            chown(&home, Some(user), Some(group)).context("giving the cluster's folder away")?;
+        }
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let mut cluster = Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None };
+        let mut initdb = cluster.command("initdb");
+        // Only the making of it goes without fsync.
+        initdb.args(["--no-sync", "--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]);
+        run(initdb.args(["--pgdata", "data"]), "initdb").await?;
+        cluster.start().await?;
+        let port = cluster.port.to_string();
+        run(cluster.command("createdb").args(["-h", "127.0.0.1", "-p", &port, "-U", USER, DATABASE]), "createdb")
+            .await?;
+        Ok(cluster)
+    }
+
+    /// On the same port and files. Tries again while the processes of a killed postmaster still hold them.
+    pub async fn start(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_MAX;
+        while Instant::now() < deadline {
+            let child = self.postmaster.insert(self.spawn()?);
+            while Instant::now() < deadline && child.try_wait()?.is_none() {
+                if is_ready(&self.bin, self.port).await {
+                    return Ok(());
+                }
+                sleep(POLL).await;
+            }
+            sleep(POLL).await;
+        }
+        bail!("PostgreSQL does not start; its log is in {}", self.folder.display())
+    }
+
+    fn spawn(&self) -> Result<Child> {
+        let log = File::options().create(true).append(true).open(self.folder.with_extension("log"))?;
+        let mut command = self.command("postgres");
+        command.args(["-D", "data", "-p", &self.port.to_string()]);
+        // No unix socket: its path is limited to 107 bytes.
+        for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=on"] {
+            command.args(["-c", setting]);
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        tokio::process::Command::from(command).kill_on_drop(true).spawn().context("starting postgres")
+    }
+
+    /// SIGKILL to the postmaster; its children end when they notice.
+    pub async fn kill(&mut self) -> Result<()> {
+        let mut postmaster = self.postmaster.take().context("PostgreSQL is not running")?;
+        postmaster.start_kill()?;
+        timeout(EXIT_MAX, postmaster.wait()).await.context("the killed postmaster does not end")??;
+        Ok(())
+    }
+
+    /// The database, by way of this port.
+    pub fn url(port: u16) -> String {
+        format!("postgres://{USER}@127.0.0.1:{port}/{DATABASE}")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.bin.join(program));
+        command.current_dir(&self.folder).env("LC_ALL", "C");
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}
+
+impl Drop for Cluster {
+    /// The children notice within moments that their postmaster is gone.
+    fn drop(&mut self) {
+        let Some(postmaster) = &mut self.postmaster else { return };
+        if postmaster.start_kill().is_err() {
+            return;
+        }
+        for _ in 0..100 {
+            if !matches!(postmaster.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// Why there can be no cluster here.
+pub fn lacking() -> Option<String> {
+    packaged_bin()
+        .and_then(|_| unprivileged_owner())
+        .err()
+        .map(|why| format!("install the package postgresql: {why:#}"))
+}
+
+async fn is_ready(bin: &Path, port: u16) -> bool {
+    let mut command = Command::new(bin.join("pg_isready"));
+    run(command.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string(), "-U", USER]), "pg_isready").await.is_ok()
+}
+
+/// Waits for a short command; killed when the future is dropped.
+async fn run(command: &mut Command, name: &str) -> Result<()> {
+    command.stdin(Stdio::null()).process_group(0);
+    let command = std::mem::replace(command, Command::new(name));
+    let output = tokio::process::Command::from(command).kill_on_drop(true).output().await;
+    let output = output.with_context(|| format!("starting {name}"))?;
+    if !output.status.success() {
+        bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// PostgreSQL refuses to run as root, so root lends it the packaged user. `None` when we are not root.
+fn unprivileged_owner() -> Result<Option<(u32, u32)>> {
+    if fs::metadata("/proc/self")?.uid() != 0 {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd")?;
+    let entry = users.lines().find(|line| line.split(':').next() == Some(USER));
+    let fields: Vec<&str> = entry.context("no user postgres to run it as")?.split(':').collect();
+    let [_, _, user, group, ..] = fields[..] else { bail!("a short line in /etc/passwd") };
+    Ok(Some((user.parse()?, group.parse()?)))
+}
+
+/// Debian's folder of the newest version installed.
+fn packaged_bin() -> Result<PathBuf> {
+    let versions = fs::read_dir(PACKAGED).with_context(|| format!("no PostgreSQL in {PACKAGED}"))?;
+    let versions = versions.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let bins = versions.map(|version| (version, Path::new(PACKAGED).join(version.to_string()).join("bin")));
+    let newest = bins.filter(|(_, bin)| bin.join("postgres").exists()).max();
+    Ok(newest.with_context(|| format!("no PostgreSQL in {PACKAGED}"))?.1)
+}

@@ -1,0 +1,252 @@
+//! Stands between the server and PostgreSQL and cuts connections between a COMMIT and its reply.
+//!
+//! A frontend speaks in messages of a type byte, a length that counts itself, and a body; only the first ones of a
+//! connection (the request for TLS, the start) have no type. A COMMIT is the simple query of that text. Everything else
+//! passes as it is.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::rng::{Rng, Stream};
+
+/// One commit in this many is cut.
+const CUT_ONE_IN: u64 = 20;
+const REPLY_MAX: Duration = Duration::from_secs(2);
+/// More than the reply to COMMIT or ROLLBACK.
+const REPLY_BYTES: usize = 512;
+const CHUNK: usize = 16 << 10;
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+struct Shared {
+    target: SocketAddr,
+    armed: AtomicBool,
+    cuts: AtomicU64,
+    rng: Mutex<Rng>,
+    /// Answers the chosen commits itself and makes PostgreSQL roll back: a lie that the check must find.
+    planted: bool,
+}
+
+pub struct Proxy {
+    pub port: u16,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub async fn start(target_port: u16, seed: u64, planted: bool) -> Result<Proxy> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::new(Shared {
+            target: SocketAddr::from((Ipv4Addr::LOCALHOST, target_port)),
+            armed: AtomicBool::new(false),
+            cuts: AtomicU64::new(0),
+            rng: Mutex::new(Rng::new(seed, Stream::Fault)),
+            planted,
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Proxy { port, shared, accepting })
+    }
+
+    /// Whether commits are cut from here on.
+    pub fn arm(&self, armed: bool) {
+        self.shared.armed.store(armed, Ordering::SeqCst);
+    }
+
+    /// Cuts so far.
+    pub fn cuts(&self) -> u64 {
+        self.shared.cuts.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    /// The connections belong to the accepting task and end with it.
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut relays = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        let shared = Arc::clone(&shared);
+        // A relay's error is a closed connection, and both ends see it as such.
+        relays.spawn(async move { drop(relay(client, &shared).await) });
+        while relays.try_join_next().is_some() {}
+    }
+}
+
+/// Until either end closes, or a cut.
+async fn relay(mut client: TcpStream, shared: &Shared) -> Result<()> {
+    let mut server = TcpStream::connect(shared.target).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let mut messages = Frontend::default();
+    let (mut asked, mut told) = (vec![0; CHUNK], vec![0; CHUNK]);
+    loop {
+        tokio::select! {
+            count = client.read(&mut asked) => {
+                let count = count?;
+                if count == 0 {
+                    return Ok(());
+                }
+                messages.extend(&asked[..count]);
+                while let Some(message) = messages.next()? {
+                    if !is_commit(&message) || !shared.chosen() {
+                        server.write_all(&message).await?;
+                    } else if shared.planted {
+                        lie(&mut client, &mut server).await?;
+                    } else {
+                        return shared.cut(&message, server).await;
+                    }
+                }
+            }
+            count = server.read(&mut told) => {
+                let count = count?;
+                if count == 0 {
+                    return Ok(());
+                }
+                client.write_all(&told[..count]).await?;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn draw(&self, bound: u64) -> u64 {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).below(bound)
+    }
+
+    fn chosen(&self) -> bool {
+        let chosen = self.armed.load(Ordering::SeqCst) && self.draw(CUT_ONE_IN) == 0;
+        self.cuts.fetch_add(u64::from(chosen), Ordering::SeqCst);
+        chosen
+    }
+
+    /// Half of the cuts wait for the reply and drop it: the commit has surely happened. The others close at once, and
+    /// nobody knows.
+    async fn cut(&self, commit: &[u8], mut server: TcpStream) -> Result<()> {
+        server.write_all(commit).await?;
+        if self.draw(2) == 0 {
+            timeout(REPLY_MAX, server.read(&mut [0; REPLY_BYTES])).await??;
+        }
+        Ok(())
+    }
+}
+
+async fn lie(client: &mut TcpStream, server: &mut TcpStream) -> Result<()> {
+    server.write_all(b"Q\0\0\0\x0dROLLBACK\0").await?;
+    // Its reply is one small packet; the invented one takes its place.
+    timeout(REPLY_MAX, server.read(&mut [0; REPLY_BYTES])).await??;
+    client.write_all(b"C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I").await?;
+    Ok(())
+}
+
+/// Cuts the bytes of a frontend into whole messages.
+#[derive(Default)]
+struct Frontend {
+    buffer: Vec<u8>,
+    started: bool,
+}
+
+impl Frontend {
+    fn extend(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole message with its head, once it is there.
+    fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        let head = usize::from(self.started);
+        let Some(length) = number(&self.buffer, head) else { return Ok(None) };
+        let end = head + length as usize;
+        ensure!((head + 4..=MESSAGE_BYTES_MAX).contains(&end), "a message of {length} bytes");
+        if self.buffer.len() < end {
+            return Ok(None);
+        }
+        let rest = self.buffer.split_off(end);
+        let message = std::mem::replace(&mut self.buffer, rest);
+        if !self.started {
+            // Requests for TLS or a cancellation have codes of their own; protocol 3 begins the conversation.
+            let code = number(&message, 4).context("a first message without a code")?;
+            self.started = code >> 16 == 3;
+        }
+        Ok(Some(message))
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn is_commit(message: &[u8]) -> bool {
+    let Some((b'Q', rest)) = message.split_first() else { return false };
+    let text = rest.get(4..).and_then(|text| text.strip_suffix(b"\0")).unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    text.trim().trim_end_matches(';').trim_end().eq_ignore_ascii_case("commit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(kind: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 4).unwrap();
+        [&[kind][..], &length.to_be_bytes(), body].concat()
+    }
+
+    fn untyped(code: u32, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 8).unwrap();
+        [&length.to_be_bytes()[..], &code.to_be_bytes(), body].concat()
+    }
+
+    #[test]
+    fn messages_come_out_whole_however_they_arrive() {
+        let sent = [
+            untyped(80_877_103, b""),
+            untyped(3 << 16, b"user\0postgres\0\0"),
+            typed(b'Q', b"COMMIT\0"),
+            typed(b'X', b""),
+        ];
+        let bytes = sent.concat();
+        for step in 1..=bytes.len() {
+            let mut frontend = Frontend::default();
+            let mut got = Vec::new();
+            for chunk in bytes.chunks(step) {
+                frontend.extend(chunk);
+                while let Some(message) = frontend.next().unwrap() {
+                    got.push(message);
+                }
+            }
+            assert_eq!(got, sent, "in steps of {step}");
+        }
+    }
+
+    #[test]
+    fn an_impossible_length_ends_the_connection() {
+        let mut frontend = Frontend::default();
+        frontend.extend(&[0, 0, 0, 3, 0, 3, 0, 0]);
+        assert!(frontend.next().is_err());
+        let mut frontend = Frontend { started: true, ..Frontend::default() };
+        frontend.extend(b"Q\xff\xff\xff\xff");
+        assert!(frontend.next().is_err());
+    }
+
+    #[test]
+    fn only_a_commit_is_one() {
+        for text in ["COMMIT\0", "commit;\0", " Commit ; \0"] {
+            assert!(is_commit(&typed(b'Q', text.as_bytes())), "{text}");
+        }
+        for text in ["ROLLBACK\0", "COMMIT PREPARED 'a'\0", "BEGIN\0", "\0"] {
+            assert!(!is_commit(&typed(b'Q', text.as_bytes())), "{text}");
+        }
+        assert!(!is_commit(&typed(b'P', b"COMMIT\0")));
+        assert!(!is_commit(&untyped(3 << 16, b"COMMIT\0")));
+    }
+}

@@ -1,0 +1,103 @@
+//! The kernel kills the server as it enters its N-th fsync or fdatasync (SQLite uses either, as it was built): after the write of a commit, before anything of it is
+//! promised. A small N strikes during the start, where recovery itself must be repeatable.
+//!
+//! strace injects the signal and counts per thread, so N is that of whichever thread gets there first. With `-D` the tracer
+//! steps aside and the process id stays the server's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::{After, Scenario};
+use crate::load::Load;
+use crate::rng::{Rng, Stream};
+use crate::server::{Launch, Server};
+
+const NTH_MAX: u64 = 200;
+/// One round in this many takes a small N: those points are few, and met only during the start.
+const EARLY_ONE_IN: u64 = 4;
+const EARLY_MAX: u64 = 8;
+/// For the load to reach N after its own time is over; it runs flat out then.
+const REACH_MAX: Duration = Duration::from_secs(10);
+
+pub struct FsyncKill {
+    data: PathBuf,
+    rng: Rng,
+    nth: u64,
+    during_start: bool,
+}
+
+impl FsyncKill {
+    pub fn new(data: PathBuf, seed: u64) -> Self {
+        FsyncKill { data, rng: Rng::new(seed, Stream::Fault), nth: 0, during_start: false }
+    }
+}
+
+pub fn available() -> bool {
+    Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success())
+}
+
+fn choose(rng: &mut Rng) -> u64 {
+    let early = rng.below(EARLY_ONE_IN) == 0;
+    1 + rng.below(if early { EARLY_MAX } else { NTH_MAX })
+}
+
+fn wrapper(nth: u64) -> Vec<String> {
+    let inject = format!("inject=fsync,fdatasync:signal=SIGKILL:when={nth}");
+    ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", &inject]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+impl Scenario for FsyncKill {
+    async fn prepare(&mut self, _launch: &mut Launch) -> Result<PathBuf> {
+        std::fs::create_dir_all(&self.data)?;
+        Ok(self.data.clone())
+    }
+
+    /// The server of the check was started as always; the one for the load carries the trap.
+    async fn begin(&mut self, server: Server, launch: &Launch, data: &Path) -> Result<Option<Server>> {
+        server.shut_down().await?;
+        self.nth = choose(&mut self.rng);
+        let trapped = Launch { wrapper: wrapper(self.nth), ..launch.clone() };
+        let started = Server::start(&trapped, data).await;
+        self.during_start = started.is_err();
+        match started {
+            Ok(server) => Ok(Some(server)),
+            Err(error) if format!("{error:#}").contains("signal: 9") => Ok(None),
+            Err(error) => Err(error.context("the start under strace")),
+        }
+    }
+
+    fn ends_by_itself(&self) -> bool {
+        true
+    }
+
+    async fn strike(&mut self, mut server: Server, _load: &Load) -> Result<After> {
+        if server.await_end(REACH_MAX).await.is_err() {
+            bail!("fsync number {} was not reached within {REACH_MAX:?}", self.nth);
+        }
+        Ok(After::Restart(self.data.clone()))
+    }
+
+    fn told(&self) -> Option<String> {
+        let when = if self.during_start { "during the start" } else { "under load" };
+        Some(format!("killed at fsync {} {when}", self.nth))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_and_late_points_are_both_chosen() {
+        let mut rng = Rng::new(3, Stream::Fault);
+        let chosen: Vec<u64> = (0..400).map(|_| choose(&mut rng)).collect();
+        assert!(chosen.iter().all(|nth| (1..=NTH_MAX).contains(nth)));
+        assert!((1..=EARLY_MAX).all(|nth| chosen.contains(&nth)));
+        assert!(chosen.iter().any(|nth| *nth > NTH_MAX * 9 / 10));
+    }
+}

@@ -1,0 +1,419 @@
+//! Sweeps: named work that recurs, done in batches.
+//!
+//! A run claims the sweep's row, works through batches of one transaction each, and gives the row back. The claim, the
+//! first batch and the end are the same transaction when there is little to do, so that an idle sweep costs one commit.
+//!
+//! # Contract
+//! Every claim raises the row's fencing number, and every batch begins by writing to the row under that number. On
+//! PostgreSQL this locks the row: a node that takes over waits for a batch under way, and a batch that comes after the
+//! take-over finds another number and changes nothing. On SQLite one node always wins.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Entropy, Error, IdSource, Mode, Result, Time};
+
+use crate::{Ctx, Store, Tx, Value, Work, metrics};
+
+/// Work that recurs. Its statements name tenants themselves: a sweep reaches across all of them.
+pub trait Sweep: Send + Sync + 'static {
+    /// Its row's key and its label in metrics: unique in the program, and kept for ever.
+    const NAME: &'static str;
+
+    fn plan(&self) -> Plan;
+
+    /// Does at most `limit` rows and says how many; fewer means that there are no more. The contract of
+    /// [`crate::Operation`] holds: no effect but through `tx`, and it may be run again.
+    fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> impl Future<Output = Result<u64>> + Send;
+}
+
+/// How often and how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// From the end of a run to the next, less up to a fifth by chance, so that nodes and sweeps do not march in step.
+    pub interval: Duration,
+    /// Rows in one transaction at most.
+    pub batch: i64,
+    /// The writer's time one batch should take: after a longer one the run's batches are half as large.
+    pub batch_time: Duration,
+    /// A run that has taken this long ends although there is more; the rest is soon due.
+    pub run_time: Duration,
+    /// Without a batch for this long, another node takes over.
+    pub lease: Duration,
+}
+
+impl Plan {
+    pub const fn every(interval: Duration) -> Self {
+        Self {
+            interval,
+            batch: 500,
+            batch_time: Duration::from_millis(20),
+            run_time: Duration::from_secs(1),
+            lease: Duration::from_secs(30),
+        }
+    }
+
+    /// Until the next run. `chance` is any number.
+    fn pause(&self, more: bool, chance: u32) -> Duration {
+        if more {
+            return self.interval / 10;
+        }
+        self.interval - self.interval.mul_f64(0.2 * f64::from(chance) / f64::from(u32::MAX))
+    }
+}
+
+/// Who runs sweeps: one node, for as long as it is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder(pub Uuid);
+
+impl Holder {
+    pub fn new(store: &Store) -> Self {
+        Self(IdSource::new(store.entropy().as_ref(), store.now()).next())
+    }
+}
+
+/// What one batch came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The batch was full and there is time: the next one follows.
+    Going,
+    /// The run has ended; `more` when its time was up before its work.
+    Ended { more: bool },
+    /// Not due yet, or another node has it, until then.
+    NotNow { until: Time },
+    /// Another node has taken over since the batch before. Nothing was changed.
+    Superseded,
+}
+
+/// What a whole run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub progress: Progress,
+    pub rows: u64,
+    pub batches: u32,
+    /// When to look again.
+    pub next: Time,
+}
+
+/// Runs a sweep to its end, due or not, unless another node is at it.
+pub async fn sweep_once<S: Sweep>(store: &Store, sweep: &Arc<S>, holder: Holder) -> Result<Report> {
+    Run::new(store, sweep, holder).at_any_time().to_end(&CancellationToken::new()).await
+}
+
+/// One run of a sweep, batch by batch.
+pub struct Run<'a, S> {
+    store: &'a Store,
+    sweep: Arc<S>,
+    plan: Plan,
+    holder: Holder,
+    only_when_due: bool,
+    /// The number of our claim, once we have one.
+    fence: Option<i64>,
+    limit: i64,
+    began: Instant,
+    rows: u64,
+    batches: u32,
+    next: Time,
+}
+
+impl<'a, S: Sweep> Run<'a, S> {
+    pub fn new(store: &'a Store, sweep: &Arc<S>, holder: Holder) -> Self {
+        let plan = sweep.plan();
+        Self {
+            store,
+            sweep: Arc::clone(sweep),
+            plan,
+            holder,
+            only_when_due: true,
+            fence: None,
+            limit: plan.batch.max(1),
+            began: Instant::now(),
+            rows: 0,
+            batches: 0,
+            next: store.now().after(plan.interval),
+        }
+    }
+
+    #[must_use]
+    pub fn at_any_time(mut self) -> Self {
+        self.only_when_due = false;
+        self
+    }
+
+    /// Batch after batch; `stopping` ends the run between two of them. A failure is noted in the sweep's row.
+    pub async fn to_end(mut self, stopping: &CancellationToken) -> Result<Report> {
+        loop {
+            match self.step().await {
+                Ok(Progress::Going) if stopping.is_cancelled() => {
+                    self.give_back().await?;
+                    return Ok(self.report(Progress::Ended { more: true }));
+                }
+                Ok(Progress::Going) => {}
+                Ok(progress) => return Ok(self.report(progress)),
+                Err(error) => {
+                    self.note_failure(&error).await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// One batch in one transaction.
+    pub async fn step(&mut self) -> Result<Progress> {
+        let batch = Batch {
+            sweep: Arc::clone(&self.sweep),
+            plan: self.plan,
+            holder: self.holder,
+            only_when_due: self.only_when_due,
+            fence: self.fence,
+            limit: self.limit,
+            is_last: self.began.elapsed() >= self.plan.run_time,
+            chance: chance(self.store.entropy().as_ref()),
+        };
+        let done = match self.store.system().run(batch).await? {
+            Outcome::Done(done) => done,
+            Outcome::NotNow { until } => {
+                self.next = until;
+                return Ok(Progress::NotNow { until });
+            }
+            Outcome::Superseded => return Ok(Progress::Superseded),
+        };
+        self.count(&done);
+        Ok(done.progress)
+    }
+
+    fn count(&mut self, done: &Done) {
+        if self.fence.is_none() {
+            ::metrics::counter!(metrics::SWEEP_RUNS, "sweep" => S::NAME).increment(1);
+            ::metrics::gauge!(metrics::SWEEP_LAG, "sweep" => S::NAME).set(done.lag.as_secs_f64());
+        }
+        ::metrics::counter!(metrics::SWEEP_ROWS, "sweep" => S::NAME).increment(done.rows);
+        ::metrics::histogram!(metrics::SWEEP_BATCH, "sweep" => S::NAME).record(done.took.as_secs_f64());
+        if done.took > self.plan.batch_time {
+            ::metrics::counter!(metrics::SWEEP_LONG_BATCHES, "sweep" => S::NAME).increment(1);
+            self.limit = (self.limit / 2).max(1);
+        }
+        self.fence = Some(done.fence);
+        self.rows += done.rows;
+        self.batches += 1;
+        self.next = done.next;
+    }
+
+    fn report(&self, progress: Progress) -> Report {
+        Report { progress, rows: self.rows, batches: self.batches, next: self.next }
+    }
+
+    /// Another node need not wait for the lease to end.
+    async fn give_back(&self) -> Result<()> {
+        let Some(fence) = self.fence else { return Ok(()) };
+        self.store.system().run(GiveBack { name: S::NAME, holder: self.holder, fence }).await
+    }
+
+    async fn note_failure(&self, error: &Error) {
+        ::metrics::counter!(metrics::SWEEP_FAILURES, "sweep" => S::NAME).increment(1);
+        // The cause is for the log alone: the row is shown through the API.
+        let failed = Failed { name: S::NAME, plan: self.plan, holder: self.holder, error: error.to_string() };
+        if let Err(error) = self.store.system().run(failed).await {
+            tracing::debug!(sweep.name = S::NAME, %error, "a sweep's failure could not be noted either");
+        }
+    }
+}
+
+fn chance(entropy: &dyn Entropy) -> u32 {
+    let mut bytes = [0; 4];
+    entropy.fill(&mut bytes);
+    u32::from_be_bytes(bytes)
+}
+
+/// The transaction of one batch.
+struct Batch<S> {
+    sweep: Arc<S>,
+    plan: Plan,
+    holder: Holder,
+    only_when_due: bool,
+    fence: Option<i64>,
+    limit: i64,
+    /// The run's time is up: whatever is left, it ends with this batch.
+    is_last: bool,
+    chance: u32,
+}
+
+enum Outcome {
+    Done(Done),
+    NotNow { until: Time },
+    Superseded,
+}
+
+struct Done {
+    progress: Progress,
+    fence: i64,
+    lag: Duration,
+    rows: u64,
+    next: Time,
+    /// Without the commit, which a batch shares with its neighbours.
+    took: Duration,
+}
+
+/// The run holds the sweep's row.
+struct Held {
+    fence: i64,
+    lag: Duration,
+}
+
+impl<S: Sweep> Work for Batch<S> {
+    type Output = Outcome;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Outcome> {
+        let began = Instant::now();
+        let held = match self.fence {
+            None => self.claim(ctx, tx).await?,
+            Some(fence) => self.renew(ctx, tx, fence).await?,
+        };
+        let Some(held) = held else {
+            return if self.fence.is_some() { Ok(Outcome::Superseded) } else { self.explain(ctx, tx).await };
+        };
+        let rows = self.sweep.run_batch(ctx, tx, self.limit).await?;
+        let done = i64::try_from(rows).unwrap_or(i64::MAX);
+        let full = done >= self.limit;
+        let next = ctx.now.after(self.plan.pause(full, self.chance));
+        let progress = if full && !self.is_last { Progress::Going } else { Progress::Ended { more: full } };
+        self.conclude(ctx, tx, done, (progress != Progress::Going).then_some(next)).await?;
+        Ok(Outcome::Done(Done { progress, fence: held.fence, lag: held.lag, rows, next, took: began.elapsed() }))
+    }
+}
+
+impl<S: Sweep> Batch<S> {
+    /// The claim leaves `next_at` alone, which tells how late it is.
+    async fn claim(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Held>> {
+        const CLAIM: &str = "INSERT INTO sweeps \
+            (name, interval_us, holder, fence, lease_until, next_at, last_started, last_rows, total_rows, failures) \
+            VALUES ($1, $2, $3, 1, $4, $5, $5, 0, 0, 0) ON CONFLICT (name) DO UPDATE SET \
+            interval_us = excluded.interval_us, holder = excluded.holder, fence = sweeps.fence + 1, \
+            lease_until = excluded.lease_until, last_started = excluded.last_started, last_rows = 0 \
+            WHERE (sweeps.lease_until <= $5 OR sweeps.holder = $3) AND sweeps.next_at <= $6 RETURNING fence, next_at";
+        let due_by = if self.only_when_due { ctx.now.micros() } else { i64::MAX };
+        let params = [
+            Value::from(S::NAME),
+            Value::from(micros(self.plan.interval)),
+            Value::from(&self.holder.0.as_bytes()[..]),
+            Value::from(ctx.now.after(self.plan.lease)),
+            Value::from(ctx.now),
+            Value::from(due_by),
+        ];
+        let row = tx.query_opt(CLAIM, &params).await?;
+        row.map(|row| Ok(Held { fence: row.int(0)?, lag: ctx.now.since(row.time(1)?) })).transpose()
+    }
+
+    async fn renew(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, fence: i64) -> Result<Option<Held>> {
+        const RENEW: &str = "UPDATE sweeps SET lease_until = $4 WHERE name = $1 AND holder = $2 AND fence = $3";
+        let params = [
+            Value::from(S::NAME),
+            Value::from(&self.holder.0.as_bytes()[..]),
+            Value::from(fence),
+            Value::from(ctx.now.after(self.plan.lease)),
+        ];
+        let held = tx.execute(RENEW, &params).await? == 1;
+        Ok(held.then_some(Held { fence, lag: Duration::ZERO }))
+    }
+
+    /// Why the claim was not given.
+    async fn explain(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Outcome> {
+        const SELECT: &str = "SELECT holder, lease_until, next_at FROM sweeps WHERE name = $1";
+        let row = tx.query_opt(SELECT, &[Value::from(S::NAME)]).await?;
+        let row = row.ok_or_else(|| Error::internal(format!("the sweep {} has no row", S::NAME)))?;
+        let is_ours = row.bytes(0)? == self.holder.0.as_bytes();
+        let free = if is_ours { ctx.now } else { row.time(1)? };
+        let due = if self.only_when_due { row.time(2)? } else { ctx.now };
+        Ok(Outcome::NotNow { until: free.max(due) })
+    }
+
+    /// What the batch came to; with `next` the run ends and the row is free.
+    async fn conclude(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, rows: i64, next: Option<Time>) -> Result<()> {
+        const COUNT: &str =
+            "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2 WHERE name = $1";
+        const END: &str = "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2, \
+            lease_until = 0, next_at = $3, last_finished = $4, last_error = NULL WHERE name = $1";
+        let mut params = vec![Value::from(S::NAME), Value::from(rows)];
+        let Some(next) = next else { return tx.execute(COUNT, &params).await.map(drop) };
+        params.extend([Value::from(next), Value::from(ctx.now)]);
+        tx.execute(END, &params).await.map(drop)
+    }
+}
+
+struct GiveBack {
+    name: &'static str,
+    holder: Holder,
+    fence: i64,
+}
+
+impl Work for GiveBack {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const GIVE_BACK: &str = "UPDATE sweeps SET lease_until = 0 WHERE name = $1 AND holder = $2 AND fence = $3";
+        let params = [Value::from(self.name), Value::from(&self.holder.0.as_bytes()[..]), Value::from(self.fence)];
+        tx.execute(GIVE_BACK, &params).await.map(drop)
+    }
+}
+
+struct Failed {
+    name: &'static str,
+    plan: Plan,
+    holder: Holder,
+    error: String,
+}
+
+impl Work for Failed {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    /// The claim itself may have been undone with the failed batch, so there may be no row yet, or not our number in it.
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const NOTE: &str = "INSERT INTO sweeps (name, interval_us, holder, fence, lease_until, next_at, last_started, \
+            last_rows, total_rows, failures, last_error) VALUES ($1, $2, $3, 1, 0, $4, $5, 0, 0, 1, $6) \
+            ON CONFLICT (name) DO UPDATE SET lease_until = 0, next_at = excluded.next_at, \
+            failures = sweeps.failures + 1, last_error = excluded.last_error \
+            WHERE sweeps.lease_until <= $5 OR sweeps.holder = $3";
+        let params = [
+            Value::from(self.name),
+            Value::from(micros(self.plan.interval)),
+            Value::from(&self.holder.0.as_bytes()[..]),
+            Value::from(ctx.now.after(self.plan.interval)),
+            Value::from(ctx.now),
+            Value::from(&self.error),
+        ];
+        tx.execute(NOTE, &params).await.map(drop)
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_the_interval_less_up_to_a_fifth_and_short_when_there_is_more() {
+        let plan = Plan::every(Duration::from_secs(100));
+        for (chance, seconds) in [(0, 100), (u32::MAX / 2, 90), (u32::MAX, 80)] {
+            assert_eq!(plan.pause(false, chance).as_secs_f64().round() as u64, seconds);
+            assert_eq!(plan.pause(true, chance).as_secs(), 10);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! After a commit that failed: the file is opened again and verified before anything more is written to it.
+//!
+//! When fsync fails, the kernel may have dropped the pages it could not write and call the next fsync a success, so
+//! that one proves nothing. What was acknowledged before had its own fsync; in doubt are only the frames of the commit that
+//! failed. Therefore nothing is ever built on the log they are in: the acknowledged rest of it is copied into the database
+//! and the log is cut to nothing, and only when all of that has reached the disk are writes accepted again. Whether
+//! the failed commit has survived is then settled, and the callers who were told "unknown" learn it by their retry.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Connection;
+use super::check::{self, Verdict};
+use super::connection::is_full;
+use super::open;
+use super::queue::Taken;
+use super::writer::Desk;
+use crate::metrics::REOPENED;
+
+/// Why the file is not written to yet.
+enum Refused {
+    Later(String),
+    /// Tried again, too; first the ballast makes room.
+    Full(String),
+    /// It is not what was acknowledged any more, and trying again would not bring it back.
+    ForGood(String),
+}
+
+/// Tries until the file has passed, refusing all who come meanwhile. None when there is nothing left to write for:
+/// the program stops.
+pub(super) fn until_sound(desk: &mut Desk) -> Option<Connection> {
+    loop {
+        match attempt(desk) {
+            Ok(connection) => {
+                metrics::counter!(REOPENED).increment(1);
+                tracing::warn!(
+                    commit_seq = desk.commit_seq,
+                    "the database was opened again and verified; writing goes on"
+                );
+                desk.condition.set_reopening(false);
+                return Some(connection);
+            }
+            Err(Refused::Full(why)) => {
+                tracing::error!("the database cannot be verified yet: {why}");
+                desk.ballast.release();
+                desk.condition.set_full(true);
+            }
+            Err(Refused::Later(why)) => tracing::error!("the database cannot be verified yet: {why}"),
+            Err(Refused::ForGood(why)) => {
+                tracing::error!("{why} Stop the program and restore a backup.");
+                desk.condition.set_damaged(why);
+                refuse_arrivals(desk, None);
+                return None;
+            }
+        }
+        if refuse_arrivals(desk, Some(Instant::now() + desk.options.reopen_pause)) {
+            return None;
+        }
+    }
+}
+
+fn attempt(desk: &mut Desk) -> Result<Connection, Refused> {
+    let later = |error: &dyn Display| Refused::Later(error.to_string());
+    let tables = Arc::clone(&desk.tables);
+    let mut connection = open::write_connection(&desk.options, tables).map_err(|error| later(&error))?;
+    let stored = open::stored_meta(connection.raw()).map_err(|error| later(&error))?;
+    let found = stored.map_or(0, |meta| meta.commit_seq);
+    if found < desk.commit_seq {
+        let lost = desk.commit_seq - found;
+        let why = format!("The database has lost {lost} acknowledged commits and takes no more writes.");
+        return Err(Refused::ForGood(why));
+    }
+    // A check that does not end in time is no reason to stay closed: the failed fsync was the log's.
+    if let Verdict::Damaged(finding) = check::within(connection.raw(), desk.options.check_budget) {
+        tracing::error!("{}", check::damaged(&desk.options.path, &finding).message());
+        let why = "The database is damaged and takes no more writes; the log says what to do.";
+        return Err(Refused::ForGood(why.to_owned()));
+    }
+    empty_log(connection.raw())?;
+    desk.commit_seq = found;
+    desk.mark.publish(found, stored.map_or(0, |meta| meta.clock_us));
+    Ok(connection)
+}
+
+fn empty_log(raw: &rusqlite::Connection) -> Result<(), Refused> {
+    let busy = raw.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+    match busy {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(Refused::Later("a read has kept the log from being emptied".to_owned())),
+        Err(error) if is_full(&error) => Err(Refused::Full(error.to_string())),
+        Err(error) => Err(Refused::Later(error.to_string())),
+    }
+}
+
+/// Answers all who come until then, or until the program stops: true when it does.
+fn refuse_arrivals(desk: &Desk, until: Option<Instant>) -> bool {
+    loop {
+        let taken = match until {
+            Some(until) => desk.queue.take_within(until.saturating_duration_since(Instant::now())),
+            None => desk.queue.take().map_or(Taken::Closed, Taken::Item),
+        };
+        match taken {
+            Taken::Item(job) => job.fail(super::writer::stopped(&desk.condition)),
+            Taken::Nothing => return false,
+            Taken::Closed => return true,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! An fsync that fails under a running program: the callers are told that nobody knows, and writing goes on once the
+//! file has been verified, without a restart.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use waybill_testkit::server::{Options, Server};
+
+use super::{create, eventually, exists, id_of, readiness, send};
+
+/// The program, with those of the writer thread's fsyncs failing (strace counts each thread's for itself).
+fn start(failing: &str) -> Option<Server> {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: there is no strace to make an fsync fail");
+        return None;
+    }
+    let inject = format!("inject=fsync,fdatasync:error=EIO:when={failing}");
+    let strace = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", &inject];
+    let wrapper = strace.map(str::to_owned).into();
+    Some(Server::start(Options { wrapper, ..Options::default() }).unwrap())
+}
+
+/// Creates until one is not answered with success; all that were are in `made`.
+fn until_failure(server: &Server, made: &mut BTreeMap<String, String>) -> (String, u16, String) {
+    for number in 0..1_000 {
+        let key = format!("key-{number}");
+        let (status, body) = create(server, &key, "x");
+        if status != 201 {
+            return (key, status, body["error"].as_str().unwrap_or_default().to_owned());
+        }
+        made.insert(key, id_of(&body));
+    }
+    panic!("no fsync has failed");
+}
+
+fn verify(server: &Server, made: &BTreeMap<String, String>) {
+    for (key, task_id) in made {
+        assert!(exists(server, task_id), "{key} was acknowledged and is gone");
+        let (status, again) = create(server, key, "x");
+        assert_eq!((status, id_of(&again)), (200, task_id.clone()), "{key} has become two tasks");
+    }
+    let (_, list) = send(server, "GET", "/v1/tasks?limit=200", None);
+    let listed = list["tasks"].as_array().unwrap_or_else(|| panic!("{list}")).len();
+    assert_eq!(listed, made.len());
+}
+
+fn survives(failing: &str) {
+    let Some(mut server) = start(failing) else { return };
+    let mut made = BTreeMap::new();
+    let (key, status, code) = until_failure(&server, &mut made);
+    assert_eq!((status, code.as_str()), (503, "unavailable"));
+
+    // The caller's retry, with the same key, until it is told the truth. Meanwhile it is told that nothing was done.
+    eventually("the retry succeeds", || {
+        let (status, body) = create(&server, &key, "x");
+        match status {
+            200 | 201 => made.insert(key.clone(), id_of(&body)).is_none(),
+            _ => {
+                assert_eq!((status, &body["error"]), (503, &"store_unavailable".into()));
+                false
+            }
+        }
+    });
+    for number in 0..20 {
+        let (status, body) = create(&server, &format!("later-{number}"), "x");
+        assert_eq!(status, 201, "{body}");
+        made.insert(format!("later-{number}"), id_of(&body));
+    }
+    eventually("it is ready", || readiness(&server).0 == 200);
+    verify(&server, &made);
+    assert!(server.log().contains("opened again and verified"));
+
+    server.kill9().unwrap();
+    server.restart().unwrap();
+    verify(&server, &made);
+}
+
+#[test]
+fn a_commit_that_fails_is_unknown_and_writing_goes_on_by_itself() {
+    survives("25");
+}
+
+#[test]
+fn while_the_disk_goes_on_failing_nothing_is_written() {
+    survives("25..28");
+}
+
+#[test]
+fn a_disk_that_stays_broken_is_never_ready_and_reads_go_on() {
+    let Some(server) = start("25+") else { return };
+    let mut made = BTreeMap::new();
+    let (key, status, code) = until_failure(&server, &mut made);
+    assert_eq!((status, code.as_str()), (503, "unavailable"));
+    // Longer than a probe is shared and than the pause between two attempts.
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(create(&server, &key, "x").0, 503);
+        assert!(made.values().all(|task_id| exists(&server, task_id)));
+    }
+    let (status, body) = readiness(&server);
+    assert_eq!(status, 503, "{body}");
+    assert!(body["message"].as_str().unwrap().contains("error of the disk"), "{body}");
+}

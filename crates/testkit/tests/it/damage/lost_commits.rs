@@ -1,0 +1,201 @@
+//! Commits that are gone and files that are damaged: refused at start, with what was lost and the way out.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use tempfile::TempDir;
+use waybill_kernel::clock::manual::ManualSource;
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::{Backend, Health, SqliteOptions, Store};
+use waybill_testkit::stores::{self, registry};
+
+const START_US: i64 = 1_700_000_000_000_000;
+
+struct Files {
+    folder: TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn of(&self, ending: &str) -> PathBuf {
+        self.folder.path().join(format!("waybill.{ending}"))
+    }
+
+    async fn open_alone(&self, adjust: impl FnOnce(&mut SqliteOptions)) -> Result<Store> {
+        let mut options = SqliteOptions::at(self.of("db"));
+        adjust(&mut options);
+        stores::open(Backend::Sqlite(options), &ManualSource::at(START_US)).await
+    }
+
+    /// With the default tenant, made by whoever is first.
+    async fn open(&self) -> Result<Store> {
+        let store = self.open_alone(|_| {}).await?;
+        waybill_access::ensure_default_tenant(&store).await?;
+        Ok(store)
+    }
+
+    async fn refused(&self) -> Error {
+        let error = self.open().await.err().unwrap();
+        assert_eq!(error.code(), Code::DatabaseUnusable, "{error}");
+        error
+    }
+
+    /// As a crash at this moment would leave them: the log is not yet in the database.
+    fn copy(&self) -> Self {
+        let copy = Self::new();
+        for ending in ["db", "db-wal", "mark"] {
+            if self.of(ending).exists() {
+                fs::copy(self.of(ending), copy.of(ending)).unwrap();
+            }
+        }
+        copy
+    }
+}
+
+async fn create_tasks(store: &Store, count: usize) {
+    let admin = waybill_access::admin_caller(store).await.unwrap();
+    for number in 0..count {
+        let input = json!({ "type": "t", "payload": format!("{number:0500}") });
+        registry().find("create_task").unwrap().call(store, &admin, input).await.unwrap();
+    }
+}
+
+fn close(store: Store) {
+    std::thread::spawn(move || store.close()).join().unwrap();
+}
+
+/// Twice the interval in which a mark is written.
+fn let_the_mark_be_written() {
+    std::thread::sleep(Duration::from_millis(250));
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+#[tokio::test]
+async fn a_log_that_lost_its_end_is_refused_with_the_number_of_missing_commits() {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    create_tasks(&store, 20).await;
+    let_the_mark_be_written();
+
+    let whole = files.copy();
+    close(whole.open().await.unwrap());
+
+    let wal_bytes = files.of("db-wal").metadata().unwrap().len();
+    let cut = files.copy();
+    File::options().write(true).open(cut.of("db-wal")).unwrap().set_len(wal_bytes - 100).unwrap();
+    let error = cut.refused().await;
+    assert!(error.message().contains("lost 1 commits"), "{error}");
+
+    let flipped = files.copy();
+    flip(&flipped.of("db-wal"), wal_bytes / 2);
+    let error = flipped.refused().await;
+    assert!(error.message().contains(&flipped.of("mark").display().to_string()), "{error}");
+    // The refusal has changed nothing: what stands behind the damage is still there for those who can read it.
+    assert_eq!(flipped.of("db-wal").metadata().unwrap().len(), wal_bytes);
+    flipped.refused().await;
+    // The way out that accepts the loss.
+    fs::remove_file(flipped.of("mark")).unwrap();
+    close(flipped.open().await.unwrap());
+    close(store);
+}
+
+#[tokio::test]
+async fn an_older_copy_is_refused_until_its_mark_is_deleted() {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    close(store);
+    let older = files.copy();
+    let store = files.open().await.unwrap();
+    create_tasks(&store, 7).await;
+    close(store);
+    fs::copy(older.of("db"), files.of("db")).unwrap();
+
+    let error = files.refused().await;
+    assert!(error.message().contains("lost 7 commits"), "{error}");
+    fs::remove_file(files.of("mark")).unwrap();
+    close(files.open().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_mark_that_says_nothing_refuses_nothing() {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    create_tasks(&store, 3).await;
+    close(store);
+    fs::write(files.of("mark"), [9; 8192]).unwrap();
+    close(files.open().await.unwrap());
+    // Another database's, of many more commits.
+    let other = Files::new();
+    let store = other.open().await.unwrap();
+    create_tasks(&store, 9).await;
+    close(store);
+    fs::copy(other.of("mark"), files.of("mark")).unwrap();
+    close(files.open().await.unwrap());
+}
+
+/// Writes over pages in the middle of the file, where tables and indexes are.
+async fn damaged() -> Files {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    create_tasks(&store, 300).await;
+    close(store);
+    let file = File::options().write(true).open(files.of("db")).unwrap();
+    let middle = files.of("db").metadata().unwrap().len() / 2 / 4096 * 4096;
+    file.write_all_at(&[0xa5; 8 * 4096], middle).unwrap();
+    files
+}
+
+#[tokio::test]
+async fn a_damaged_database_is_refused_with_the_finding_and_the_way_out() {
+    let files = damaged().await;
+    let before = fs::read(files.of("db")).unwrap();
+    let error = files.refused().await;
+    for part in ["damaged", "Restore a backup", &files.of("db").display().to_string()] {
+        assert!(error.message().contains(part), "{part} is not in: {error}");
+    }
+    assert!(before == fs::read(files.of("db")).unwrap(), "the refusal has changed the file");
+}
+
+/// When the background check has ended.
+async fn checked(store: &Store) -> Health {
+    loop {
+        let health = store.system().probe().await;
+        if !health.checking {
+            return health;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn damage_found_after_the_budget_stops_writing() {
+    let files = damaged().await;
+    let store = files.open_alone(|options| options.check_budget = Duration::ZERO).await.unwrap();
+    let health = checked(&store).await;
+    assert!(!health.writable);
+    assert!(health.detail.unwrap().contains("damaged"));
+    let caller = waybill_access::admin_caller(&store).await.unwrap();
+    let answer = registry().find("create_task").unwrap().call(&store, &caller, json!({ "type": "t" })).await;
+    assert_eq!(answer.err().unwrap().code(), Code::StoreUnavailable);
+    close(store);
+}
+
+#[tokio::test]
+async fn a_sound_database_is_checked_in_the_background_too() {
+    let files = Files::new();
+    let store = files.open_alone(|options| options.check_budget = Duration::ZERO).await.unwrap();
+    assert!(checked(&store).await.writable);
+    close(store);
+}

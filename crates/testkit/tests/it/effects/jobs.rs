@@ -1,0 +1,247 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use waybill_kernel::{Code, Error, Mode, Result, Tenant};
+use waybill_store::effects::job::{self, Claimed, Failed, Policy};
+use waybill_store::effects::{Round, Runner, Worker, work_once};
+use waybill_store::{Ctx, Store, Tx, Value, Work};
+use waybill_testkit::stores::TestStore;
+
+use super::{NOTE, notes};
+
+waybill_testkit::both! {
+    a_job_is_claimed_once_and_not_before_its_time,
+    of_two_who_hold_a_job_only_the_latter_ends_it,
+    a_failed_job_comes_back_later_until_it_is_dead,
+    a_job_whose_last_runner_vanished_is_buried,
+    many_runners_share_the_jobs,
+    a_worker_sees_its_jobs_through,
+    the_runner_works_jobs_off_until_it_is_stopped,
+}
+
+/// The clock has run a little ahead by being read, and is drawn back as time passes.
+const SECOND: Duration = Duration::from_secs(1);
+const KIND: &str = "test";
+const POLICY: Policy = Policy {
+    attempts_max: 3,
+    backoff: Duration::from_secs(8),
+    backoff_max: Duration::from_secs(60),
+    claim: Duration::from_secs(30),
+};
+
+enum Do {
+    Enqueue {
+        count: usize,
+        after: Duration,
+    },
+    Claim(i64),
+    /// With a note, which must not stay when the claim is refused.
+    Finish(Claimed),
+    Fail(Claimed),
+}
+
+#[derive(Debug)]
+enum Did {
+    Nothing,
+    Claimed(Vec<Claimed>),
+    Failed(Failed),
+}
+
+impl Work for Do {
+    type Output = Did;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Did> {
+        match self {
+            Do::Enqueue { count, after } => {
+                for number in 0..*count {
+                    let payload = number.to_string();
+                    job::enqueue(tx, ctx, Tenant::DEFAULT, KIND, &payload, ctx.now.after(*after)).await?;
+                }
+                Ok(Did::Nothing)
+            }
+            Do::Claim(limit) => job::claim(tx, ctx, KIND, &POLICY, *limit).await.map(Did::Claimed),
+            Do::Finish(claimed) => {
+                tx.execute(NOTE, &[Value::from(claimed.job_id.as_bytes()), Value::from(ctx.now)]).await?;
+                job::finish(tx, ctx, claimed).await.map(|()| Did::Nothing)
+            }
+            Do::Fail(claimed) => job::fail(tx, ctx, claimed, &POLICY, "On purpose.").await.map(Did::Failed),
+        }
+    }
+}
+
+async fn enqueue(on: &TestStore, count: usize) {
+    on.store.system().run(Do::Enqueue { count, after: Duration::ZERO }).await.unwrap();
+}
+
+async fn claim(store: &Store, limit: i64) -> Vec<Claimed> {
+    match store.system().run(Do::Claim(limit)).await.unwrap() {
+        Did::Claimed(claimed) => claimed,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn claim_one(on: &TestStore) -> Claimed {
+    claim(&on.store, 1).await.pop().unwrap()
+}
+
+async fn state(on: &TestStore) -> (String, i64, Option<String>) {
+    let rows = on.rows("SELECT state, attempts, last_error FROM jobs").await.unwrap();
+    let error = rows[0].text_opt(2).unwrap().map(str::to_owned);
+    (rows[0].text(0).unwrap().to_owned(), rows[0].int(1).unwrap(), error)
+}
+
+async fn a_job_is_claimed_once_and_not_before_its_time(on: TestStore) {
+    on.store.system().run(Do::Enqueue { count: 1, after: Duration::from_secs(5) }).await.unwrap();
+    assert_eq!(claim(&on.store, 10).await, []);
+    on.time.pass(Duration::from_secs(6));
+    let claimed = claim_one(&on).await;
+    assert_eq!((claimed.payload.as_str(), claimed.attempts, claimed.claim), ("0", 1, 1));
+    assert_eq!(claim(&on.store, 10).await, []);
+    on.store.system().run(Do::Finish(claimed)).await.unwrap();
+    assert_eq!(state(&on).await, ("done".to_owned(), 1, None));
+    on.time.pass(Duration::from_secs(3600));
+    assert_eq!(claim(&on.store, 10).await, [], "a job that is done stays done");
+}
+
+async fn of_two_who_hold_a_job_only_the_latter_ends_it(on: TestStore) {
+    enqueue(&on, 1).await;
+    let vanished = claim_one(&on).await;
+    on.time.pass(POLICY.claim + SECOND);
+    let latter = claim_one(&on).await;
+    assert_eq!((latter.job_id, latter.attempts, latter.claim), (vanished.job_id, 2, 2));
+    for late in [Do::Finish(vanished.clone()), Do::Fail(vanished.clone())] {
+        assert_eq!(on.store.system().run(late).await.unwrap_err().code(), Code::LeaseInvalidOrExpired);
+        assert_eq!(
+            (state(&on).await.0.as_str(), notes(&on).await),
+            ("running", 0),
+            "a stale claim has changed something"
+        );
+    }
+    on.store.system().run(Do::Finish(latter.clone())).await.unwrap();
+    for again in [Do::Fail(latter), Do::Fail(vanished)] {
+        assert_eq!(on.store.system().run(again).await.unwrap_err().code(), Code::LeaseInvalidOrExpired);
+    }
+    assert_eq!((state(&on).await.0.as_str(), notes(&on).await), ("done", 1));
+}
+
+async fn a_failed_job_comes_back_later_until_it_is_dead(on: TestStore) {
+    enqueue(&on, 1).await;
+    for longest in [8, 16] {
+        let claimed = claim_one(&on).await;
+        let Did::Failed(Failed::Again { at }) = on.store.system().run(Do::Fail(claimed)).await.unwrap() else {
+            panic!("it has attempts left")
+        };
+        assert!(at.since(on.store.now()) <= Duration::from_secs(longest));
+        assert_eq!(state(&on).await.0, "ready");
+        on.time.pass(Duration::from_secs(longest + 1));
+    }
+    let last = claim_one(&on).await;
+    assert!(matches!(on.store.system().run(Do::Fail(last)).await.unwrap(), Did::Failed(Failed::Dead)));
+    assert_eq!(state(&on).await, ("dead".to_owned(), 3, Some("On purpose.".to_owned())));
+    on.time.pass(Duration::from_secs(3600));
+    assert_eq!(claim(&on.store, 10).await, []);
+}
+
+async fn a_job_whose_last_runner_vanished_is_buried(on: TestStore) {
+    enqueue(&on, 1).await;
+    for attempt in 1..=POLICY.attempts_max {
+        assert_eq!(claim_one(&on).await.attempts, attempt);
+        on.time.pass(POLICY.claim + SECOND);
+    }
+    assert_eq!(claim(&on.store, 10).await, []);
+    let (state, _, error) = state(&on).await;
+    assert_eq!(state, "dead");
+    assert!(error.is_some());
+}
+
+async fn many_runners_share_the_jobs(on: TestStore) {
+    const JOBS: usize = 60;
+    enqueue(&on, JOBS).await;
+    let runners = (0..6).map(|_| {
+        let store = on.store.clone();
+        tokio::spawn(async move {
+            let mut mine = Vec::new();
+            loop {
+                let claimed = claim(&store, 4).await;
+                if claimed.is_empty() {
+                    return mine;
+                }
+                for job in claimed {
+                    store.system().run(Do::Finish(job.clone())).await.unwrap();
+                    mine.push(job.job_id);
+                }
+            }
+        })
+    });
+    let mut all = Vec::new();
+    for runner in runners.collect::<Vec<_>>() {
+        all.extend(runner.await.unwrap());
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!((all.len(), notes(&on).await), (JOBS, JOBS as i64), "a job was claimed twice or left");
+    assert_eq!(on.count("SELECT count(*) FROM jobs WHERE state = 'done' AND claim = 1").await.unwrap(), JOBS as i64);
+}
+
+/// Fails every second attempt, and panics at the fourth.
+#[derive(Default)]
+struct Unreliable(AtomicU32);
+
+impl Worker for Unreliable {
+    const KIND: &'static str = KIND;
+
+    fn policy(&self) -> Policy {
+        POLICY
+    }
+
+    fn at_once(&self) -> u32 {
+        1
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    async fn attempt(&self, _: &Claimed) -> Result<()> {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            3 => panic!("on purpose"),
+            odd if odd % 2 == 1 => Err(Error::new(Code::Overloaded, "On purpose.").because("a secret")),
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn a_worker_sees_its_jobs_through(on: TestStore) {
+    enqueue(&on, 2).await;
+    let worker = Arc::new(Unreliable::default());
+    let one = Round { claimed: 1, full: true, ..Round::default() };
+    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
+    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { failed: 1, ..one });
+    let error = on.rows("SELECT last_error FROM jobs WHERE state = 'ready'").await.unwrap();
+    assert_eq!(error[0].text(0).unwrap(), "overloaded: On purpose.", "and not its cause");
+    on.time.pass(POLICY.backoff + SECOND);
+    enqueue(&on, 1).await;
+    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
+    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { failed: 1, ..one }, "a panic is a failure");
+    on.time.pass(POLICY.backoff + SECOND);
+    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
+    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round::default());
+}
+
+async fn the_runner_works_jobs_off_until_it_is_stopped(on: TestStore) {
+    enqueue(&on, 2).await;
+    let runner = Runner::new(on.store.clone()).with_worker(Unreliable::default());
+    let done = async {
+        while on.count("SELECT count(*) FROM jobs WHERE state = 'running' OR attempts = 0").await.unwrap() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), done).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), runner.stop()).await.unwrap();
+    assert_eq!(on.count("SELECT count(*) FROM jobs WHERE state = 'done'").await.unwrap(), 1);
+}
