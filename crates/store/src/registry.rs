@@ -69,7 +69,8 @@ fn schema_of<T: schemars::JsonSchema>() -> Json {
 /// serde's message as a sentence of ours.
 fn sentence(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let mut chars = text.chars();
+    // A message of ours that came through serde is a sentence already.
+    let mut chars = text.trim_end_matches('.').chars();
     match chars.next() {
         Some(first) => format!("{}{}.", first.to_uppercase(), chars.as_str()),
         None => "The request cannot be read.".to_owned(),
