@@ -28,6 +28,20 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The one that an earlier run has left inside `folder`, or a new one.
+    pub async fn at(folder: &Path) -> Result<Cluster> {
+        let home = folder.join("postgres");
+        if !home.join("data/PG_VERSION").exists() {
+            return Cluster::create(folder).await;
+        }
+        end_orphan(&home)?;
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let owner = unprivileged_owner()?;
+        let mut cluster = Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None };
+        cluster.start().await?;
+        Ok(cluster)
+    }
+
     /// Made inside `folder`, which is opened to the user that PostgreSQL runs as, and started.
     pub async fn create(folder: &Path) -> Result<Cluster> {
         let owner = unprivileged_owner()?;
@@ -116,6 +130,16 @@ impl Drop for Cluster {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// Ends the postmaster that a killed harness left running. Its working folder tells that the process is still the one.
+fn end_orphan(home: &Path) -> Result<()> {
+    let Ok(text) = fs::read_to_string(home.join("data/postmaster.pid")) else { return Ok(()) };
+    let Some(pid) = text.lines().next().and_then(|line| line.trim().parse::<u32>().ok()) else { return Ok(()) };
+    if fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == home.join("data")) {
+        Command::new("kill").args(["-KILL", &pid.to_string()]).status()?;
+    }
+    Ok(())
 }
 
 /// Why there can be no cluster here.

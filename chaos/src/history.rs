@@ -130,6 +130,11 @@ impl History {
         self.iter().filter(|(_, task)| wanted(task)).map(|(op, _)| op).collect()
     }
 
+    /// Zero before the first operation.
+    pub fn last_round(&self) -> u32 {
+        self.tasks.values().map(|task| task.round).max().unwrap_or(0)
+    }
+
     pub fn key(&self, op: Op) -> String {
         format!("{}-{}-{}", self.run, op.conn, op.seq)
     }

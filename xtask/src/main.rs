@@ -5,6 +5,7 @@
 mod bench;
 mod chaos;
 mod foreign;
+mod planted;
 mod process;
 mod setup;
 mod snapshots;
@@ -39,7 +40,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build in release and break it on purpose (arguments go to waybill-chaos)
+    /// Build in release and break it on purpose (arguments go to waybill-chaos); with --planted: plant each bug and see it found
     Chaos {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -9,6 +9,8 @@ pub mod migrate;
 mod operation;
 mod postgres;
 pub mod registry;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod settings;
 mod sqlite;
 mod statement;

@@ -12,6 +12,9 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 use waybill_kernel::{Code, Error, Result};
 
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
+
 /// The unit of a file's `blocks`, whatever its file system's block is.
 const BLOCK_BYTES: u64 = 512;
 /// Beyond the ballast itself there must be this part of it free before it is taken again; else the next write would
@@ -46,6 +49,10 @@ impl Ballast {
     }
 
     pub(super) fn release(&mut self) {
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("ballast-kept") {
+            return;
+        }
         self.held = false;
         if self.bytes > 0
             && let Err(error) = self.file().and_then(|file| file.set_len(0))

@@ -22,6 +22,8 @@ use super::condition::Condition;
 use super::mark::Mark;
 use super::{Options, open};
 use crate::metrics::{FSYNCS, WAL_BYTES};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -117,6 +119,8 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
     if bytes > wal.bytes_max && !condition.is_checking() {
         wal.overgrown.store(true, Ordering::Relaxed);
     }
+    #[cfg(feature = "sabotage")]
+    sabotage::point_within("in_checkpoint");
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
         Ok(()) => {
             *failing = false;

@@ -18,6 +18,8 @@ use sha2::{Digest, Sha256};
 use waybill_kernel::{Code, Error, Result, Time};
 
 use super::open::Meta;
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 
 const SLOT_OFFSETS: [usize; 2] = [0, 4096];
 const FILE_BYTES: usize = 8192;
@@ -86,6 +88,10 @@ pub(super) fn beside(database: &Path) -> PathBuf {
 
 /// Refuses a database that knows of fewer commits than its mark.
 pub(super) fn compare(path: &Path, meta: &Meta) -> Result<()> {
+    #[cfg(feature = "sabotage")]
+    if sabotage::planted("mark-not-compared") {
+        return Ok(());
+    }
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -166,11 +172,19 @@ impl Mark {
             return;
         }
         let slot = Slot { database_id: self.database_id, commit_seq, clock_us: self.clock_us.load(Ordering::Relaxed) };
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("mark-not-written") {
+            return;
+        }
+        #[cfg(feature = "sabotage")]
+        sabotage::point("before_mark");
         match slots.file.write_all_at(&slot.encode(), SLOT_OFFSETS[slots.next] as u64) {
             Ok(()) => {
                 slots.next = 1 - slots.next;
                 slots.written = commit_seq;
                 slots.failing = false;
+                #[cfg(feature = "sabotage")]
+                sabotage::point("after_mark");
             }
             Err(error) if !slots.failing => {
                 tracing::warn!(%error, "the mark cannot be written; lost commits may go unnoticed");

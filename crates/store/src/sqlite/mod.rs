@@ -25,6 +25,8 @@ pub(crate) use connection::Connection;
 use job::{Job, Pending};
 
 use crate::operation::{Call, Work};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::wake::Hub;
 use crate::{Migration, migrate};
 
@@ -89,10 +91,16 @@ impl Sqlite {
         entropy: &dyn Entropy,
         hub: Hub,
     ) -> Result<Self> {
+        #[cfg(feature = "sabotage")]
+        sabotage::begin()?;
         let tables = Arc::new(migrate::tenant_tables(migrations));
         let mut connection = open::write_connection(options, Arc::clone(&tables))?;
         let verdict = open::verify(&mut connection, options)?;
+        #[cfg(feature = "sabotage")]
+        sabotage::point("after_verify");
         open::migrate(&mut connection, migrations)?;
+        #[cfg(feature = "sabotage")]
+        sabotage::point("after_migrate");
         let stored = open::ensure_meta(&mut connection, clock.now(), entropy)?;
         clock.raise_to(Time::from_micros(stored.clock_us));
 

@@ -12,6 +12,8 @@ use super::check::{self, Verdict};
 use super::{Connection, Options, mark};
 use crate::Migration;
 use crate::migrate::{self, Engine};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::statement::TenantTables;
 
 /// Older ones can corrupt the database when the write-ahead log is reset under load (fixed in 3.51.3).
@@ -33,6 +35,10 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
         raw.pragma_update(None, "journal_mode", "WAL")?;
         // The only setting under which an answer is honest after a power cut.
         raw.pragma_update(None, "synchronous", "FULL")?;
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("no-fsync") {
+            raw.pragma_update(None, "synchronous", "OFF")?;
+        }
         // Not on the commit path: see checkpoint.rs.
         raw.pragma_update(None, "wal_autocheckpoint", 0)?;
         raw.pragma_update(None, "temp_store", "MEMORY")?;

@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Histogram};
-use waybill_kernel::{Clock, Code, Error, Result};
+use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::ballast::Ballast;
 use super::checkpoint::Wal;
@@ -29,6 +29,8 @@ use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, reopen, unknown};
 use crate::Value;
 use crate::metrics::{BATCH, COMMITS, FSYNCS, OPS, VOIDED, WRITER_BUSY};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::statement::TenantTables;
 
 const BATCH_OPERATIONS_MAX: usize = 512;
@@ -175,6 +177,8 @@ impl<'a> Scribe<'a> {
                 self.checkpoint("PRAGMA wal_checkpoint(RESTART)");
             }
         }
+        #[cfg(feature = "sabotage")]
+        sabotage::point_within("in_close");
         self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
         Left::Closed
     }
@@ -264,6 +268,11 @@ impl<'a> Scribe<'a> {
             waited = Some(self.linger(done));
         }
         self.meters.busy.increment(nanoseconds(began.elapsed().saturating_sub(waited.unwrap_or_default())));
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("answer-before-commit") {
+            self.answer(std::mem::take(jobs));
+            sabotage::dawdle();
+        }
         true
     }
 
@@ -284,12 +293,14 @@ impl<'a> Scribe<'a> {
         if job.is_abandoned() {
             return true;
         }
-        let now = self.desk.clock.now();
+        let now = self.now();
         if apart == Apart::BySavepoint && self.connection.control("SAVEPOINT operation").is_err() {
             return false;
         }
         let before = self.connection.changes();
         let keep = job.run(&mut self.connection, now);
+        #[cfg(feature = "sabotage")]
+        sabotage::point("in_transaction");
         if self.connection.is_outside_transaction() {
             return false;
         }
@@ -310,7 +321,8 @@ impl<'a> Scribe<'a> {
             }
             let mut kept = None;
             let ended = self.transact(|scribe| {
-                kept = Some(job.run(&mut scribe.connection, scribe.desk.clock.now()));
+                let now = scribe.now();
+                kept = Some(job.run(&mut scribe.connection, now));
                 kept == Some(true) && !scribe.connection.is_outside_transaction()
             });
             match ended {
@@ -343,11 +355,15 @@ impl<'a> Scribe<'a> {
 
     fn commit(&mut self) -> Ended {
         const STAMP: &str = "UPDATE meta SET commit_seq = commit_seq + 1, clock_us = $1 WHERE id = 1";
-        let now = self.desk.clock.now();
+        let now = self.now();
         if let Err(error) = self.connection.execute(STAMP, None, &[Value::from(now)]) {
             return self.roll_back(Ended::Void(error));
         }
+        #[cfg(feature = "sabotage")]
+        sabotage::point("before_commit");
         let Err(error) = self.connection.control("COMMIT") else {
+            #[cfg(feature = "sabotage")]
+            sabotage::point("after_commit_before_reply");
             self.desk.commit_seq += 1;
             self.desk.mark.publish(self.desk.commit_seq, now.micros());
             self.meters.commits.increment(1);
@@ -356,6 +372,14 @@ impl<'a> Scribe<'a> {
         };
         if is_full(&error) {
             return self.roll_back(Ended::Void(explain(&error)));
+        }
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("fsync-ignored") {
+            return self.roll_back(Ended::Committed);
+        }
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("reopen-skipped") {
+            return self.roll_back(Ended::Unknown(unknown(&error)));
         }
         self.fail("a commit", &error)
     }
@@ -383,7 +407,19 @@ impl<'a> Scribe<'a> {
         self.meters.batch.record(jobs.len() as f64);
         for job in jobs {
             job.answer();
+            #[cfg(feature = "sabotage")]
+            if self.returning > 1 {
+                sabotage::point("half_answered");
+            }
         }
+    }
+
+    fn now(&self) -> Time {
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("wall-clock") {
+            return sabotage::wall();
+        }
+        self.desk.clock.now()
     }
 
     fn checkpoint(&mut self, pragma: &str) {

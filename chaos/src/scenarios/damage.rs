@@ -1,0 +1,274 @@
+//! Files hurt while the server is down: a flipped bit in the log, a log cut short, a torn page and a flipped byte in the
+//! database, an older copy put in its place. A copy of the data folder is hurt and a server started on it: it must
+//! refuse and say what is missing, or still have everything that was promised.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::sleep;
+
+use super::{After, Scenario};
+use crate::audit::Audit;
+use crate::checker::{Invariant, Violation};
+use crate::history::Op;
+use crate::load::{Load, Tally};
+use crate::rng::{Rng, Stream};
+use crate::server::{Launch, Server};
+
+/// What belongs to the database; the rest of the folder is made anew at each start.
+const FILES: [&str; 4] = ["waybill.db", "waybill.db-wal", "waybill.mark", "admin.key"];
+const PAGE_BYTES: u64 = 4096;
+const WAL_HEADER_BYTES: u64 = 32;
+const LOAD_MS_MAX: u64 = 700;
+/// Twice the interval in which the server notes its newest commit outside the log.
+const MARK_WAIT: Duration = Duration::from_millis(250);
+/// Of the five kinds, so many in one round.
+const KINDS_PER_ROUND: usize = 2;
+const CHECKERS: u32 = 16;
+/// Some pages are free or hold what no answer shows; of several, one counts.
+const TORN_PAGES: u32 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    FlippedLog,
+    CutLog,
+    TornPages,
+    OlderCopy,
+    FlippedByte,
+}
+
+const KINDS: [Kind; 5] = [Kind::FlippedLog, Kind::OlderCopy, Kind::CutLog, Kind::TornPages, Kind::FlippedByte];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::FlippedLog => "a flipped bit in the log",
+            Kind::CutLog => "a log cut short",
+            Kind::TornPages => "torn pages",
+            Kind::OlderCopy => "an older copy",
+            Kind::FlippedByte => "a flipped byte in the database",
+        }
+    }
+}
+
+/// How the server took it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reaction {
+    Refused,
+    /// It started, and nothing promised was missing: the damage met nothing that counts.
+    Unharmed,
+    /// It started, and something promised was missing or changed.
+    Silent,
+}
+
+pub struct Damage {
+    folder: PathBuf,
+    rng: Rng,
+    turn: usize,
+    launch: Option<Launch>,
+    seen: BTreeMap<(Kind, Reaction), u32>,
+    found: Vec<Violation>,
+    told: String,
+}
+
+impl Damage {
+    pub fn new(folder: PathBuf, seed: u64) -> Self {
+        let rng = Rng::new(seed, Stream::Fault);
+        Damage { folder, rng, turn: 0, launch: None, seen: BTreeMap::new(), found: Vec::new(), told: String::new() }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn older(&self) -> PathBuf {
+        self.folder.join("older")
+    }
+
+    /// Hurts the copy in `folder`; false when there is nothing of that kind to hurt.
+    fn hurt(&mut self, kind: Kind, folder: &Path) -> Result<bool> {
+        let log = folder.join("waybill.db-wal");
+        let log_bytes = fs::metadata(&log).map_or(0, |file| file.len());
+        let database = folder.join("waybill.db");
+        let pages = fs::metadata(&database)?.len() / PAGE_BYTES;
+        match kind {
+            Kind::FlippedLog | Kind::CutLog if log_bytes <= WAL_HEADER_BYTES => return Ok(false),
+            Kind::FlippedLog => {
+                flip(&log, WAL_HEADER_BYTES + self.rng.below(log_bytes - WAL_HEADER_BYTES), 1 << self.rng.below(8))?;
+            }
+            Kind::CutLog => File::options().write(true).open(&log)?.set_len(self.rng.below(log_bytes))?,
+            Kind::TornPages => {
+                let file = File::options().write(true).open(&database)?;
+                for _ in 0..TORN_PAGES {
+                    let page = 1 + self.rng.below(pages.saturating_sub(1));
+                    file.write_all_at(&[0xa5; PAGE_BYTES as usize / 2], page * PAGE_BYTES)?;
+                }
+            }
+            Kind::FlippedByte => flip(&database, self.rng.below(pages * PAGE_BYTES), 0xff)?,
+            Kind::OlderCopy => {
+                for file in &FILES[..2] {
+                    let (old, place) = (self.older().join(file), folder.join(file));
+                    if old.exists() {
+                        fs::copy(old, place)?;
+                    } else if place.exists() {
+                        fs::remove_file(place)?;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// An orderly stop brings everything into the database: a page that is still in the log would be read from there.
+    async fn empty_log(&self, folder: &Path) -> Result<()> {
+        let mut launch = self.launch.clone().context("no server was started before")?;
+        launch.log = folder.join("server.log");
+        Server::start(&launch, folder).await?.shut_down().await?;
+        fs::remove_file(&launch.log)?;
+        Ok(())
+    }
+
+    /// Starts a server on the hurt folder and watches.
+    async fn watch(&mut self, kind: Kind, folder: &Path, load: &Load, seed: u64) -> Result<(Reaction, String)> {
+        let mut launch = self.launch.clone().context("no server was started before")?;
+        launch.log = folder.join("server.log");
+        let server = match Server::start(&launch, folder).await {
+            Ok(server) => server,
+            Err(error) => {
+                let words = format!("{error:#}");
+                let Some(why) = refusal(&words) else {
+                    let detail = format!("{}: refused without saying what is wrong: {words}", kind.name());
+                    self.found.push(Violation::new(Invariant::Silent, detail));
+                    return Ok((Reaction::Silent, "refused without a reason".to_owned()));
+                };
+                return Ok((Reaction::Refused, why));
+            }
+        };
+        let missing = Audit::once(CHECKERS, seed).promises(load.round(), &server.endpoint, load.journal()).await?;
+        server.kill().await?;
+        let Some(first) = missing.first() else {
+            return Ok((Reaction::Unharmed, "served, nothing missing".to_owned()));
+        };
+        Ok((Reaction::Silent, format!("served with {} promises broken, as in {first}", missing.len())))
+    }
+}
+
+/// What the server says is wrong, if it does.
+fn refusal(words: &str) -> Option<String> {
+    let lost = words.split_once("has lost ").and_then(|(_, rest)| rest.split_once(" commits"));
+    if let Some(count) = lost.and_then(|(count, _)| count.parse::<u64>().ok()) {
+        return Some(format!("refused, {count} commits are missing"));
+    }
+    words.contains(" is damaged: ").then(|| "refused as damaged".to_owned())
+}
+
+fn flip(path: &Path, at: u64, mask: u8) -> Result<()> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at)?;
+    file.write_all_at(&[byte[0] ^ mask], at)?;
+    Ok(())
+}
+
+/// The files of a stopped or idle server.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir_all(to)?;
+    for file in FILES.iter().filter(|file| from.join(file).exists()) {
+        fs::copy(from.join(file), to.join(file)).with_context(|| format!("copying {file}"))?;
+    }
+    Ok(())
+}
+
+impl Scenario for Damage {
+    async fn prepare(&mut self, _launch: &mut Launch) -> Result<PathBuf> {
+        fs::create_dir_all(self.data())?;
+        Ok(self.data())
+    }
+
+    fn load_ms_max(&self) -> u64 {
+        LOAD_MS_MAX
+    }
+
+    /// The server is idle: what is copied here is the older copy of later.
+    async fn begin(&mut self, server: Server, launch: &Launch, data: &Path) -> Result<Option<Server>> {
+        self.launch = Some(launch.clone());
+        copy(data, &self.older())?;
+        Ok(Some(server))
+    }
+
+    /// What was answered before the cut has been noted outside the log when the server is killed.
+    async fn strike(&mut self, server: Server, load: &Load) -> Result<After> {
+        load.cut();
+        sleep(MARK_WAIT).await;
+        server.kill().await?;
+        let mut told = Vec::new();
+        for _ in 0..KINDS_PER_ROUND {
+            let kind = KINDS[self.turn % KINDS.len()];
+            self.turn += 1;
+            let folder = self.folder.join("hurt");
+            copy(&self.data(), &folder)?;
+            if matches!(kind, Kind::TornPages | Kind::FlippedByte) {
+                self.empty_log(&folder).await?;
+            }
+            if !self.hurt(kind, &folder)? {
+                told.push(format!("{}: there was none", kind.name()));
+                continue;
+            }
+            let seed = self.rng.next();
+            let (reaction, words) = self.watch(kind, &folder, load, seed).await?;
+            *self.seen.entry((kind, reaction)).or_default() += 1;
+            // SQLite has no checksum over a page, so one byte inside a value is noticed by nobody: a gap that is counted
+            // and told, not hidden.
+            if reaction == Reaction::Silent && kind != Kind::FlippedByte && self.found.is_empty() {
+                self.found.push(Violation::new(Invariant::Silent, format!("{}: {words}", kind.name())));
+            }
+            told.push(format!("{}: {words}", kind.name()));
+        }
+        self.told = told.join("; ");
+        Ok(After::Restart(self.data()))
+    }
+
+    fn judge(&mut self, _tally: &Tally, _created_us: &HashMap<Op, i64>) -> Vec<Violation> {
+        std::mem::take(&mut self.found)
+    }
+
+    fn told(&self) -> Option<String> {
+        Some(self.told.clone())
+    }
+
+    fn finish(&mut self) -> Result<Option<String>> {
+        let lines = KINDS.iter().map(|kind| {
+            let count = |reaction| self.seen.get(&(*kind, reaction)).copied().unwrap_or(0);
+            let [refused, unharmed, silent] = [Reaction::Refused, Reaction::Unharmed, Reaction::Silent].map(count);
+            format!("{} {refused} refused, {unharmed} without effect, {silent} unnoticed", kind.name())
+        });
+        Ok(Some(lines.collect::<Vec<_>>().join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_is_missing() {
+        assert_eq!(refusal("The database has lost 12 commits: x").as_deref(), Some("refused, 12 commits are missing"));
+        assert_eq!(refusal("The database file x is damaged: y").as_deref(), Some("refused as damaged"));
+        assert_eq!(refusal("the server ended at start: signal: 11"), None);
+    }
+
+    #[test]
+    fn flipping_twice_leaves_a_file_as_it_was() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), [1, 2, 3]).unwrap();
+        flip(file.path(), 1, 0xff).unwrap();
+        assert_eq!(fs::read(file.path()).unwrap(), [1, 0xfd, 3]);
+        flip(file.path(), 1, 0xff).unwrap();
+        assert_eq!(fs::read(file.path()).unwrap(), [1, 2, 3]);
+    }
+}
