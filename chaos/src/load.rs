@@ -26,6 +26,8 @@ const CANCEL_ONE_IN: u64 = 8;
 const RIVAL_ONE_IN: u64 = 2;
 /// After a refusal or a 5xx: a server that can do nothing must not fill the journal, and every unknown is retried later.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// Cancels of one connection while its creates are refused.
+const RELIEFS_MAX: u32 = 3;
 /// Nobody knows whether it happened, as the server says it.
 const UNKNOWN: &str = "503 unavailable";
 /// Sequence numbers of a round; also the bound of a worker's loop. 4,000 rounds of them fit the type.
@@ -120,6 +122,8 @@ impl Load {
                 signals: Arc::clone(&signals),
                 rng: Rng::new(seed, Stream::Load { round, conn }),
                 cancelable: Vec::new(),
+                refused: false,
+                relieved: 0,
                 tally: Tally::default(),
             };
             workers.spawn(worker.run());
@@ -145,9 +149,14 @@ impl Load {
         self.signals.cut.store(true, Ordering::SeqCst);
     }
 
+    /// Issues nothing more.
+    pub fn stop(&self) {
+        self.signals.stop.store(true, Ordering::SeqCst);
+    }
+
     /// Issues nothing more and waits until every outcome is journaled.
     pub async fn finish(mut self) -> Result<Tally> {
-        self.signals.stop.store(true, Ordering::SeqCst);
+        self.stop();
         let mut total = Tally::default();
         let drain = async {
             while let Some(worker) = self.workers.join_next().await {
@@ -172,6 +181,9 @@ struct Worker {
     rng: Rng,
     /// Tasks of this round that nobody has tried to cancel.
     cancelable: Vec<(Op, String)>,
+    /// The last create was refused, and so many cancels came since.
+    refused: bool,
+    relieved: u32,
     tally: Tally,
 }
 
@@ -185,9 +197,10 @@ impl Worker {
             if self.signals.stop.load(Ordering::SeqCst) {
                 break;
             }
-            // One that was refused ends work rather than adding to it, as an operator of a full disk would.
-            let one_in = if self.tally.first_refused.is_some() { 2 } else { CANCEL_ONE_IN };
-            let cancels = self.rng.below(one_in) == 0;
+            // One that is refused ends some work instead; the room in reserve is for some, not for all.
+            let one_in = if self.refused { 2 } else { CANCEL_ONE_IN };
+            let cancels = self.rng.below(one_in) == 0 && (!self.refused || self.relieved < RELIEFS_MAX);
+            self.relieved += u32::from(cancels && self.refused);
             match self.cancelable.pop() {
                 Some((op, task_id)) if cancels => self.cancel(op, &task_id).await?,
                 kept => {
@@ -210,7 +223,10 @@ impl Worker {
         let ended = Instant::now();
         let task_id = answer.as_ref().ok().and_then(|answer| answer.text("task_id")).map(str::to_owned);
         let promised = task_id.is_some();
-        if self.settle(Verb::Create, op, task_id.clone(), answer, promised).await? == Event::Ok {
+        let event = self.settle(Verb::Create, op, task_id.clone(), answer, promised).await?;
+        self.refused = event == Event::Fail;
+        if event == Event::Ok {
+            self.relieved = 0;
             self.cancelable.extend(task_id.map(|task_id| (op, task_id)));
             self.tally.stamps.push(Stamp { op, began, ended });
         }

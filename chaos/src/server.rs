@@ -105,6 +105,10 @@ impl Server {
         Ok(())
     }
 
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Why the server is gone, if it is: nobody has killed it yet.
     pub fn ended(&mut self) -> Result<Option<String>> {
         Ok(self.child.try_wait()?.map(|status| status.to_string()))

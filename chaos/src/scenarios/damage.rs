@@ -23,6 +23,7 @@ use crate::server::{Launch, Server};
 const FILES: [&str; 4] = ["waybill.db", "waybill.db-wal", "waybill.mark", "admin.key"];
 const PAGE_BYTES: u64 = 4096;
 const WAL_HEADER_BYTES: u64 = 32;
+const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
 const LOAD_MS_MAX: u64 = 700;
 /// Twice the interval in which the server notes its newest commit outside the log.
 const MARK_WAIT: Duration = Duration::from_millis(250);
@@ -92,7 +93,7 @@ impl Damage {
     /// Hurts the copy in `folder`; false when there is nothing of that kind to hurt.
     fn hurt(&mut self, kind: Kind, folder: &Path) -> Result<bool> {
         let log = folder.join("waybill.db-wal");
-        let log_bytes = fs::metadata(&log).map_or(0, |file| file.len());
+        let log_bytes = live_bytes(&log)?;
         let database = folder.join("waybill.db");
         let pages = fs::metadata(&database)?.len() / PAGE_BYTES;
         match kind {
@@ -100,7 +101,10 @@ impl Damage {
             Kind::FlippedLog => {
                 flip(&log, WAL_HEADER_BYTES + self.rng.below(log_bytes - WAL_HEADER_BYTES), 1 << self.rng.below(8))?;
             }
-            Kind::CutLog => File::options().write(true).open(&log)?.set_len(self.rng.below(log_bytes))?,
+            Kind::CutLog => {
+                let left = WAL_HEADER_BYTES + self.rng.below(log_bytes - WAL_HEADER_BYTES);
+                File::options().write(true).open(&log)?.set_len(left)?;
+            }
             Kind::TornPages => {
                 let file = File::options().write(true).open(&database)?;
                 for _ in 0..TORN_PAGES {
@@ -166,6 +170,16 @@ fn refusal(words: &str) -> Option<String> {
     words.contains(" is damaged: ").then(|| "refused as damaged".to_owned())
 }
 
+/// How much of the log is of its present turn: it begins anew at its front and leaves the rest of the older turn behind.
+fn live_bytes(log: &Path) -> Result<u64> {
+    const SALT: std::ops::Range<usize> = 16..24;
+    let Ok(bytes) = fs::read(log) else { return Ok(0) };
+    let Some(salt) = bytes.get(SALT) else { return Ok(0) };
+    let (frames, _) = bytes[WAL_HEADER_BYTES as usize..].as_chunks::<{ FRAME_BYTES as usize }>();
+    let live = frames.iter().take_while(|frame| &frame[8..16] == salt).count() as u64;
+    Ok(WAL_HEADER_BYTES + live * FRAME_BYTES)
+}
+
 fn flip(path: &Path, at: u64, mask: u8) -> Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let mut byte = [0];
@@ -201,9 +215,9 @@ impl Scenario for Damage {
         Ok(Some(server))
     }
 
-    /// What was answered before the cut has been noted outside the log when the server is killed.
+    /// What was answered has been noted outside the log when the server is killed.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After> {
-        load.cut();
+        load.stop();
         sleep(MARK_WAIT).await;
         server.kill().await?;
         let mut told = Vec::new();
@@ -260,6 +274,16 @@ mod tests {
         assert_eq!(refusal("The database has lost 12 commits: x").as_deref(), Some("refused, 12 commits are missing"));
         assert_eq!(refusal("The database file x is damaged: y").as_deref(), Some("refused as damaged"));
         assert_eq!(refusal("the server ended at start: signal: 11"), None);
+    }
+
+    #[test]
+    fn an_older_turn_of_the_log_is_not_live() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(live_bytes(file.path()).unwrap(), 0);
+        let mut log = vec![7; WAL_HEADER_BYTES as usize + 3 * FRAME_BYTES as usize];
+        log[WAL_HEADER_BYTES as usize + 2 * FRAME_BYTES as usize + 8] = 6;
+        fs::write(file.path(), log).unwrap();
+        assert_eq!(live_bytes(file.path()).unwrap(), WAL_HEADER_BYTES + 2 * FRAME_BYTES);
     }
 
     #[test]

@@ -21,13 +21,13 @@ use crate::server::{Launch, Server};
 const IMAGE_MIB: u64 = 1_024;
 const DATA: &str = "data";
 /// What the filler leaves free: less than a second of load.
-const LEFT_BYTES_MIN: u64 = 2 << 20;
-const LEFT_BYTES_MAX: u64 = 6 << 20;
+const LEFT_BYTES_MIN: u64 = 1 << 20;
+const LEFT_BYTES_MAX: u64 = 3 << 20;
 const LOAD_MS_MAX: u64 = 600;
 const FILL_MAX: Duration = Duration::from_secs(5);
 /// How long the disk stays full, and the load goes on when it is not any more.
-const FULL: Duration = Duration::from_millis(500);
-const AFTERWARDS: Duration = Duration::from_millis(300);
+const FULL: Duration = Duration::from_millis(300);
+const AFTERWARDS: Duration = Duration::from_millis(200);
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 const REFUSAL: &str = "507 storage_full";
 
@@ -36,7 +36,6 @@ pub struct DiskFull {
     keep: bool,
     rng: Rng,
     image: Option<Image>,
-    full_at: Option<Instant>,
     room_at: Option<Instant>,
     told: String,
 }
@@ -44,7 +43,7 @@ pub struct DiskFull {
 impl DiskFull {
     pub fn new(folder: PathBuf, keep: bool, seed: u64) -> Self {
         let rng = Rng::new(seed, Stream::Fault);
-        DiskFull { folder, keep, rng, image: None, full_at: None, room_at: None, told: String::new() }
+        DiskFull { folder, keep, rng, image: None, room_at: None, told: String::new() }
     }
 
     fn filler(&self) -> Result<PathBuf> {
@@ -76,7 +75,13 @@ fn reserve(file: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn judge(tally: &Tally, full_at: Instant, room_at: Instant) -> Vec<Violation> {
+/// Tasks canceled between the first refusal and the moment when there was room.
+fn relieved(tally: &Tally, room_at: Instant) -> usize {
+    let full_at = tally.first_refused.unwrap_or(room_at);
+    tally.cancels_at.iter().filter(|began| (full_at..room_at).contains(began)).count()
+}
+
+fn judge(tally: &Tally, room_at: Instant) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (kind, count) in tally.refusals.iter().filter(|(kind, _)| *kind != REFUSAL) {
         violations.push(Violation::new(Invariant::Unserved, format!("{count} × {kind} instead of {REFUSAL}")));
@@ -88,7 +93,7 @@ fn judge(tally: &Tally, full_at: Instant, room_at: Instant) -> Vec<Violation> {
         let detail = format!("{} cancels were refused on a full disk", tally.cancels_refused);
         violations.push(Violation::new(Invariant::Stuck, detail));
     }
-    if !tally.cancels_at.iter().any(|began| (full_at..room_at).contains(began)) {
+    if relieved(tally, room_at) == 0 {
         violations.push(Violation::new(Invariant::Stuck, "nothing was canceled while the disk was full"));
     }
     if !tally.stamps.iter().any(|stamp| stamp.began > room_at) {
@@ -124,7 +129,6 @@ impl Scenario for DiskFull {
         if !server.await_trouble(FILL_MAX).await {
             bail!("the disk is not full after {FILL_MAX:?}");
         }
-        self.full_at = Some(Instant::now());
         sleep(FULL).await;
         self.room_at = Some(Instant::now());
         std::fs::remove_file(self.filler()?)?;
@@ -136,10 +140,10 @@ impl Scenario for DiskFull {
     }
 
     fn judge(&mut self, tally: &Tally, _created_us: &HashMap<Op, i64>) -> Vec<Violation> {
-        let (Some(full_at), Some(room_at)) = (self.full_at.take(), self.room_at.take()) else { return Vec::new() };
-        let during = tally.cancels_at.iter().filter(|began| (full_at..room_at).contains(began)).count();
+        let Some(room_at) = self.room_at.take() else { return Vec::new() };
+        let during = relieved(tally, room_at);
         self.told = format!("{}: {} creates refused, {during} tasks canceled meanwhile", self.told, tally.refused);
-        judge(tally, full_at, room_at)
+        judge(tally, room_at)
     }
 
     fn told(&self) -> Option<String> {
@@ -159,12 +163,13 @@ mod tests {
         let stamp = Stamp { op: Op { conn: 0, seq: 0 }, began: at(600), ended: at(601) };
         let good = Tally {
             refusals: [(REFUSAL.to_owned(), 9)].into(),
+            first_refused: Some(full_at),
             cancels_at: vec![at(10)],
             stamps: vec![stamp],
             ..Tally::default()
         };
         let names = |tally: &Tally| -> Vec<&str> {
-            judge(tally, full_at, at(500)).iter().map(|violation| violation.invariant.name()).collect()
+            judge(tally, at(500)).iter().map(|violation| violation.invariant.name()).collect()
         };
         assert!(names(&good).is_empty());
         assert_eq!(names(&Tally { cancels_refused: 1, ..good.clone() }), ["stuck"]);
