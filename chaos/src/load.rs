@@ -31,7 +31,7 @@ const RELIEFS_MAX: u32 = 3;
 /// Nobody knows whether it happened, as the server says it.
 const UNKNOWN: &str = "503 unavailable";
 /// Sequence numbers of a round; also the bound of a worker's loop. 4,000 rounds of them fit the type.
-const SEQ_PER_ROUND: u32 = 1_000_000;
+pub const SEQ_PER_ROUND: u32 = 1_000_000;
 /// After a lost connection: long enough that a dead server's workers are told to stop before they try again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(50);
 /// Above the client's own limit for one call.

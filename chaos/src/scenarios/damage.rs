@@ -1,6 +1,6 @@
-//! Files hurt while the server is down: a flipped bit in the log, a log cut short, a torn page and a flipped byte in the
-//! database, an older copy put in its place. A copy of the data folder is hurt and a server started on it: it must
-//! refuse and say what is missing, or still have everything that was promised.
+//! Files hurt while the server is down: a flipped bit in the log, a log cut short, torn pages of the database, an older
+//! copy put in its place, a flipped bit in a stored value. A copy of the data folder is hurt and a server started on it:
+//! it must refuse and say what is missing, or still have everything that was promised.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use super::{After, Scenario};
 use crate::audit::Audit;
 use crate::checker::{Invariant, Violation};
 use crate::history::Op;
-use crate::load::{Load, Tally};
+use crate::load::{Load, SEQ_PER_ROUND, Tally};
 use crate::rng::{Rng, Stream};
 use crate::server::{Launch, Server};
 
@@ -30,6 +30,7 @@ const MARK_WAIT: Duration = Duration::from_millis(250);
 /// Of the five kinds, so many in one round.
 const KINDS_PER_ROUND: usize = 2;
 const CHECKERS: u32 = 16;
+const DETAIL_CHARS: usize = 60;
 /// Some pages are free or hold what no answer shows; of several, one counts.
 const TORN_PAGES: u32 = 4;
 
@@ -39,10 +40,10 @@ enum Kind {
     CutLog,
     TornPages,
     OlderCopy,
-    FlippedByte,
+    FlippedValue,
 }
 
-const KINDS: [Kind; 5] = [Kind::FlippedLog, Kind::OlderCopy, Kind::CutLog, Kind::TornPages, Kind::FlippedByte];
+const KINDS: [Kind; 5] = [Kind::FlippedLog, Kind::OlderCopy, Kind::CutLog, Kind::TornPages, Kind::FlippedValue];
 
 impl Kind {
     fn name(self) -> &'static str {
@@ -51,7 +52,7 @@ impl Kind {
             Kind::CutLog => "a log cut short",
             Kind::TornPages => "torn pages",
             Kind::OlderCopy => "an older copy",
-            Kind::FlippedByte => "a flipped byte in the database",
+            Kind::FlippedValue => "a flipped bit in a stored value",
         }
     }
 }
@@ -91,7 +92,7 @@ impl Damage {
     }
 
     /// Hurts the copy in `folder`; false when there is nothing of that kind to hurt.
-    fn hurt(&mut self, kind: Kind, folder: &Path) -> Result<bool> {
+    fn hurt(&mut self, kind: Kind, folder: &Path, load: &Load) -> Result<bool> {
         let log = folder.join("waybill.db-wal");
         let log_bytes = live_bytes(&log)?;
         let database = folder.join("waybill.db");
@@ -112,7 +113,10 @@ impl Damage {
                     file.write_all_at(&[0xa5; PAGE_BYTES as usize / 2], page * PAGE_BYTES)?;
                 }
             }
-            Kind::FlippedByte => flip(&database, self.rng.below(pages * PAGE_BYTES), 0xff)?,
+            Kind::FlippedValue => {
+                let Some(at) = value_of(&fs::read(&database)?, load.round(), &mut self.rng) else { return Ok(false) };
+                flip(&database, at, 1)?;
+            }
             Kind::OlderCopy => {
                 for file in &FILES[..2] {
                     let (old, place) = (self.older().join(file), folder.join(file));
@@ -157,7 +161,8 @@ impl Damage {
         let Some(first) = missing.first() else {
             return Ok((Reaction::Unharmed, "served, nothing missing".to_owned()));
         };
-        Ok((Reaction::Silent, format!("served with {} promises broken, as in {first}", missing.len())))
+        let first: String = first.to_string().chars().take(DETAIL_CHARS).collect();
+        Ok((Reaction::Silent, format!("served with {} promises broken, as in {first}…", missing.len())))
     }
 }
 
@@ -178,6 +183,17 @@ fn live_bytes(log: &Path) -> Result<u64> {
     let (frames, _) = bytes[WAL_HEADER_BYTES as usize..].as_chunks::<{ FRAME_BYTES as usize }>();
     let live = frames.iter().take_while(|frame| &frame[8..16] == salt).count() as u64;
     Ok(WAL_HEADER_BYTES + live * FRAME_BYTES)
+}
+
+/// Where the last digit of the number of one of the round's operations is stored, as part of a payload.
+fn value_of(database: &[u8], round: u32, rng: &mut Rng) -> Option<u64> {
+    const NAME: &[u8] = b"\"seq\":";
+    let found = database.windows(NAME.len()).enumerate().filter(|(_, window)| *window == NAME).filter_map(|(at, _)| {
+        let digits = database[at + NAME.len()..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number: u32 = std::str::from_utf8(&database[at + NAME.len()..][..digits]).ok()?.parse().ok()?;
+        (number / SEQ_PER_ROUND == round).then_some((at + NAME.len() + digits - 1) as u64)
+    });
+    rng.sample(found.collect(), 1).pop()
 }
 
 fn flip(path: &Path, at: u64, mask: u8) -> Result<()> {
@@ -226,19 +242,19 @@ impl Scenario for Damage {
             self.turn += 1;
             let folder = self.folder.join("hurt");
             copy(&self.data(), &folder)?;
-            if matches!(kind, Kind::TornPages | Kind::FlippedByte) {
+            if matches!(kind, Kind::TornPages | Kind::FlippedValue) {
                 self.empty_log(&folder).await?;
             }
-            if !self.hurt(kind, &folder)? {
+            if !self.hurt(kind, &folder, load)? {
                 told.push(format!("{}: there was none", kind.name()));
                 continue;
             }
             let seed = self.rng.next();
             let (reaction, words) = self.watch(kind, &folder, load, seed).await?;
             *self.seen.entry((kind, reaction)).or_default() += 1;
-            // SQLite has no checksum over a page, so one byte inside a value is noticed by nobody: a gap that is counted
-            // and told, not hidden.
-            if reaction == Reaction::Silent && kind != Kind::FlippedByte && self.found.is_empty() {
+            // SQLite has no checksum over a page, so a bit inside a value is noticed by nobody: a gap that is counted and
+            // told, not hidden.
+            if reaction == Reaction::Silent && kind != Kind::FlippedValue && self.found.is_empty() {
                 self.found.push(Violation::new(Invariant::Silent, format!("{}: {words}", kind.name())));
             }
             told.push(format!("{}: {words}", kind.name()));
@@ -284,6 +300,14 @@ mod tests {
         log[WAL_HEADER_BYTES as usize + 2 * FRAME_BYTES as usize + 8] = 6;
         fs::write(file.path(), log).unwrap();
         assert_eq!(live_bytes(file.path()).unwrap(), WAL_HEADER_BYTES + 2 * FRAME_BYTES);
+    }
+
+    #[test]
+    fn a_value_of_the_round_is_found() {
+        let text = br#"x{"seq":1000007}y{"seq":2000008}z{"seq":3}"#;
+        let mut rng = Rng::new(1, Stream::Fault);
+        assert_eq!(value_of(text, 2, &mut rng).map(|at| text[at as usize]), Some(b'8'));
+        assert_eq!(value_of(text, 4, &mut rng), None);
     }
 
     #[test]
