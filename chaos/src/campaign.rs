@@ -158,8 +158,11 @@ async fn rounds(
         server = match come_back(plan, scenario, after, &mut data).await {
             Ok(server) => server,
             Err(error) => {
+                // What the scenario has seen may say why.
+                let mut violations = scenario.judge(&tally, &audit.created_us);
                 let detail = format!("round {round}: no service after the fault: {error:#}");
-                found(report, vec![Violation::new(Invariant::Unserved, detail)]);
+                violations.push(Violation::new(Invariant::Unserved, detail));
+                found(report, violations);
                 return Ok(());
             }
         };

@@ -138,7 +138,7 @@ impl Session<'_> {
 
     fn plan(&self, folder: &Path) -> Plan {
         let (args, saved) = (self.args, self.resumed.as_ref());
-        let rounds = args.rounds.or(saved.map(|saved| saved.rounds)).unwrap_or(self.about.rounds);
+        let rounds = args.rounds.or_else(|| saved.map(|saved| saved.rounds)).unwrap_or(self.about.rounds);
         Plan {
             scenario: self.about.name.to_owned(),
             run: format!("{}-{:x}", self.about.name, self.seed),

@@ -32,7 +32,7 @@ const KINDS_PER_ROUND: usize = 2;
 const CHECKERS: u32 = 16;
 const DETAIL_CHARS: usize = 60;
 /// Some pages are free or hold what no answer shows; of several, one counts.
-const TORN_PAGES: u32 = 4;
+const TORN_PAGES: u32 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
@@ -172,7 +172,14 @@ fn refusal(words: &str) -> Option<String> {
     if let Some(count) = lost.and_then(|(count, _)| count.parse::<u64>().ok()) {
         return Some(format!("refused, {count} commits are missing"));
     }
-    words.contains(" is damaged: ").then(|| "refused as damaged".to_owned())
+    if words.contains(" is damaged: ") {
+        return Some("refused as damaged".to_owned());
+    }
+    // SQLite's own words, when not even its first pages can be read.
+    ["is malformed", "is not a database"]
+        .iter()
+        .any(|sign| words.contains(sign))
+        .then(|| "refused as malformed".to_owned())
 }
 
 /// How much of the log is of its present turn: it begins anew at its front and leaves the rest of the older turn behind.
@@ -289,6 +296,7 @@ mod tests {
     fn a_refusal_says_what_is_missing() {
         assert_eq!(refusal("The database has lost 12 commits: x").as_deref(), Some("refused, 12 commits are missing"));
         assert_eq!(refusal("The database file x is damaged: y").as_deref(), Some("refused as damaged"));
+        assert_eq!(refusal("database disk image is malformed").as_deref(), Some("refused as malformed"));
         assert_eq!(refusal("the server ended at start: signal: 11"), None);
     }
 
