@@ -26,6 +26,8 @@ const STEPS_MAX: u64 = 4;
 const STROBES: usize = 20;
 const STROBE: Duration = Duration::from_millis(10);
 const BETWEEN_MS_MAX: u64 = 200;
+/// The steps themselves take up to 1.5 s of load.
+const LOAD_MS_MAX: u64 = 600;
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 
 pub struct Clock {
@@ -115,6 +117,10 @@ impl Scenario for Clock {
         launch.envs.push(("FAKETIME_NO_CACHE".into(), "1".into()));
         launch.envs.push(("FAKETIME_DONT_FAKE_MONOTONIC".into(), "1".into()));
         Ok(self.data.clone())
+    }
+
+    fn load_ms_max(&self) -> u64 {
+        LOAD_MS_MAX
     }
 
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
