@@ -117,7 +117,10 @@ impl Scenario for DiskFull {
         LOAD_MS_MAX
     }
 
-    async fn begin(&mut self, server: Server, _launch: &Launch, data: &Path) -> Result<Option<Server>> {
+    /// An orderly stop cuts the log, which would otherwise have room of its own for many commits.
+    async fn begin(&mut self, server: Server, launch: &Launch, data: &Path) -> Result<Option<Server>> {
+        server.shut_down().await?;
+        let server = Server::start(launch, data).await?;
         let left = LEFT_BYTES_MIN + self.rng.below(LEFT_BYTES_MAX - LEFT_BYTES_MIN);
         let free = free_bytes(data)?;
         reserve(&self.filler()?, free.saturating_sub(left))?;

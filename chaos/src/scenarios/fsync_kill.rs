@@ -21,7 +21,7 @@ const EARLY_ONE_IN: u64 = 4;
 const EARLY_MAX: u64 = 8;
 /// For the load to reach N after its own time is over. It runs flat out then, in large commits and few fsyncs: N may be
 /// out of reach on a slow disk, and the server is killed wherever it is.
-const REACH_MAX: Duration = Duration::from_millis(1_500);
+const REACH_MAX: Duration = Duration::from_millis(800);
 /// Two hundred fsyncs are reached well before; what is left of the load would only be checked.
 const LOAD_MS_MAX: u64 = 900;
 
