@@ -35,7 +35,7 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// Refused, and nothing was written. 408 is the server's own timeout and says nothing; 507 says that there was no room.
+    /// Refused, and nothing was written. 408 is the server's own timeout and says nothing; 507: there was no room.
     pub fn refused(&self) -> bool {
         ((400..500).contains(&self.status) && self.status != 408) || self.status == 507
     }

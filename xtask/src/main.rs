@@ -40,7 +40,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build in release and break it on purpose (arguments go to waybill-chaos); with --planted: plant each bug and see it found
+    /// Build in release and break it on purpose (arguments go to waybill-chaos); --planted proves that the checks can fail
     Chaos {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -1,8 +1,9 @@
 //! The kernel kills the server as it enters its N-th fsync or fdatasync (SQLite uses either, as it was built): after the
-//! write of a commit, before anything of it is promised. A small N strikes during the start, where recovery itself must be repeatable.
+//! write of a commit, before anything of it is promised. A small N strikes during the start, where recovery itself must
+//! be repeatable.
 //!
-//! strace injects the signal and counts per thread, so N is that of whichever thread gets there first. With `-D` the tracer
-//! steps aside and the process id stays the server's.
+//! strace injects the signal and counts per thread, so N is that of whichever thread gets there first. With `-D` the
+//! tracer steps aside and the process id stays the server's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! `cargo xtask tidy`: the repository's test of itself. Its rules are the architecture: which crate may name which,
-//! how long a file may grow, which words mean that something was left undone, and that no normal build carries a planted bug.
+//! how long a file may grow, which words mean that something was left undone. No normal build may carry a planted bug.
 
 mod edges;
 pub mod features;
