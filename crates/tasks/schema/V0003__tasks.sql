@@ -22,7 +22,6 @@ CREATE TABLE tasks (
 );
 CREATE UNIQUE INDEX tasks_by_key ON tasks (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX tasks_by_owner ON tasks (tenant, owner, status, task_id);
-CREATE INDEX tasks_by_status ON tasks (tenant, status, task_id);
 
 -- One row per ended task.
 CREATE TABLE results (
@@ -51,7 +50,6 @@ CREATE TABLE receipts (
 );
 CREATE UNIQUE INDEX receipts_by_id ON receipts (tenant, receipt_id);
 CREATE INDEX receipts_by_addressee ON receipts (tenant, addressee, xact, seq);
-CREATE INDEX receipts_by_task ON receipts (tenant, task_id, seq);
 CREATE INDEX receipts_open ON receipts (tenant, addressee, seq) WHERE open = 1;
 
 -- A child ends or refers to its parents; its type stands here so that ending is one look into one index.
