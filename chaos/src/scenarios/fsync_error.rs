@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
 use super::{After, Scenario};
@@ -94,12 +96,21 @@ fn wrapper(nth: u64, shape: Shape) -> Vec<String> {
     let when = match shape {
         Shape::Once => nth.to_string(),
         Shape::Row(count) => format!("{nth}..{}", nth + count - 1),
-        Shape::ForGood => format!("{nth}+"),
+        Shape::ForGood => "1+".to_owned(),
     };
     let inject = format!("inject=fsync,fdatasync:error=EIO:when={when}");
     ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", &inject]
         .map(str::to_owned)
         .to_vec()
+}
+
+/// From the moment it has attached, every fsync of the process fails. Ends with the process.
+fn break_disk(pid: u32) -> Result<Child> {
+    let inject = "inject=fsync,fdatasync:error=EIO";
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", inject, "-p", &pid.to_string()]);
+    strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).kill_on_drop(true);
+    strace.spawn().context("attaching strace")
 }
 
 /// What only the answers can tell.
@@ -145,12 +156,15 @@ impl Scenario for FsyncError {
         server.shut_down().await?;
         self.choose();
         self.reopened = 0;
-        let broken = Launch { wrapper: wrapper(self.nth, self.shape), ..launch.clone() };
+        // strace counts each thread's fsyncs for itself: for good is for all of them only when it comes later.
+        let wrapper = if self.shape == Shape::ForGood { Vec::new() } else { wrapper(self.nth, self.shape) };
+        let broken = Launch { wrapper, ..launch.clone() };
         Server::start(&broken, data).await.map(Some)
     }
 
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After> {
         if self.shape == Shape::ForGood {
+            let _strace = break_disk(server.pid())?;
             if !server.await_trouble(TROUBLE_MAX).await {
                 let detail = format!("still ready {TROUBLE_MAX:?} after every fsync began to fail");
                 self.found.push(Violation::new(Invariant::Hollow, detail));
@@ -187,7 +201,7 @@ impl Scenario for FsyncError {
         let when = match self.shape {
             Shape::Once => format!("fsync {} failed", self.nth),
             Shape::Row(count) => format!("{count} fsyncs from the {}th on failed", self.nth),
-            Shape::ForGood => format!("every fsync from the {}th on failed", self.nth),
+            Shape::ForGood => "every fsync from one moment on failed".to_owned(),
         };
         let met = tally.first_unknown.is_some();
         self.met += u32::from(met);

@@ -65,6 +65,14 @@ catalogue! {
         "Something by that name exists already." "Choose another name, or use the one that exists.";
     PayloadTooLarge        "payload_too_large"         413 -32013 "InvalidParameterValue"           2
         "The request is larger than is allowed." "Store the data elsewhere and send a pointer to it.";
+    ReceiptTooLarge        "receipt_too_large"         413 -32014 "InvalidParameterValue"           2
+        "The receipt would be larger than a receipt may be." "Store the work elsewhere and send a pointer to it.";
+    LocatabilityRequired   "locatability_required"     400 -32016 "InvalidParameterValue"           2
+        "The completion does not say where the work can be found." "Send artifacts (pointers to the work) or a delivery_proof.";
+    ParentRequired         "parent_required"           400 -32017 "InvalidParameterValue"           2
+        "A receipt that ends an obligation must name it as its parent." "Name the receipt that it answers.";
+    ParentNotFound         "parent_not_found"          400 -32018 "InvalidParameterValue"           2
+        "A parent of the receipt does not exist or cannot be ended by it." "Check the id of the parent, and that its obligation is still open.";
     UnsupportedMediaType   "unsupported_media_type"    415 -32015 "InvalidParameterValue"           2
         "The body is not JSON." "Send JSON with `Content-Type: application/json`.";
     RateLimitExceeded      "rate_limit_exceeded"       429 -32029 "ThrottlingException"             5

@@ -44,6 +44,19 @@ impl IdSource {
     }
 }
 
+/// The id of something that must exist only once: a digest (UUIDv8) of what makes it the same thing.
+pub fn digest_id(parts: &[&[u8]]) -> Uuid {
+    let mut digest = Sha256::new();
+    for part in parts {
+        // With its length, so that no two lists of parts look alike.
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.finalize()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
 /// 48 bits of milliseconds, 12 bits of the fraction (about 0.25 µs each, the counter added so that the ids of one
 /// call keep their order), 62 random bits.
 fn uuid_v7(time: Time, counter: u32, random: &[u8]) -> Uuid {
@@ -112,6 +125,16 @@ mod tests {
         assert_eq!(first, again);
         assert!(first.is_sorted());
         assert!(first.iter().all(|id| id.get_version_num() == 7));
+    }
+
+    #[test]
+    fn a_digest_id_depends_on_every_part_and_on_where_one_ends() {
+        let id = digest_id(&[b"ab", b"c"]);
+        assert_eq!(id, digest_id(&[b"ab", b"c"]));
+        assert_eq!(id.get_version_num(), 8);
+        for other in [digest_id(&[b"a", b"bc"]), digest_id(&[b"abc"]), digest_id(&[b"ab", b"c", b""])] {
+            assert_ne!(id, other);
+        }
     }
 
     #[test]

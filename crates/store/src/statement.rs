@@ -45,9 +45,13 @@ fn parameters(sql: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
+/// Rows that another transaction is about to change are passed over, and the others kept for this one. SQLite's writer
+/// is alone and has nobody to pass over.
+const ROW_LOCK: &str = "FOR UPDATE SKIP LOCKED";
+
 /// `$n` is a named parameter to SQLite, numbered by first appearance; `?n` keeps its number.
 pub(crate) fn for_sqlite(sql: &str) -> String {
-    sql.replace('$', "?")
+    sql.replace(ROW_LOCK, "").replace('$', "?")
 }
 
 #[cfg(test)]
@@ -86,5 +90,6 @@ mod tests {
     #[test]
     fn parameters_keep_their_numbers_on_sqlite() {
         assert_eq!(for_sqlite("SELECT $2, $1, $10"), "SELECT ?2, ?1, ?10");
+        assert_eq!(for_sqlite("SELECT 1 LIMIT $1 FOR UPDATE SKIP LOCKED"), "SELECT 1 LIMIT ?1 ");
     }
 }

@@ -8,6 +8,11 @@ use crate::{Row, Topic, Value, postgres, sqlite};
 
 /// More distinct wakes than any one operation has reason for.
 const WAKES_MAX: usize = 64;
+/// Statements on their way to the server at once.
+const STATEMENTS_MAX: usize = 30;
+
+/// A statement and its parameters.
+pub type Statement<'a> = (&'static str, Vec<Value<'a>>);
 
 pub struct Tx<'a> {
     backend: Backend<'a>,
@@ -50,6 +55,18 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// Several statements none of which needs another's answer: one round trip on PostgreSQL. Answers with the rows each
+    /// has written.
+    pub async fn execute_all(&mut self, statements: &[Statement<'_>]) -> Result<Vec<u64>> {
+        assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
+        match &mut self.backend {
+            Backend::Sqlite(connection) => {
+                statements.iter().map(|(sql, params)| connection.execute(sql, self.tenant, params)).collect()
+            }
+            Backend::Postgres(transaction) => transaction.execute_all(self.tenant, statements).await,
+        }
+    }
+
     /// Feeds read rows whose transaction is below this number: every one of those has ended, so no row can appear
     /// behind a cursor that has passed. On SQLite commits come one after another and all of them are below.
     pub async fn horizon(&mut self) -> Result<i64> {
@@ -66,10 +83,6 @@ impl<'a> Tx<'a> {
 
     pub(crate) fn tenant(&self) -> Option<Tenant> {
         self.tenant
-    }
-
-    pub(crate) fn is_postgres(&self) -> bool {
-        matches!(self.backend, Backend::Postgres(_))
     }
 
     /// After the commit, wake up to `count` of those who wait for `topic`.

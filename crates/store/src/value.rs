@@ -121,8 +121,13 @@ impl Row {
     }
 
     pub fn bytes(&self, column: usize) -> Result<&[u8]> {
+        self.bytes_opt(column)?.ok_or_else(|| wrong(column, "NULL"))
+    }
+
+    pub fn bytes_opt(&self, column: usize) -> Result<Option<&[u8]>> {
         match self.cell(column)? {
-            Cell::Bytes(value) => Ok(value),
+            Cell::Bytes(value) => Ok(Some(value)),
+            Cell::Null => Ok(None),
             other => Err(wrong(column, other)),
         }
     }

@@ -1,11 +1,15 @@
 //! Tasks: work that is handed over, and the receipts that prove who promised and who delivered.
 
+pub mod anomaly;
+mod lease;
 pub mod ops;
+mod outcome;
 pub mod receipts;
 pub mod rules;
 mod settings;
 mod task;
 
+pub use lease::LeaseId;
 pub use settings::Settings;
 pub use task::{Outcome, Requirements, TaskId, TaskRecord};
 use waybill_store::{Migration, Registry};
@@ -19,4 +23,9 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::get_task::GetTask>()
         .with::<ops::list_tasks::ListTasks>()
         .with::<ops::cancel_task::CancelTask>()
+        .with::<ops::lease_next::LeaseNext>()
+        .with::<ops::renew_lease::RenewLease>()
+        .with::<ops::report_progress::ReportProgress>()
+        .with::<ops::complete::Complete>()
+        .with::<ops::fail::Fail>()
 }

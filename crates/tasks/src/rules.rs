@@ -55,6 +55,33 @@ impl Status {
     }
 }
 
+/// What a reported failure leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterFailure {
+    /// Back to the queue, with this attempt, after this many seconds.
+    Again {
+        attempt: i64,
+        delay_s: i64,
+    },
+    Final,
+}
+
+/// `attempt` is the number of failures before this one; `max_attempts` counts executions.
+pub fn after_failure(
+    attempt: i64,
+    max_attempts: i64,
+    retryable: bool,
+    backoff_s: i64,
+    backoff_s_max: i64,
+) -> AfterFailure {
+    if !retryable || attempt + 1 >= max_attempts {
+        return AfterFailure::Final;
+    }
+    let doublings = u32::try_from(attempt).unwrap_or(u32::MAX).min(32);
+    let delay_s = backoff_s.saturating_mul(1 << doublings).min(backoff_s_max);
+    AfterFailure::Again { attempt: attempt + 1, delay_s }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -81,6 +108,19 @@ mod tests {
         for outcome in [Status::Succeeded, Status::Failed, Status::Running] {
             assert!(!Status::Queued.may_become(outcome));
         }
+    }
+
+    #[test]
+    fn retries_wait_twice_as_long_each_time_and_end_with_the_last_attempt() {
+        let after = |attempt| after_failure(attempt, 6, true, 30, 900);
+        for (attempt, delay_s) in [(0, 30), (1, 60), (2, 120), (3, 240), (4, 480)] {
+            assert_eq!(after(attempt), AfterFailure::Again { attempt: attempt + 1, delay_s });
+        }
+        assert_eq!(after(5), AfterFailure::Final);
+        assert_eq!(after_failure(8, 100, true, 30, 900), AfterFailure::Again { attempt: 9, delay_s: 900 });
+        assert_eq!(after_failure(0, 3, false, 30, 900), AfterFailure::Final);
+        assert_eq!(after_failure(0, 1, true, 30, 900), AfterFailure::Final);
+        assert_eq!(after_failure(70, 1000, true, i64::MAX, 900), AfterFailure::Again { attempt: 71, delay_s: 900 });
     }
 
     #[test]

@@ -1,29 +1,82 @@
 //! What an operator may set about tasks.
 
+use std::time::Duration;
+
 use serde::Deserialize;
+use waybill_kernel::Time;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The largest payload, as compact JSON.
     pub payload_bytes_max: usize,
-    /// How long a worker holds a task before it must renew; shown in the receipt of assignment.
+    /// The largest result, as compact JSON.
+    pub result_bytes_max: usize,
+    /// How long a worker holds a task before it must renew, unless it asks for another time.
     pub lease_ttl_s: i64,
+    /// Longer leases are shortened to this.
+    pub lease_ttl_s_max: i64,
+    /// Added on both sides: a worker may still act this long after its lease has ended, and the sweep waits for it.
+    pub lease_grace_s: i64,
+    /// More renewals of one lease are refused; 0 for no bound.
+    pub renewals_max: i64,
     pub max_attempts: i64,
     pub retry_backoff_s: i64,
+    /// The longest pause before a retry.
+    pub retry_backoff_s_max: i64,
     pub list_limit: i64,
     pub list_limit_max: i64,
+    /// A success without artifacts or proof is refused, instead of leaving its obligation open.
+    pub strict_locatability: bool,
+    /// One receipt per accepted report of progress.
+    pub progress_receipts: bool,
+    /// Reports of progress of one task that get a receipt.
+    pub progress_receipts_max: i64,
+    /// The largest body of a receipt, as compact JSON.
+    pub receipt_body_bytes_max: usize,
+    pub receipt_parents_max: usize,
+    pub receipt_artifacts_max: usize,
+    /// Which server this is, to those who share its database. Fixed over restarts.
+    pub instance_id: String,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             payload_bytes_max: 1 << 20,
+            result_bytes_max: 1 << 20,
             lease_ttl_s: 300,
+            lease_ttl_s_max: 1800,
+            lease_grace_s: 0,
+            renewals_max: 0,
             max_attempts: 3,
             retry_backoff_s: 30,
+            retry_backoff_s_max: 900,
             list_limit: 50,
             list_limit_max: 200,
+            strict_locatability: false,
+            progress_receipts: true,
+            progress_receipts_max: 1000,
+            receipt_body_bytes_max: 65_536,
+            receipt_parents_max: 10,
+            receipt_artifacts_max: 100,
+            instance_id: "waybill".to_owned(),
         }
     }
+}
+
+impl Settings {
+    /// A lease that ended at or before this moment cannot be used any more.
+    pub fn lease_horizon(&self, now: Time) -> Time {
+        Time::from_micros(now.micros() - self.lease_grace_s * 1_000_000)
+    }
+
+    /// The end of a lease of `seconds`, or of the usual length; longer ones are cut.
+    pub fn lease_end(&self, now: Time, seconds: Option<i64>) -> Time {
+        now.after(seconds_of(seconds.unwrap_or(self.lease_ttl_s).min(self.lease_ttl_s_max)))
+    }
+}
+
+pub(crate) fn seconds_of(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use waybill_kernel::id::{Uuid, digest_id};
 use waybill_kernel::{Error, Json, Principal, PrincipalKind, Result, Tenant, Time, id_type};
 use waybill_store::{Row, Topic};
 
@@ -19,8 +20,8 @@ impl TaskId {
     }
 }
 
-const NAMES_MAX: usize = 64;
-const NAME_CHARS_MAX: usize = 128;
+pub(crate) const NAMES_MAX: usize = 64;
+pub(crate) const NAME_CHARS_MAX: usize = 128;
 
 /// What a worker must offer to be given the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +39,15 @@ pub struct Requirements {
 }
 
 impl Requirements {
+    /// A digest of what a worker must accept and have: equal for tasks that fit the same workers.
+    pub(crate) fn needs(&self, kind: &str) -> Uuid {
+        let mut parts: Vec<&[u8]> = self.capabilities.iter().map(String::as_bytes).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts.insert(0, kind.as_bytes());
+        digest_id(&parts)
+    }
+
     pub fn check(&self) -> Result<()> {
         for (field, names) in [("capabilities", &self.capabilities), ("tags", &self.tags)] {
             if names.len() > NAMES_MAX {
@@ -86,9 +96,19 @@ pub struct TaskRecord {
     pub next_eligible_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
+    /// The newest report of whoever works on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// Present once the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Outcome>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Progress {
+    pub progress: Json,
+    pub updated_at: Time,
 }
 
 /// How a task ended.
@@ -96,24 +116,34 @@ pub struct TaskRecord {
 #[schemars(inline)]
 pub struct Outcome {
     pub outcome: Status,
+    /// What came out, if the task succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Json>,
+    /// Where the work can be found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_proof: Option<Json>,
     pub completed_at: Time,
 }
 
-/// The columns [`TaskRecord::from_row`] reads, in its order. `t` is a task, `r` its result or NULLs.
+/// The columns [`TaskRecord::from_row`] reads, in its order. `t` is a task, `p` its progress and `r` its result, or NULLs.
 macro_rules! columns {
     () => {
         "t.task_id, t.type, t.status, t.payload, t.owner, t.owner_instance, t.requirements, t.priority, t.attempt, \
          t.max_attempts, t.retry_backoff_s, t.idempotency_key, t.created_at, t.updated_at, t.next_eligible_at, \
-         t.started_at, r.outcome, r.error, r.completed_at"
+         t.started_at, p.progress, p.updated_at, r.outcome, r.result, r.error, r.artifacts, r.delivery_proof, \
+         r.completed_at"
     };
 }
 
 /// `FROM` for those columns.
 macro_rules! task_with_result {
     () => {
-        "FROM tasks t LEFT JOIN results r ON r.tenant = $1 AND r.task_id = t.task_id"
+        "FROM tasks t LEFT JOIN results r ON r.tenant = $1 AND r.task_id = t.task_id \
+         LEFT JOIN task_progress p ON p.tenant = $1 AND p.task_id = t.task_id"
     };
 }
 
@@ -143,18 +173,30 @@ impl TaskRecord {
             updated_at: row.time(13)?,
             next_eligible_at: row.time(14)?,
             started_at: row.time_opt(15)?,
+            progress: Progress::from_row(row)?,
             result: Outcome::from_row(row)?,
         })
     }
 }
 
+impl Progress {
+    fn from_row(row: &Row) -> Result<Option<Self>> {
+        let Some(progress) = row.text_opt(16)? else { return Ok(None) };
+        Ok(Some(Self { progress: Json::from_stored(progress)?, updated_at: row.time(17)? }))
+    }
+}
+
 impl Outcome {
     fn from_row(row: &Row) -> Result<Option<Self>> {
-        let Some(outcome) = row.text_opt(16)? else { return Ok(None) };
+        let Some(outcome) = row.text_opt(18)? else { return Ok(None) };
+        let json = |column| row.text_opt(column)?.map(Json::from_stored).transpose();
         Ok(Some(Self {
             outcome: Status::from_stored(outcome)?,
-            error: row.text_opt(17)?.map(Json::from_stored).transpose()?,
-            completed_at: row.time(18)?,
+            result: json(19)?,
+            error: json(20)?,
+            artifacts: json(21)?,
+            delivery_proof: json(22)?,
+            completed_at: row.time(23)?,
         }))
     }
 }

@@ -118,19 +118,14 @@ pub(super) async fn claim_or_bury(
     policy: &Policy,
     limit: i64,
 ) -> Result<(Vec<Claimed>, usize)> {
-    // The outer condition is looked at again under the row's lock: of two that chose the same job one gets it.
+    // Past what others are about to take, and not behind it; the outer condition holds under the row's lock.
     const CLAIM: &str = "UPDATE jobs SET state = 'running', attempts = attempts + 1, claim = claim + 1, next_at = $3 \
-        WHERE (tenant, job_id) IN (SELECT tenant, job_id FROM jobs WHERE kind = $1 AND next_at <= $2 \
-        ORDER BY next_at LIMIT $4) AND next_at <= $2 RETURNING tenant, job_id, payload, attempts, claim";
-    // The same, past what others are about to take instead of behind it.
-    const CLAIM_SKIPPING: &str = "UPDATE jobs SET state = 'running', attempts = attempts + 1, claim = claim + 1, next_at = $3 \
         WHERE (tenant, job_id) IN (SELECT tenant, job_id FROM jobs WHERE kind = $1 AND next_at <= $2 \
         ORDER BY next_at LIMIT $4 FOR UPDATE SKIP LOCKED) AND next_at <= $2 \
         RETURNING tenant, job_id, payload, attempts, claim";
-    let sql = if tx.is_postgres() { CLAIM_SKIPPING } else { CLAIM };
     let until = ctx.now.after(policy.claim);
     let params = [Value::from(kind), Value::from(ctx.now), Value::from(until), Value::from(limit)];
-    let rows = tx.query(sql, &params).await?;
+    let rows = tx.query(CLAIM, &params).await?;
     let mut claimed = Vec::with_capacity(rows.len());
     for row in &rows {
         let job = Claimed::read(row, kind)?;

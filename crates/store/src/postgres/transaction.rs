@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use futures_util::TryStreamExt;
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
@@ -88,6 +89,42 @@ impl Transaction {
         self.send(sql, tenant, params).await.map(|(_, written)| written)
     }
 
+    /// All of them are sent before the first answer is waited for.
+    pub(crate) async fn execute_all(
+        &mut self,
+        tenant: Option<Tenant>,
+        statements: &[crate::Statement<'_>],
+    ) -> Result<Vec<u64>> {
+        let mut written = Vec::with_capacity(statements.len());
+        // The first one brings BEGIN along.
+        let (first, rest) = statements.split_at(usize::from(self.begin.is_some()).min(statements.len()));
+        for (sql, params) in first {
+            written.push(self.execute(sql, tenant, params).await?);
+        }
+        if tenant.is_some() {
+            rest.iter().try_for_each(|(sql, _)| self.statements.check(sql))?;
+        }
+        if let Some(gate) = &self.gate {
+            gate.pass().await;
+        }
+        let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
+        let sent = async {
+            let mut prepared = Vec::with_capacity(rest.len());
+            for (sql, params) in rest {
+                prepared.push(prepare(client, sql, tenant, params).await?);
+            }
+            let tenant = tenant.map(|tenant| Value::from(tenant.0));
+            let answers = prepared.iter().zip(rest).map(|(statement, (_, params))| {
+                client.execute_raw(statement, tenant.iter().chain(params).collect::<Vec<_>>())
+            });
+            // The first error is the cause; those after it say that the transaction is aborted.
+            join_all(answers).await.into_iter().collect::<std::result::Result<Vec<u64>, _>>()
+        };
+        let answered = timeout(self.patience, sent).await;
+        written.extend(self.judged(answered)?);
+        Ok(written)
+    }
+
     /// The lowest number of a transaction that is still open, and the lowest that none has yet.
     pub(crate) async fn bounds(&mut self) -> Result<(i64, i64)> {
         const BOUNDS: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
@@ -139,12 +176,19 @@ impl Transaction {
             gate.pass().await;
         }
         let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
-        let (failure, text) =
-            match timeout(self.patience, exchange(client, self.begin.take(), sql, tenant, params)).await {
-                Ok(Ok(answered)) => return Ok(answered),
-                Ok(Err(error)) => (failure::of_statement(&error), failure::describe(&error)),
-                Err(_) => (failure::silent(), "the server was silent for too long".to_owned()),
-            };
+        let answered = timeout(self.patience, exchange(client, self.begin.take(), sql, tenant, params)).await;
+        self.judged(answered)
+    }
+
+    fn judged<T>(
+        &mut self,
+        answered: std::result::Result<std::result::Result<T, tokio_postgres::Error>, Elapsed>,
+    ) -> Result<T> {
+        let (failure, text) = match answered {
+            Ok(Ok(answered)) => return Ok(answered),
+            Ok(Err(error)) => (failure::of_statement(&error), failure::describe(&error)),
+            Err(_) => (failure::silent(), "the server was silent for too long".to_owned()),
+        };
         // The first failure is the cause; later ones only say that the transaction is aborted.
         self.failure.get_or_insert(failure);
         Err(Error::internal(text))
@@ -174,10 +218,9 @@ async fn exchange(
     tenant: Option<Tenant>,
     params: &[Value<'_>],
 ) -> std::result::Result<Answered, tokio_postgres::Error> {
+    let statement = prepare(client, sql, tenant, params).await?;
     let tenant = tenant.map(|tenant| Value::from(tenant.0));
     let values: Vec<&Value<'_>> = tenant.iter().chain(params).collect();
-    let types: Vec<Type> = values.iter().map(|value| kind(value)).collect();
-    let statement = client.prepare_typed_cached(sql, &types).await?;
     let query = async {
         let mut stream = std::pin::pin!(client.query_raw(&statement, values).await?);
         let mut rows = Vec::new();
@@ -191,6 +234,17 @@ async fn exchange(
     let (begun, answered) = join(client.batch_execute(&begin), query).await;
     begun?;
     answered
+}
+
+/// From the cache but for the first time on each connection.
+async fn prepare(
+    client: &Object,
+    sql: &'static str,
+    tenant: Option<Tenant>,
+    params: &[Value<'_>],
+) -> std::result::Result<tokio_postgres::Statement, tokio_postgres::Error> {
+    let types: Vec<Type> = tenant.map(|_| Type::INT8).into_iter().chain(params.iter().map(kind)).collect();
+    client.prepare_typed_cached(sql, &types).await
 }
 
 fn kind(value: &Value<'_>) -> Type {

@@ -26,6 +26,8 @@ use crate::metrics::{FSYNCS, WAL_BYTES};
 use crate::sabotage;
 
 const INTERVAL: Duration = Duration::from_millis(100);
+/// A page and its header in the log.
+const FRAME_BYTES: u64 = 4096 + 24;
 
 /// What the writer and the checkpointer tell each other.
 pub(super) struct Wal {
@@ -51,7 +53,11 @@ impl Wal {
 
     /// Asked by the writer between two batches; true once per overgrowth.
     pub(super) fn take_overgrown(&self) -> bool {
-        self.overgrown.load(Ordering::Relaxed) && self.overgrown.swap(false, Ordering::Relaxed)
+        self.is_overgrown() && self.overgrown.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn is_overgrown(&self) -> bool {
+        self.overgrown.load(Ordering::Relaxed)
     }
 
     fn bytes(&self) -> u64 {
@@ -114,17 +120,17 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
     if condition.is_full() && !fits(connection, &wal.database) {
         return;
     }
-    // A check of the whole file is one long read, and the log cannot begin anew before it ends: the writer would wait
-    // for it in vain.
-    if bytes > wal.bytes_max && !condition.is_checking() {
-        wal.overgrown.store(true, Ordering::Relaxed);
-    }
+    let number = |row: &rusqlite::Row<'_>, column| row.get::<_, i64>(column).map(|frames| frames.max(0) as u64);
     #[cfg(feature = "sabotage")]
     sabotage::point_within("in_checkpoint");
-    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        Ok(()) => {
+    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((number(row, 1)?, number(row, 2)?))) {
+        Ok((logged, copied)) => {
             *failing = false;
             metrics::counter!(FSYNCS).increment(2);
+            // A check of the whole file is one long read, and the log cannot begin anew before it ends: the writer
+            // would wait for it in vain.
+            let overgrown = logged > copied && logged * FRAME_BYTES > wal.bytes_max && !condition.is_checking();
+            wal.overgrown.store(overgrown, Ordering::Relaxed);
         }
         Err(error) if !*failing => {
             *failing = true;

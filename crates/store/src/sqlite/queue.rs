@@ -18,7 +18,7 @@ pub(super) struct Queue<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken<T> {
     Item(T),
-    /// Nothing has come in time.
+    /// Nothing has come in time, or somebody has nudged.
     Nothing,
     /// Nothing will come any more.
     Closed,
@@ -28,12 +28,13 @@ struct State<T> {
     items: VecDeque<T>,
     /// A sleeping reader is woken when this many are here.
     wanted: usize,
+    nudged: bool,
     closed: bool,
 }
 
 impl<T> Queue<T> {
     pub(super) fn new(max: usize) -> Self {
-        let state = State { items: VecDeque::new(), wanted: 1, closed: false };
+        let state = State { items: VecDeque::new(), wanted: 1, nudged: false, closed: false };
         Self { state: Mutex::new(state), arrived: Condvar::new(), max }
     }
 
@@ -55,23 +56,32 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// The next item; None once the queue is closed and empty.
-    pub(super) fn take(&self) -> Option<T> {
-        let empty = |state: &mut State<T>| state.items.is_empty() && !state.closed;
-        let waited = self.arrived.wait_while(self.lock(), empty);
-        waited.unwrap_or_else(PoisonError::into_inner).items.pop_front()
-    }
-
-    /// As `take`, for a reader that has something else to look after in between.
-    pub(super) fn take_within(&self, patience: Duration) -> Taken<T> {
-        let empty = |state: &mut State<T>| state.items.is_empty() && !state.closed;
-        let waited = self.arrived.wait_timeout_while(self.lock(), patience, empty);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    /// The next item. Without patience it is waited for; a nudge ends the waiting as if patience had.
+    pub(super) fn take(&self, patience: Option<Duration>) -> Taken<T> {
+        let idle = |state: &mut State<T>| state.items.is_empty() && !state.closed && !state.nudged;
+        let mut state = match patience {
+            None => self.arrived.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner),
+            Some(patience) => {
+                self.arrived.wait_timeout_while(self.lock(), patience, idle).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.nudged = false;
         match state.items.pop_front() {
             Some(item) => Taken::Item(item),
             None if state.closed => Taken::Closed,
             None => Taken::Nothing,
         }
+    }
+
+    /// Makes the reader look up although nothing has come.
+    pub(super) fn nudge(&self) {
+        self.lock().nudged = true;
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn is_open_and_empty(&self) -> bool {
+        let state = self.lock();
+        state.items.is_empty() && !state.closed
     }
 
     /// Moves up to `most` of what is here; never blocks.
@@ -116,17 +126,23 @@ mod tests {
         assert_eq!(queue.push(3).unwrap_err().code(), Code::Overloaded);
         queue.close();
         assert_eq!(queue.push(4).unwrap_err().code(), Code::ShuttingDown);
-        assert_eq!((queue.take(), queue.take(), queue.take()), (Some(1), Some(2), None));
+        let rest = [queue.take(None), queue.take(None), queue.take(None)];
+        assert_eq!(rest, [Taken::Item(1), Taken::Item(2), Taken::Closed]);
     }
 
     #[test]
     fn a_reader_with_other_work_waits_only_so_long() {
         let queue = Queue::new(2);
-        assert_eq!(queue.take_within(Duration::from_millis(1)), Taken::Nothing);
+        assert_eq!(queue.take(Some(Duration::from_millis(1))), Taken::Nothing);
+        queue.nudge();
+        assert_eq!(queue.take(None), Taken::Nothing, "a nudge ends the longest wait");
+        assert!(queue.is_open_and_empty());
         queue.push(1).unwrap();
+        assert!(!queue.is_open_and_empty());
         queue.close();
-        assert_eq!(queue.take_within(Duration::from_secs(60)), Taken::Item(1));
-        assert_eq!(queue.take_within(Duration::from_secs(60)), Taken::Closed);
+        assert_eq!(queue.take(Some(Duration::from_secs(60))), Taken::Item(1));
+        assert_eq!(queue.take(Some(Duration::from_secs(60))), Taken::Closed);
+        assert!(!queue.is_open_and_empty());
     }
 
     #[test]
@@ -141,6 +157,6 @@ mod tests {
         queue.drain_into(&mut items, 8);
         assert_eq!(items, [1, 2, 3]);
         queue.push(4).unwrap();
-        assert_eq!(queue.take(), Some(4));
+        assert_eq!(queue.take(None), Taken::Item(4));
     }
 }

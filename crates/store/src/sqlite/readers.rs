@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 
 use waybill_kernel::{Clock, Error, Result};
 
-use super::queue::Queue;
+use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, open};
 use crate::statement::TenantTables;
 
@@ -43,7 +43,7 @@ impl Readers {
 }
 
 fn serve(mut connection: Connection, queue: &Queue<Box<dyn Job>>, clock: &Clock) {
-    while let Some(mut job) = queue.take() {
+    while let Taken::Item(mut job) = queue.take(None) {
         if job.is_abandoned() {
             continue;
         }

@@ -100,12 +100,9 @@ fn empty_log(raw: &rusqlite::Connection) -> Result<(), Refused> {
 /// Answers all who come until then, or until the program stops: true when it does.
 fn refuse_arrivals(desk: &Desk, until: Option<Instant>) -> bool {
     loop {
-        let taken = match until {
-            Some(until) => desk.queue.take_within(until.saturating_duration_since(Instant::now())),
-            None => desk.queue.take().map_or(Taken::Closed, Taken::Item),
-        };
-        match taken {
+        match desk.queue.take(until.map(|until| until.saturating_duration_since(Instant::now()))) {
             Taken::Item(job) => job.fail(super::writer::stopped(&desk.condition)),
+            Taken::Nothing if until.is_none_or(|until| Instant::now() < until) => {}
             Taken::Nothing => return false,
             Taken::Closed => return true,
         }

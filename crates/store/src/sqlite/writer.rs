@@ -1,5 +1,5 @@
-//! The writer thread: takes what is waiting, runs the operations in one transaction, commits once, answers all. One
-//! fsync serves hundreds; a lone caller waits for nobody.
+//! The writer: takes what is waiting, runs the operations in one transaction, commits once, answers all. One fsync
+//! serves hundreds; a lone caller waits for nobody, and writes on its own thread.
 //!
 //! # When a transaction cannot be kept
 //! An operation that fails after it has written, or a full disk, an I/O error or no memory, which make SQLite roll back by
@@ -18,6 +18,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Histogram};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::ballast::Ballast;
@@ -43,22 +45,40 @@ const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
     condition: Arc<Condition>,
+    seat: Arc<Seat>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// Who writes sits here; empty while the file is opened again.
+type Seat = Mutex<Option<Scribe>>;
 
 impl Writer {
     pub(super) fn start(desk: Desk, connection: Connection) -> Result<Self> {
         let (queue, condition) = (Arc::clone(&desk.queue), Arc::clone(&desk.condition));
+        let seat = Arc::new(Mutex::new(Some(Scribe::new(desk, connection))));
+        let (own_seat, arrivals) = (Arc::clone(&seat), Arc::clone(&queue));
         let thread = thread::Builder::new()
             .name("sqlite-write".to_owned())
-            .spawn(move || serve(desk, connection))
+            .spawn(move || serve(&own_seat, &arrivals))
             .map_err(Error::internal)?;
-        Ok(Self { queue, condition, thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue, condition, seat, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn submit(&self, job: Box<dyn Job>) -> Result<()> {
-        match self.condition.refusal(job.relieves()) {
-            Some(refusal) => Err(refusal),
+        if let Some(refusal) = self.condition.refusal(job.relieves()) {
+            return Err(refusal);
+        }
+        let mut seat = may_block().then(|| self.seat.try_lock().ok()).flatten();
+        match seat.as_mut().and_then(|seat| seat.as_mut()).filter(|scribe| scribe.is_idle()) {
+            // A lone caller does the writing on its own thread: handing the call over and back would cost two wakes of
+            // a sleeping core, about as much as the fsync. With company the thread's group commit is worth more.
+            Some(scribe) => {
+                block_in_place(|| scribe.serve_batch(job));
+                if scribe.needs_its_thread() {
+                    self.queue.nudge();
+                }
+                Ok(())
+            }
             None => self.queue.push(job),
         }
     }
@@ -69,6 +89,11 @@ impl Writer {
             let _ = thread.join();
         }
     }
+}
+
+/// Only a runtime of several threads lets one of them block.
+fn may_block() -> bool {
+    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
 /// What the writer keeps when its connection has to go.
@@ -85,24 +110,36 @@ pub(super) struct Desk {
     pub(super) commit_seq: i64,
 }
 
-/// One scribe per connection: one whose commit has failed leaves, and its connection is closed with it.
-fn serve(mut desk: Desk, mut connection: Connection) {
-    while Scribe::new(&mut desk, connection).serve() == Left::Failed {
-        match reopen::until_sound(&mut desk) {
-            Some(sound) => connection = sound,
-            None => return,
+/// The writer's thread. While it waits for arrivals, its seat is anybody's.
+fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
+    let mut patience = None;
+    loop {
+        let taken = arrivals.take(patience);
+        let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(scribe) = seat.as_mut() else { return };
+        match taken {
+            Taken::Item(job) => scribe.serve_batch(job),
+            Taken::Nothing => {}
+            Taken::Closed => {
+                #[cfg(feature = "sabotage")]
+                sabotage::point_within("in_close");
+                return scribe.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+            }
         }
+        if scribe.failed {
+            *seat = seat.take().and_then(Scribe::replaced);
+            continue;
+        }
+        scribe.look_for_room();
+        if scribe.desk.wal.take_overgrown() {
+            scribe.checkpoint("PRAGMA wal_checkpoint(RESTART)");
+        }
+        patience = (!scribe.desk.ballast.is_held()).then_some(ROOM_INTERVAL);
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Left {
-    Closed,
-    Failed,
-}
-
-struct Scribe<'a> {
-    desk: &'a mut Desk,
+struct Scribe {
+    desk: Desk,
     connection: Connection,
     /// How many callers the last commit answered: about as many are expected back soon.
     returning: usize,
@@ -153,34 +190,26 @@ enum Apart {
     BySavepoint,
 }
 
-impl<'a> Scribe<'a> {
-    fn new(desk: &'a mut Desk, connection: Connection) -> Self {
+impl Scribe {
+    fn new(desk: Desk, connection: Connection) -> Self {
         Self { desk, connection, returning: 0, failed: false, look_at: Instant::now(), meters: Meters::new() }
     }
 
-    fn serve(mut self) -> Left {
-        loop {
-            let taken = match self.desk.ballast.is_held() {
-                true => self.desk.queue.take().map_or(Taken::Closed, Taken::Item),
-                false => self.desk.queue.take_within(ROOM_INTERVAL),
-            };
-            match taken {
-                Taken::Item(job) => self.serve_batch(job),
-                Taken::Nothing => {}
-                Taken::Closed => break,
-            }
-            if self.failed {
-                return Left::Failed;
-            }
-            self.look_for_room();
-            if self.desk.wal.take_overgrown() {
-                self.checkpoint("PRAGMA wal_checkpoint(RESTART)");
-            }
-        }
-        #[cfg(feature = "sabotage")]
-        sabotage::point_within("in_close");
-        self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
-        Left::Closed
+    /// One whose commit has failed leaves, and its connection is closed with it. None when the program stops.
+    fn replaced(self) -> Option<Self> {
+        let Self { mut desk, connection, .. } = self;
+        drop(connection);
+        let sound = reopen::until_sound(&mut desk)?;
+        Some(Self::new(desk, sound))
+    }
+
+    /// Nobody waits, nobody is expected, and nothing else is to be done first.
+    fn is_idle(&self) -> bool {
+        self.returning <= 1 && !self.needs_its_thread() && self.desk.queue.is_open_and_empty()
+    }
+
+    fn needs_its_thread(&self) -> bool {
+        self.failed || !self.desk.ballast.is_held() || self.desk.wal.is_overgrown()
     }
 
     fn serve_batch(&mut self, first: Box<dyn Job>) {

@@ -6,6 +6,7 @@ use serde_json::json;
 use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
+use crate::outcome::{EndReason, end_lease, unsuccessful};
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
 use crate::rules::Status;
 use crate::task::TaskId;
@@ -71,10 +72,10 @@ impl CancelTask {
             Value::from(ctx.caller.sees_all_owners()),
         ];
         tx.query_opt(
-            "UPDATE tasks SET status = 'canceled', updated_at = $3
+            "UPDATE tasks SET status = 'canceled', updated_at = $3, lease_id = NULL, worker = NULL, lease_expires_at = NULL
              WHERE tenant = $1 AND task_id = $2 AND status IN ('queued', 'leased', 'running')
                AND (owner = $4 OR $5 = 1)
-             RETURNING owner, assigned_receipt",
+             RETURNING owner, assigned_receipt, epoch",
             &params,
         )
         .await
@@ -84,30 +85,35 @@ impl CancelTask {
         let owner = task.text(0)?;
         let canceller = ctx.caller.principal.to_string();
         let error = json!({ "reason": self.reason, "canceled_by": canceller });
-        tx.execute(
-            "INSERT INTO results (tenant, task_id, outcome, error, completed_at) VALUES ($1, $2, 'canceled', $3, $4)",
-            &[self.task_id.as_bytes().into(), Value::from(&error.to_string()), ctx.now.into()],
-        )
-        .await?;
-        let (canceled, ready) = (ReceiptId(ctx.ids.next()), ReceiptId(ctx.ids.next()));
-        let receipt = Receipt {
+        let text = error.to_string();
+        let (canceled_id, assigned) = (ReceiptId(ctx.ids.next()), [ReceiptId::from_slice(task.bytes(1)?)?]);
+        let canceled = Receipt {
+            id: canceled_id,
             kind: ReceiptType::TaskCanceled,
             from: &canceller,
             to: owner,
-            task_id: self.task_id,
-            parent: Some(ReceiptId::from_slice(task.bytes(1)?)?),
+            task_id: Some(self.task_id),
+            lease_id: None,
+            schedule_id: None,
+            parents: &assigned,
+            unlocated: false,
             body: error.clone(),
         };
-        receipts::emit(tx, ctx, canceled, receipt).await?;
-        let notice = Receipt {
+        let ready = Receipt {
+            id: ReceiptId(ctx.ids.next()),
             kind: ReceiptType::TaskResultReady,
             from: SYSTEM,
             to: owner,
-            task_id: self.task_id,
-            parent: Some(canceled),
+            task_id: Some(self.task_id),
+            lease_id: None,
+            schedule_id: None,
+            parents: std::slice::from_ref(&canceled_id),
+            unlocated: false,
             body: json!({ "status": Status::Canceled, "error": error }),
         };
-        receipts::emit(tx, ctx, ready, notice).await
+        let end = end_lease(self.task_id.as_bytes(), task.int(2)?, ctx.now, EndReason::Canceled, None, None);
+        let result = unsuccessful(self.task_id.as_bytes(), Status::Canceled, &text, &canceled_id, ctx.now);
+        receipts::emit_all(tx, ctx, vec![result, end], &[canceled, ready]).await.map(drop)
     }
 
     /// Nothing was changed: because there is no such task, it is another's, or it had ended.

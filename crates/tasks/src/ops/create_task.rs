@@ -1,7 +1,5 @@
 //! Create: the task, and in the same transaction the receipt that makes it an obligation of its owner.
 
-use std::time::Duration;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
@@ -10,8 +8,10 @@ use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Result, Rol
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::Settings;
+use crate::lease;
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
 use crate::rules::Status;
+use crate::settings::seconds_of;
 use crate::task::{Requirements, TaskId};
 
 const TYPE_CHARS_MAX: usize = 200;
@@ -97,11 +97,15 @@ impl Operation for CreateTask {
             return self.replay(ctx, tx).await;
         }
         let receipt = Receipt {
+            id: assigned,
             kind: ReceiptType::TaskAssigned,
             from: &owner,
             to: &owner,
-            task_id,
-            parent: None,
+            task_id: Some(task_id),
+            lease_id: None,
+            schedule_id: None,
+            parents: &[],
+            unlocated: false,
             body: json!({
                 "instructions": { "type": self.kind },
                 "requirements": self.requirements,
@@ -109,7 +113,9 @@ impl Operation for CreateTask {
                 "timeouts": { "lease_ttl": ctx.settings::<Settings>().lease_ttl_s },
             }),
         };
-        receipts::emit(tx, ctx, assigned, receipt).await?;
+        receipts::emit(tx, ctx, receipt).await?;
+        // A task that has to wait is announced as well: whoever waits for work learns when to look again.
+        tx.wake(lease::claimable(ctx.caller.tenant), 1);
         Ok(Reply::Done(Created { task_id, status: Status::Queued }))
     }
 }
@@ -148,7 +154,7 @@ impl CreateTask {
         payload: &str,
     ) -> Result<bool> {
         let settings = ctx.settings::<Settings>();
-        let delay = Duration::from_secs(u64::try_from(self.delay_seconds).unwrap_or(0));
+        let needs = self.requirements.needs(&self.kind);
         let requirements = serde_json::to_string(&self.requirements).map_err(Error::internal)?;
         let params = [
             Value::from(task_id.as_bytes()),
@@ -162,15 +168,19 @@ impl CreateTask {
             Value::from(self.retry_backoff_seconds.unwrap_or(settings.retry_backoff_s)),
             Value::from(self.idempotency_key.as_deref()),
             Value::from(ctx.now),
-            Value::from(ctx.now.after(delay)),
+            Value::from(ctx.now.after(seconds_of(self.delay_seconds))),
             Value::from(assigned.as_bytes()),
+            Value::from(needs.as_bytes().as_slice()),
+            Value::from(self.delay_seconds > 0),
+            Value::from(&settings.instance_id),
         ];
         let inserted = tx
             .execute(
                 "INSERT INTO tasks (tenant, task_id, status, type, payload, owner, owner_instance, requirements, priority,
                      attempt, max_attempts, retry_backoff_s, idempotency_key, created_at, updated_at, next_eligible_at,
-                     assigned_receipt)
-                 VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7, $8, 0, $9, $10, $11, $12, $12, $13, $14)
+                     assigned_receipt, needs, held, instance, epoch, renewals, expiries, progress_receipts)
+                 VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7, $8, 0, $9, $10, $11, $12, $12, $13, $14, $15, $16, $17,
+                     0, 0, 0, 0)
                  ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING",
                 &params,
             )

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Wait};
 
+use crate::lease;
 use crate::task::{TaskId, TaskRecord, columns, task_with_result};
 
 /// Longer waits are shortened to this, not refused.
@@ -33,8 +34,8 @@ impl Operation for GetTask {
         destructive: false,
         repeatable: true,
         relieves: false,
-        roles: &[Role::Agent, Role::Admin, Role::System],
-        scopes: &[Scope::TasksRead],
+        roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
+        scopes: &[Scope::TasksRead, Scope::TasksLease],
         status: 200,
         title: "Read a task",
         description: "Read one task: its status, and its result once it has ended (succeeded, failed or canceled). With \
@@ -51,7 +52,11 @@ impl Operation for GetTask {
         let sql = concat!("SELECT ", columns!(), " ", task_with_result!(), " WHERE t.tenant = $1 AND t.task_id = $2");
         let row =
             tx.query_opt(sql, &[self.task_id.as_bytes().into()]).await?.ok_or_else(|| Error::not_found("task"))?;
-        ctx.caller.require_owner(row.text(4)?, "task")?;
+        let foreign = ctx.caller.require_owner(row.text(4)?, "task");
+        // A worker may read what it works on or has worked on.
+        if foreign.is_err() && !lease::was_held_by(tx, self.task_id, &ctx.caller.principal.to_string()).await? {
+            foreign?;
+        }
         let task = TaskRecord::from_row(&row)?;
         if task.status.is_terminal() { Ok(Reply::Done(task)) } else { Ok(Reply::Empty { answer: task, at: None }) }
     }

@@ -1,6 +1,11 @@
 //! One file, one operation: its input, its output, its rule of access, and its SQL.
 
 pub mod cancel_task;
+pub mod complete;
 pub mod create_task;
+pub mod fail;
 pub mod get_task;
+pub mod lease_next;
 pub mod list_tasks;
+pub mod renew_lease;
+pub mod report_progress;

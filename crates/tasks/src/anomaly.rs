@@ -1,0 +1,74 @@
+//! Anomalies: what should not happen and did not break anything. Informational; no state changes with them.
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Result;
+use waybill_store::{Ctx, Tx};
+
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::task::TaskId;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In the queue although no attempt is left.
+    AttemptsExhausted,
+    ExcessiveExpiries,
+    ExcessiveRenewals,
+    ScheduleOverdue,
+    ReceiptBacklog,
+    LocatabilityMissing,
+}
+
+impl Kind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Kind::AttemptsExhausted => "attempts_exhausted",
+            Kind::ExcessiveExpiries => "excessive_lease_expiries",
+            Kind::ExcessiveRenewals => "excessive_renewals",
+            Kind::ScheduleOverdue => "schedule_overdue",
+            Kind::ReceiptBacklog => "receipt_backlog",
+            Kind::LocatabilityMissing => "locatability_missing",
+        }
+    }
+}
+
+pub struct Anomaly<'a> {
+    pub kind: Kind,
+    /// The task's owner, or the server's own inbox for what concerns no task.
+    pub to: &'a str,
+    pub task_id: Option<TaskId>,
+    pub related: Option<ReceiptId>,
+    /// What tells this crossing of the threshold from the next: reported once each.
+    pub crossing: &'a [u8],
+    pub details: Json,
+    pub recommended_action: &'static str,
+}
+
+/// # Contract
+/// The caller knows that this crossing has not been reported: its statement passes each crossing once.
+pub async fn report(tx: &mut Tx<'_>, ctx: &Ctx<'_>, anomaly: Anomaly<'_>) -> Result<()> {
+    let receipt = anomaly.receipt();
+    let parents: Vec<ReceiptId> = anomaly.related.into_iter().collect();
+    receipts::emit(tx, ctx, Receipt { parents: &parents, ..receipt }).await
+}
+
+impl<'a> Anomaly<'a> {
+    fn receipt(&self) -> Receipt<'a> {
+        let task = self.task_id.map(|task| task.as_bytes().to_vec()).unwrap_or_default();
+        Receipt {
+            id: receipts::keyed_id(ReceiptType::SystemAnomaly, &[self.kind.as_str().as_bytes(), &task, self.crossing]),
+            kind: ReceiptType::SystemAnomaly,
+            from: SYSTEM,
+            to: self.to,
+            task_id: self.task_id,
+            lease_id: None,
+            schedule_id: None,
+            parents: &[],
+            unlocated: false,
+            body: json!({
+                "kind": self.kind.as_str(),
+                "details": self.details,
+                "recommended_action": self.recommended_action,
+            }),
+        }
+    }
+}

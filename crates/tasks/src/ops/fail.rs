@@ -1,0 +1,214 @@
+//! Fail: the worker could not do it. Back to the queue if it may be tried again, otherwise the task ends.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+use waybill_kernel::idempotency::Fingerprint;
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_store::{Ctx, Operation, Reply, Row, Tx};
+
+use crate::Settings;
+use crate::lease::{self, Hold, LeaseId, lease_is_live};
+use crate::outcome::{EndReason, Ended, end_lease, unsuccessful};
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::rules::{AfterFailure, Status, after_failure};
+use crate::settings::seconds_of;
+use crate::task::TaskId;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fail {
+    pub task_id: TaskId,
+    pub lease_id: LeaseId,
+    pub worker_id: Option<String>,
+    pub worker_kind: Option<PrincipalKind>,
+    /// What went wrong, as JSON.
+    pub error: Json,
+    /// True if trying again may help. The task then goes back to the queue while it has attempts left.
+    #[serde(default)]
+    pub retryable: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FailedReply {
+    pub ok: bool,
+    /// True when the task will be tried again.
+    pub requeued: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_eligible_at: Option<Time>,
+}
+
+impl Operation for Fail {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "fail",
+        door: Door::Tasks,
+        method: Method::Post,
+        path: "/v1/tasks/{task_id}/fail",
+        tool: true,
+        mode: Mode::Write,
+        destructive: false,
+        repeatable: true,
+        relieves: true,
+        roles: &[Role::Worker, Role::Admin],
+        scopes: &[Scope::TasksLease],
+        status: 200,
+        title: "Give a task up",
+        description: "Say that you could not do a task you hold. With retryable: true it goes back to the queue, after a \
+                      pause, while it has attempts left; otherwise it has failed for good. Safe to repeat with the same \
+                      content after a lost answer.",
+    };
+    type Output = FailedReply;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<FailedReply>> {
+        // The row is kept for this call, so that what is decided from it still holds when it is written.
+        const HELD: &str = concat!(
+            "SELECT owner, assigned_receipt, attempt, max_attempts, retry_backoff_s, epoch FROM tasks WHERE ",
+            lease_is_live!()
+        );
+        let digest = self.check(ctx.settings())?;
+        let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
+        let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
+        let Some(task) = tx.query_opt(HELD, &hold.params(&[])).await? else {
+            return self.repeat(ctx, tx, &hold, digest).await;
+        };
+        let settings = ctx.settings::<Settings>();
+        let (attempt, max) = (task.int(2)?, task.int(3)?);
+        let after = after_failure(attempt, max, self.retryable, task.int(4)?, settings.retry_backoff_s_max);
+        let next_eligible_at = match after {
+            AfterFailure::Again { delay_s, .. } => Some(ctx.now.after(seconds_of(delay_s))),
+            AfterFailure::Final => None,
+        };
+        if !self.end(ctx, tx, &hold, after, next_eligible_at).await? {
+            // Ended by somebody else between the two statements.
+            return self.repeat(ctx, tx, &hold, digest).await;
+        }
+        self.record(ctx, tx, &task, &worker, &digest, next_eligible_at).await?;
+        Ok(Reply::Done(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }))
+    }
+}
+
+impl Fail {
+    fn check(&self, settings: &Settings) -> Result<Fingerprint> {
+        let text = self.error.to_string();
+        // It stands in two receipts with other words around it.
+        let max = settings.receipt_body_bytes_max / 2;
+        if text.len() > max {
+            let message = format!("The error has {} bytes; at most {max} are allowed.", text.len());
+            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
+        }
+        Fingerprint::of(&json!([self.error, self.retryable]))
+    }
+
+    /// False when the lease is no longer live.
+    async fn end(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        hold: &Hold<'_>,
+        after: AfterFailure,
+        next_eligible_at: Option<Time>,
+    ) -> Result<bool> {
+        const FINAL: &str = concat!(
+            "UPDATE tasks SET status = 'failed', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6 \
+             WHERE ",
+            lease_is_live!()
+        );
+        const AGAIN: &str = concat!(
+            "UPDATE tasks SET status = 'queued', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6, \
+             started_at = NULL, attempt = $7, next_eligible_at = $8, held = 1 WHERE ",
+            lease_is_live!(),
+            " AND attempt = $7 - 1"
+        );
+        let written = match after {
+            AfterFailure::Final => tx.execute(FINAL, &hold.params(&[ctx.now.into()])).await?,
+            AfterFailure::Again { attempt, .. } => {
+                let params = hold.params(&[ctx.now.into(), attempt.into(), next_eligible_at.into()]);
+                tx.execute(AGAIN, &params).await?
+            }
+        };
+        Ok(written == 1)
+    }
+
+    async fn record(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        task: &Row,
+        worker: &str,
+        digest: &Fingerprint,
+        next_eligible_at: Option<Time>,
+    ) -> Result<()> {
+        let owner = task.text(0)?;
+        let assigned = [ReceiptId::from_slice(task.bytes(1)?)?];
+        let (attempt, max_attempts) = (task.int(2)?, task.int(3)?);
+        let task_id = self.task_id.as_bytes();
+        let end = end_lease(task_id, task.int(5)?, ctx.now, EndReason::Failed, Some(digest), next_eligible_at);
+        let kind = match next_eligible_at {
+            Some(_) => ReceiptType::TaskRetryScheduled,
+            None => ReceiptType::TaskFailed,
+        };
+        let body = match next_eligible_at {
+            Some(at) => json!({
+                "error": self.error, "attempt": attempt + 1, "max_attempts": max_attempts, "requeued": true,
+                "next_eligible_at": at,
+            }),
+            None => json!({ "error": self.error, "retry_recommended": self.retryable, "retry_after_seconds": null }),
+        };
+        let parts = [task_id, worker.as_bytes(), self.lease_id.as_bytes(), assigned[0].as_bytes()];
+        let told = Receipt {
+            id: receipts::keyed_id(kind, &parts),
+            kind,
+            from: worker,
+            to: owner,
+            task_id: Some(self.task_id),
+            lease_id: Some(self.lease_id),
+            schedule_id: None,
+            parents: &assigned,
+            unlocated: false,
+            body,
+        };
+        if next_eligible_at.is_some() {
+            receipts::emit_all(tx, ctx, vec![end], &[told]).await?;
+            // Those who wait for work learn when to look again.
+            tx.wake(lease::claimable(ctx.caller.tenant), 1);
+            return Ok(());
+        }
+        let failed_id = told.id;
+        let error = self.error.to_string();
+        let result = unsuccessful(self.task_id.as_bytes(), Status::Failed, &error, &failed_id, ctx.now);
+        let ready = Receipt {
+            id: ReceiptId(ctx.ids.next()),
+            kind: ReceiptType::TaskResultReady,
+            from: SYSTEM,
+            to: owner,
+            task_id: Some(self.task_id),
+            lease_id: None,
+            schedule_id: None,
+            parents: std::slice::from_ref(&failed_id),
+            unlocated: false,
+            body: json!({ "status": Status::Failed, "error": self.error }),
+        };
+        receipts::emit_all(tx, ctx, vec![result, end], &[told, ready]).await?;
+        tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
+        Ok(())
+    }
+
+    /// The lease is not live. If this worker gave the task up by the same words, it is told so again.
+    async fn repeat(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        hold: &Hold<'_>,
+        digest: Fingerprint,
+    ) -> Result<Reply<FailedReply>> {
+        let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(tx, hold).await) };
+        if ended.is_repeated_by(ctx, EndReason::Failed, digest) {
+            let next_eligible_at = ended.next_eligible_at;
+            return Ok(Reply::Replay(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }));
+        }
+        Err(Error::new(
+            Code::InvalidStateTransition,
+            "This lease has already been ended, with another outcome or other content; nothing was changed.",
+        ))
+    }
+}

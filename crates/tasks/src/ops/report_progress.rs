@@ -1,0 +1,92 @@
+//! Progress: what a worker has to say while it works. The newest report stands on the task; the first one says that
+//! the work has begun.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
+
+use crate::Settings;
+use crate::lease::{self, Hold, LeaseId, lease_is_live};
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::task::TaskId;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReportProgress {
+    pub task_id: TaskId,
+    pub lease_id: LeaseId,
+    pub worker_id: Option<String>,
+    pub worker_kind: Option<PrincipalKind>,
+    /// Anything, as JSON: a percentage, a step, a sentence.
+    pub progress: Json,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Reported {
+    pub ok: bool,
+}
+
+impl Operation for ReportProgress {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "report_progress",
+        door: Door::Tasks,
+        method: Method::Post,
+        path: "/v1/tasks/{task_id}/progress",
+        tool: true,
+        mode: Mode::Write,
+        destructive: false,
+        repeatable: false,
+        relieves: false,
+        roles: &[Role::Worker, Role::Admin],
+        scopes: &[Scope::TasksLease],
+        status: 200,
+        title: "Report progress",
+        description: "Say how far you are with a task you hold. Its owner sees the latest report with get_task. It does not \
+                      extend the lease.",
+    };
+    type Output = Reported;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Reported>> {
+        const RUNNING: &str = concat!(
+            "UPDATE tasks SET status = 'running', started_at = coalesce(started_at, $6), updated_at = $6, \
+             progress_receipts = progress_receipts + 1 WHERE ",
+            lease_is_live!(),
+            " RETURNING assigned_receipt, progress_receipts"
+        );
+        const PROGRESS: &str = "INSERT INTO task_progress (tenant, task_id, progress, updated_at) VALUES ($1, $2, $3, $4) \
+            ON CONFLICT (tenant, task_id) DO UPDATE SET progress = excluded.progress, updated_at = excluded.updated_at";
+        let settings = ctx.settings::<Settings>();
+        let progress = self.progress.to_string();
+        // Somewhat less than a receipt's body, which has its own words around it.
+        let max = settings.receipt_body_bytes_max / 2;
+        if progress.len() > max {
+            let message = format!("The report has {} bytes; at most {max} are allowed.", progress.len());
+            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
+        }
+        let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
+        let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
+        let Some(task) = tx.query_opt(RUNNING, &hold.params(&[ctx.now.into()])).await? else {
+            return Err(lease::refusal(tx, &hold).await);
+        };
+        let latest: Statement<'_> =
+            (PROGRESS, vec![self.task_id.as_bytes().into(), Value::from(&progress), ctx.now.into()]);
+        let receipt = Receipt {
+            id: ReceiptId(ctx.ids.next()),
+            kind: ReceiptType::TaskProgress,
+            from: &worker,
+            to: SYSTEM,
+            task_id: Some(self.task_id),
+            lease_id: Some(self.lease_id),
+            schedule_id: None,
+            parents: &[ReceiptId::from_slice(task.bytes(0)?)?],
+            unlocated: false,
+            body: json!({ "progress": self.progress }),
+        };
+        let proven = settings.progress_receipts && task.int(1)? <= settings.progress_receipts_max;
+        let receipts = if proven { std::slice::from_ref(&receipt) } else { &[] };
+        receipts::emit_all(tx, ctx, vec![latest], receipts).await?;
+        Ok(Reply::Done(Reported { ok: true }))
+    }
+}

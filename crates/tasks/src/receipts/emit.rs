@@ -1,0 +1,142 @@
+//! Writing receipts: the rows, their links, and the obligations they end.
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::id::digest_id;
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::{Ctx, Statement, Tx, Value};
+
+use super::{ReceiptId, ReceiptType};
+use crate::Settings;
+use crate::lease::LeaseId;
+use crate::task::TaskId;
+
+pub struct Receipt<'a> {
+    pub id: ReceiptId,
+    pub kind: ReceiptType,
+    pub from: &'a str,
+    pub to: &'a str,
+    pub task_id: Option<TaskId>,
+    pub lease_id: Option<LeaseId>,
+    pub schedule_id: Option<&'a str>,
+    pub parents: &'a [ReceiptId],
+    /// It would end an obligation but may not, because it does not say where the work is: the one receipt of an ending
+    /// type that is stored without parents.
+    pub unlocated: bool,
+    pub body: Json,
+}
+
+/// The id of a receipt that must exist only once. A second one with the same parts has the same id, and the unique index
+/// on ids keeps it out.
+pub fn keyed_id(kind: ReceiptType, parts: &[&[u8]]) -> ReceiptId {
+    ReceiptId(digest_id(&[&[kind.as_str().as_bytes()], parts].concat()))
+}
+
+/// Writes one receipt; see [`emit_all`].
+pub async fn emit(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> Result<()> {
+    emit_all(tx, ctx, Vec::new(), &[receipt]).await.map(drop)
+}
+
+/// Writes receipts with their links, ends the obligations they end, and runs `others` in the same round trip. Answers with
+/// the rows each of the others has written.
+///
+/// # Contract
+/// Parents are of the caller's own tenant and known to exist, but for the one whose obligation is ended: that is checked here.
+pub async fn emit_all(
+    tx: &mut Tx<'_>,
+    ctx: &Ctx<'_>,
+    others: Vec<Statement<'_>>,
+    receipts: &[Receipt<'_>],
+) -> Result<Vec<u64>> {
+    let settings = ctx.settings::<Settings>();
+    let mut texts = Vec::with_capacity(receipts.len());
+    for receipt in receipts {
+        texts.push((receipt.checked_body(settings)?, receipt.parents_bytes()));
+    }
+    let mut statements = others;
+    let own = statements.len();
+    let mut endings = Vec::new();
+    for (receipt, (body, parents)) in receipts.iter().zip(&texts) {
+        statements.push((INSERT, receipt.row(ctx, settings, body, parents)));
+        statements.extend(receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))));
+        if let Some(ended) = receipt.kind.ends().filter(|_| !receipt.unlocated) {
+            for parent in receipt.parents {
+                endings.push((statements.len(), receipt));
+                statements.push((END, vec![parent.as_bytes().into(), ended.as_str().into()]));
+            }
+        }
+    }
+    let mut written = tx.execute_all(&statements).await?;
+    for (receipt, _) in receipts.iter().zip(&texts).filter(|(receipt, _)| receipt.must_end()) {
+        let ended: u64 = endings.iter().filter(|(_, of)| of.id == receipt.id).map(|(at, _)| written[*at]).sum();
+        if ended == 0 {
+            let message = "No parent of the receipt is an open obligation that it could end.";
+            return Err(Error::new(Code::ParentNotFound, message));
+        }
+    }
+    written.truncate(own);
+    Ok(written)
+}
+
+const INSERT: &str = "INSERT INTO receipts (tenant, receipt_id, receipt_type, sender, addressee, task_id, lease_id, \
+                      schedule_id, parents, body, instance, open, created_at) \
+                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+const LINK: &str = "INSERT INTO receipt_parents (tenant, parent_id, child_id, child_type) VALUES ($1, $2, $3, $4)";
+const END: &str =
+    "UPDATE receipts SET open = 0 WHERE tenant = $1 AND receipt_id = $2 AND receipt_type = $3 AND open = 1";
+
+impl Receipt<'_> {
+    fn must_end(&self) -> bool {
+        self.kind.ends().is_some() && !self.unlocated
+    }
+
+    /// The body's text, if the receipt may be written at all.
+    fn checked_body(&self, settings: &Settings) -> Result<String> {
+        if self.must_end() && self.parents.is_empty() {
+            return Err(Error::new(Code::ParentRequired, Code::ParentRequired.entry().title));
+        }
+        if self.parents.len() > settings.receipt_parents_max {
+            let max = settings.receipt_parents_max;
+            let message = format!("The receipt has {} parents; at most {max} are allowed.", self.parents.len());
+            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit", max));
+        }
+        let body = body_text(&self.body);
+        let max = settings.receipt_body_bytes_max;
+        if body.len() > max {
+            let message = format!("The receipt's body has {} bytes; at most {max} are allowed.", body.len());
+            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
+        }
+        Ok(body)
+    }
+
+    fn parents_bytes(&self) -> Vec<u8> {
+        self.parents.iter().flat_map(|parent| parent.as_bytes().iter().copied()).collect()
+    }
+
+    fn row<'a>(&'a self, ctx: &Ctx<'_>, settings: &'a Settings, body: &'a str, parents: &'a [u8]) -> Vec<Value<'a>> {
+        vec![
+            Value::from(self.id.as_bytes()),
+            Value::from(self.kind.as_str()),
+            Value::from(self.from),
+            Value::from(self.to),
+            Value::from(self.task_id.as_ref().map(TaskId::as_bytes)),
+            Value::from(self.lease_id.as_ref().map(LeaseId::as_bytes)),
+            Value::from(self.schedule_id),
+            Value::from(parents),
+            Value::from(body),
+            Value::from(&settings.instance_id),
+            Value::from(self.kind.is_obligation()),
+            Value::from(ctx.now),
+        ]
+    }
+
+    fn link<'a>(&'a self, parent: &'a ReceiptId) -> Vec<Value<'a>> {
+        vec![parent.as_bytes().into(), self.id.as_bytes().into(), self.kind.as_str().into()]
+    }
+}
+
+/// As it is stored: with its version, compact.
+pub(crate) fn body_text(body: &Json) -> String {
+    let mut body = body.clone();
+    body["schema_version"] = json!("1");
+    body.to_string()
+}
