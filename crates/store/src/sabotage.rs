@@ -148,7 +148,7 @@ pub(crate) fn statement(text: String) -> String {
         ],
         Some("tenant-dropped") => &[("t.tenant = ?1", "?1 = ?1")],
         Some("result-missing") => {
-            &[("VALUES (?1, ?2, 'canceled', ?3, ?4)", "SELECT ?1, ?2, 'canceled', ?3, ?4 WHERE 0")]
+            &[("VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6)", "SELECT ?1, ?2, ?3, ?4, 1, ?5, ?6 WHERE ?3 <> 'canceled'")]
         }
         _ => &[],
     };
