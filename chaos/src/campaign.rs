@@ -101,7 +101,8 @@ async fn rounds(
                 return Ok(());
             }
         };
-        let mut violations = audit.after_round(round, &server.endpoint, journal).await?;
+        let mut violations = scenario.account(&tally, &server.endpoint, journal).await?;
+        violations.extend(audit.after_round(round, &server.endpoint, journal).await?);
         violations.extend(scenario.judge(&tally, &audit.created_us));
         violations.extend(ended(&mut server, "while it was checked")?);
         report.resolved = audit.resolved;

@@ -18,6 +18,7 @@ mod rng;
 mod scenarios;
 mod server;
 mod stamp;
+mod standby;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -65,7 +66,8 @@ struct Args {
     /// Keep everything, whatever the outcome; the image stays mounted.
     #[arg(long)]
     keep: bool,
-    /// With commit-cut and postgres-kill: a proxy answers some commits and rolls them back, to see the check go red.
+    /// To see the check go red. With commit-cut and postgres-kill a proxy answers some commits and rolls them back; with
+    /// failover-sync the standby is not synchronous.
     #[arg(long)]
     plant: bool,
     /// Succeed when an invariant is violated (this one, if named): for servers with a planted bug.
@@ -103,7 +105,7 @@ async fn run(args: Args) -> Result<bool> {
     let Some(name) = args.scenario.as_deref() else {
         print("scenarios:");
         for About { name, rounds, what } in &scenarios::ALL {
-            print(&format!("  {name:<13} {what} ({rounds} rounds)"));
+            print(&format!("  {name:<14} {what} ({rounds} rounds)"));
         }
         return Ok(true);
     };

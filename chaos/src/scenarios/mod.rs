@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod commit_cut;
+pub mod failover;
 pub mod fsync_kill;
 pub mod kill;
 pub mod pause;
@@ -16,9 +17,11 @@ use anyhow::{Context, Result};
 
 use crate::campaign::{self, Plan, Report};
 use crate::checker::Violation;
+use crate::client::Endpoint;
 use crate::cluster;
 use crate::history::Op;
 use crate::image;
+use crate::journal::Journal;
 use crate::load::{Load, Tally};
 use crate::server::{Launch, Server};
 
@@ -28,7 +31,7 @@ pub struct About {
     pub what: &'static str,
 }
 
-pub const ALL: [About; 7] = [
+pub const ALL: [About; 9] = [
     About { name: "kill", rounds: 50, what: "SIGKILL at a random moment under load, restart on the same folder" },
     About { name: "power", rounds: 10, what: "power cut: drops what was not fsynced (loop-mounted ext4, needs root)" },
     About { name: "pause", rounds: 10, what: "SIGSTOP for 0.1 to 2 s, several times under load; the server serves on" },
@@ -48,6 +51,16 @@ pub const ALL: [About; 7] = [
         what: "SIGKILL of PostgreSQL under load, restart in place; the server serves on",
     },
     About { name: "commit-cut", rounds: 10, what: "the connection to PostgreSQL cut between COMMIT and its reply" },
+    About {
+        name: "failover-sync",
+        rounds: 10,
+        what: "SIGKILL of the primary, promotion of its synchronous standby behind a proxy; the old primary comes back",
+    },
+    About {
+        name: "failover-async",
+        rounds: 10,
+        what: "the same with two addresses and an asynchronous standby: what is lost is bounded and counted",
+    },
 ];
 
 /// What the fault leaves.
@@ -80,6 +93,11 @@ pub trait Scenario {
     /// Does the scenario's harm, under load.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After>;
 
+    /// Called before the check: declares what this fault may cost (`Event::Void`), and judges it.
+    async fn account(&mut self, _tally: &Tally, _at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
+        Ok(Vec::new())
+    }
+
     /// What only this scenario can tell from the round's load and the times that the tasks bear.
     fn judge(&mut self, _tally: &Tally, _created_us: &HashMap<Op, i64>) -> Vec<Violation> {
         Vec::new()
@@ -111,7 +129,7 @@ pub fn lacking(name: &str, faketime: Option<&Path>) -> Option<String> {
         }
         "fsync-kill" => (!fsync_kill::available()).then(|| "install the package strace".to_owned()),
         "clock" => clock::library(faketime).is_none().then(|| "install the package faketime".to_owned()),
-        "postgres-kill" | "commit-cut" => cluster::lacking(),
+        "postgres-kill" | "commit-cut" | "failover-sync" | "failover-async" => cluster::lacking(),
         _ => None,
     }
 }
@@ -132,6 +150,10 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, journal: &Path,
         }
         "commit-cut" => {
             campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), journal, report).await
+        }
+        "failover-sync" | "failover-async" => {
+            let mut failover = failover::Failover::new(folder, seed, name == "failover-sync", plant);
+            campaign::run(plan, &mut failover, journal, report).await
         }
         _ => campaign::run(plan, &mut power::Power::new(folder, keep), journal, report).await,
     }
