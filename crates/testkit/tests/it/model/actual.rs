@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow};
 use serde_json::{Value as Json, json};
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Caller, Mode, Result, Role};
@@ -55,12 +55,12 @@ impl<'a> Actual<'a> {
             (Answer::Nothing, None) => Ok(()),
             (Answer::Refused(code), Some(Err(error))) if error.code() == *code => Ok(()),
             (Answer::Given { body, replay }, Some(Ok(answer))) => {
-                ensure!(answer.replay == *replay, "replay is {}, expected {replay}", answer.replay);
-                self.names.check("answer", body, &answer.json)
+                let expected = json!({ "replay": replay, "answer": body });
+                self.names.check("it", &expected, &json!({ "replay": answer.replay, "answer": answer.json }))
             }
             (_, Some(Err(error))) => Err(readable(error)).context("the last step was refused"),
-            (expected, Some(Ok(answer))) => bail!("answered {}, expected {expected:?}", answer.json),
-            (expected, None) => bail!("nothing was called, expected {expected:?}"),
+            (expected, Some(Ok(answer))) => Err(anyhow!("answered {}, expected {expected:?}", answer.json)),
+            (expected, None) => Err(anyhow!("nothing was called, expected {expected:?}")),
         }
         .with_context(|| format!("step {}: {step:?}", world.step()))
     }

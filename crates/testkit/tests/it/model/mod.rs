@@ -19,7 +19,8 @@ mod names;
 mod people;
 mod reference;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +33,7 @@ use waybill_testkit::stores::{self, TestStore};
 use actual::Actual;
 use calls::{Call, ListTasks};
 use people::Who;
-use reference::{Transition, World};
+use reference::{Answer, Transition, World};
 
 /// Histories per engine, and steps per history. `WAYBILL_MODEL_CASES` asks for more.
 const CASES: u32 = 256;
@@ -64,13 +65,65 @@ fn every_operation_of_the_tasks_door_is_in_the_model() {
     assert!(gaps.is_empty(), "{gaps:?}");
 }
 
+/// A model that never meets an answer says nothing about it.
+#[test]
+fn histories_meet_every_kind_of_answer() {
+    let met = RefCell::new(BTreeSet::new());
+    let mut runner = TestRunner::new_with_rng(config(CASES), rng(SEED));
+    let outcome = runner.run(&World::sequential_strategy(1..STEPS_MAX), |(world, steps, _)| {
+        steps.iter().fold(world, |world, step| {
+            let world = World::apply(world, step);
+            met.borrow_mut().extend(kind(step, &world.answer));
+            world
+        });
+        Ok(())
+    });
+    outcome.unwrap();
+    let expected = [
+        "cancel_task: done",
+        "cancel_task: forbidden",
+        "cancel_task: not_found",
+        "cancel_task: nothing to do",
+        "create_task: done",
+        "create_task: invalid_request",
+        "create_task: replayed",
+        "get_task: done",
+        "get_task: forbidden",
+        "get_task: not_found",
+        "list_tasks: continued",
+        "list_tasks: done",
+        "list_tasks: forbidden",
+        "list_tasks: invalid_cursor",
+        "list_tasks: invalid_request",
+        "list_tasks: more follows",
+    ];
+    assert_eq!(met.into_inner().iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}
+
+fn kind(step: &Transition, answer: &Answer) -> Option<String> {
+    let Transition::Call(_, call) = step else { return None };
+    let continued = matches!(call, Call::ListTasks(list) if list.cursor.is_some());
+    let kind = match answer {
+        Answer::Nothing => return None,
+        Answer::Refused(code) => code.to_string(),
+        Answer::Given { replay: true, .. } => "replayed".to_owned(),
+        Answer::Given { body, .. } if body["ok"] == false => "nothing to do".to_owned(),
+        Answer::Given { .. } if continued => "continued".to_owned(),
+        Answer::Given { body, .. } if body.get("next_cursor").is_some() => "more follows".to_owned(),
+        Answer::Given { .. } => "done".to_owned(),
+    };
+    Some(format!("{}: {kind}", call.name()))
+}
+
+fn config(cases: u32) -> Config {
+    Config { cases, max_shrink_iters: SHRINKS_MAX, failure_persistence: None, verbose: 0, ..Config::default() }
+}
+
 fn compare(opening: impl Future<Output = anyhow::Result<TestStore>>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let on = runtime.block_on(opening).unwrap();
     let (seed, cases) = (from_environment("WAYBILL_MODEL_SEED", SEED), from_environment("WAYBILL_MODEL_CASES", CASES));
-    let config =
-        Config { cases, max_shrink_iters: SHRINKS_MAX, failure_persistence: None, verbose: 0, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng(seed));
+    let mut runner = TestRunner::new_with_rng(config(cases), rng(seed));
     let played = Cell::new(0);
     let outcome = runner.run(&World::sequential_strategy(1..STEPS_MAX), |(world, steps, seen)| {
         let number = played.replace(played.get() + 1);
