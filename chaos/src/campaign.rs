@@ -167,6 +167,7 @@ async fn rounds(
             }
         };
         let mut violations = tally.violations.clone();
+        violations.extend(scenario.account(&tally, &server.endpoint, journal).await?);
         violations.extend(audit.after_round(round, &server.endpoint, journal).await?);
         violations.extend(scenario.judge(&tally, &audit.created_us));
         violations.extend(ended(&mut server, "while it was checked")?);

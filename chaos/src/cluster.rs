@@ -106,6 +106,39 @@ impl Cluster {
         format!("postgres://{USER}@127.0.0.1:{port}/{DATABASE}")
     }
 
+    /// A place for another cluster in the same folder: no files yet, a port of its own.
+    pub fn beside(&self, name: &str) -> Result<Cluster> {
+        let home = self.folder.with_file_name(name);
+        fs::create_dir(&home)?;
+        if let Some((user, group)) = self.owner {
+            chown(&home, Some(user), Some(group)).context("giving the cluster's folder away")?;
+        }
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        Ok(Cluster { bin: self.bin.clone(), folder: home, owner: self.owner, port, postmaster: None })
+    }
+
+    /// Where its files are.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// The output of one of PostgreSQL's programs, run in the cluster's folder.
+    pub async fn program(&self, name: &str, args: &[&str]) -> Result<String> {
+        let output = self.attempt(name, args).await?;
+        if !output.status.success() {
+            bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// As `program`, for those that end with an error when they have done their work.
+    pub async fn attempt(&self, name: &str, args: &[&str]) -> Result<std::process::Output> {
+        let mut command = self.command(name);
+        command.args(args).stdin(Stdio::null()).process_group(0);
+        let output = tokio::process::Command::from(command).kill_on_drop(true).output().await;
+        output.with_context(|| format!("starting {name}"))
+    }
+
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
         command.current_dir(&self.folder).env("LC_ALL", "C");

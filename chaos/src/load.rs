@@ -273,7 +273,7 @@ impl Worker {
         match event {
             Event::Ok => self.tally.acknowledged += 1,
             Event::Fail => self.tally.refused += 1,
-            Event::Info | Event::Invoke => self.tally.unknown += 1,
+            Event::Info | Event::Invoke | Event::Void => self.tally.unknown += 1,
         }
         if event == Event::Info && !cut {
             let kind = kind(&answer);

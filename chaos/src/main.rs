@@ -21,6 +21,7 @@ mod scenarios;
 mod server;
 mod session;
 mod stamp;
+mod standby;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -72,7 +73,8 @@ struct Args {
     /// Keep everything, whatever the outcome; the image stays mounted.
     #[arg(long)]
     keep: bool,
-    /// With commit-cut and postgres-kill: a proxy answers some commits and rolls them back, to see the check go red.
+    /// To see the check go red. With commit-cut and postgres-kill a proxy answers some commits and rolls them back; with
+    /// failover-sync the standby is not synchronous.
     #[arg(long)]
     plant: bool,
     /// Succeed when an invariant is violated (this one, if named): for servers with a planted bug.

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod commit_cut;
 pub mod damage;
 pub mod disk_full;
+pub mod failover;
 pub mod fsync_error;
 pub mod fsync_kill;
 pub mod kill;
@@ -20,9 +21,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::campaign::{self, Plan, Report};
 use crate::checker::Violation;
+use crate::client::Endpoint;
 use crate::cluster;
 use crate::history::Op;
 use crate::image;
+use crate::journal::Journal;
 use crate::load::{Load, Tally};
 use crate::server::{Launch, Server};
 
@@ -64,6 +67,16 @@ pub const ALL: &[About] = &[
         what: "log flipped or cut, database torn or rolled back while the server is down",
     },
     About { name: "disk-full", rounds: 10, what: "a disk that fills up under load and is cleared again (needs root)" },
+    About {
+        name: "failover-sync",
+        rounds: 10,
+        what: "SIGKILL of the primary, promotion of its synchronous standby behind a proxy; the old primary comes back",
+    },
+    About {
+        name: "failover-async",
+        rounds: 10,
+        what: "the same with two addresses and an asynchronous standby: what is lost is bounded and counted",
+    },
 ];
 
 /// What the fault leaves.
@@ -105,6 +118,11 @@ pub trait Scenario {
 
     /// Does the scenario's harm, under load.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After>;
+
+    /// Called before the check: declares what this fault may cost (`Event::Void`), and judges it.
+    async fn account(&mut self, _tally: &Tally, _at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
+        Ok(Vec::new())
+    }
 
     /// What only this scenario can tell from the round's load and the times that the tasks bear.
     fn judge(&mut self, _tally: &Tally, _created_us: &HashMap<Op, i64>) -> Vec<Violation> {
@@ -152,7 +170,7 @@ pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
         "clock" => {
             clock::library(setting.faketime.as_deref()).is_none().then(|| "install the package faketime".to_owned())
         }
-        "postgres-kill" | "commit-cut" => cluster::lacking(),
+        "postgres-kill" | "commit-cut" | "failover-sync" | "failover-async" => cluster::lacking(),
         _ => None,
     }
 }
@@ -182,6 +200,10 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
         }
         "commit-cut" => campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), report).await,
         "power" => campaign::run(plan, &mut power::Power::new(folder, keep), report).await,
+        "failover-sync" | "failover-async" => {
+            let mut failover = failover::Failover::new(folder, seed, name == "failover-sync", plant);
+            campaign::run(plan, &mut failover, report).await
+        }
         _ => bail!("scenario {name} is listed and not written"),
     }
 }
