@@ -9,6 +9,7 @@ pub mod migrate;
 mod operation;
 mod postgres;
 pub mod registry;
+pub mod safety;
 mod settings;
 mod sqlite;
 mod statement;

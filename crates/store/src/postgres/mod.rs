@@ -5,6 +5,7 @@
 
 mod connect;
 mod failure;
+pub(crate) mod inspect;
 mod notify;
 mod transaction;
 

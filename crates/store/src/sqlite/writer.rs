@@ -25,6 +25,7 @@ use super::checkpoint::Wal;
 use super::condition::Condition;
 use super::connection::{explain, is_full};
 use super::mark::Mark;
+use super::open::BUSY_TIMEOUT;
 use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, reopen, unknown};
 use crate::Value;
@@ -37,6 +38,10 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 const DRAIN_OPERATIONS_MAX: usize = 64;
 /// How often a full disk is asked whether there is room again.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// An overgrown log begins anew when no read is under way in it: so long all writers wait for one to end …
+const RESTART_PATIENCE: Duration = Duration::from_millis(50);
+/// … and so long they are left alone when it has not: a backup reads for minutes.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
@@ -108,6 +113,8 @@ struct Scribe<'a> {
     failed: bool,
     /// When a full disk is asked next.
     look_at: Instant,
+    /// When the log may be made to begin anew next.
+    restart_at: Instant,
     meters: Meters,
 }
 
@@ -153,7 +160,8 @@ enum Apart {
 
 impl<'a> Scribe<'a> {
     fn new(desk: &'a mut Desk, connection: Connection) -> Self {
-        Self { desk, connection, returning: 0, failed: false, look_at: Instant::now(), meters: Meters::new() }
+        let (look_at, restart_at) = (Instant::now(), Instant::now());
+        Self { desk, connection, returning: 0, failed: false, look_at, restart_at, meters: Meters::new() }
     }
 
     fn serve(mut self) -> Left {
@@ -171,8 +179,8 @@ impl<'a> Scribe<'a> {
                 return Left::Failed;
             }
             self.look_for_room();
-            if self.desk.wal.take_overgrown() {
-                self.checkpoint("PRAGMA wal_checkpoint(RESTART)");
+            if self.desk.wal.take_overgrown() && Instant::now() >= self.restart_at {
+                self.restart_log();
             }
         }
         self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
@@ -386,10 +394,25 @@ impl<'a> Scribe<'a> {
         }
     }
 
-    fn checkpoint(&mut self, pragma: &str) {
-        match self.connection.raw().query_row(pragma, [], |_| Ok(())) {
-            Ok(()) => self.meters.fsyncs.increment(2),
-            Err(error) => tracing::warn!(%error, "a checkpoint failed; the next one tries again"),
+    fn restart_log(&mut self) {
+        let _ = self.connection.raw().busy_timeout(RESTART_PATIENCE);
+        if !self.checkpoint("PRAGMA wal_checkpoint(RESTART)") {
+            self.restart_at = Instant::now() + RESTART_PAUSE;
+        }
+        let _ = self.connection.raw().busy_timeout(BUSY_TIMEOUT);
+    }
+
+    /// False when a read has stood in the way of a part of it.
+    fn checkpoint(&mut self, pragma: &str) -> bool {
+        match self.connection.raw().query_row(pragma, [], |row| row.get::<_, i64>(0)) {
+            Ok(busy) => {
+                self.meters.fsyncs.increment(2);
+                busy == 0
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a checkpoint failed; the next one tries again");
+                false
+            }
         }
     }
 }
