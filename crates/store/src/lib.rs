@@ -11,6 +11,7 @@ mod postgres;
 pub mod registry;
 #[cfg(feature = "sabotage")]
 mod sabotage;
+pub mod safety;
 mod settings;
 mod sqlite;
 mod statement;

@@ -15,7 +15,7 @@ use crate::Migration;
 use crate::migrate::{self, Engine, ROLE_APP, ROLE_SYSTEM};
 
 /// Row-level security on views and the xid8 functions are as we need them from here on.
-const SERVER_VERSION_MIN: i32 = 15;
+pub(super) const SERVER_VERSION_MIN: i32 = 15;
 /// Any number, the same in every version of the program: migrations of one database run one at a time.
 const MIGRATION_LOCK: i64 = 0x7761_7962_696c;
 
@@ -159,7 +159,7 @@ pub(super) async fn keep_anchored(pool: Pool, clock: Arc<Clock>, interval: Durat
     }
 }
 
-fn unreachable(error: &tokio_postgres::Error) -> Error {
+pub(super) fn unreachable(error: &tokio_postgres::Error) -> Error {
     Error::new(Code::StoreUnavailable, format!("PostgreSQL cannot be reached: {}.", describe(error)))
 }
 

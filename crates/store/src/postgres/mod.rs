@@ -6,6 +6,7 @@
 mod connect;
 mod failure;
 mod fence;
+pub(crate) mod inspect;
 mod notify;
 mod transaction;
 

@@ -108,7 +108,7 @@ impl Ballast {
 }
 
 /// On the disk where this file is or would be; none where nobody can say.
-pub(super) fn free_bytes(file: &Path) -> u64 {
+pub fn free_bytes(file: &Path) -> u64 {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     statvfs(folder).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }

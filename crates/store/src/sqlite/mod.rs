@@ -1,17 +1,24 @@
 //! The embedded engine: WAL, `synchronous=FULL`, one writer thread with group commit, a few reader threads.
 
-mod ballast;
+pub(crate) mod backup;
+pub(crate) mod ballast;
 mod check;
 mod checkpoint;
 mod condition;
 mod connection;
+pub(crate) mod inspect;
 mod job;
+pub(crate) mod manifest;
 mod mark;
 mod open;
 mod queue;
 mod readers;
 mod reopen;
+pub(crate) mod restore;
+pub(crate) mod watch;
 mod writer;
+#[cfg(test)]
+mod writer_tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;

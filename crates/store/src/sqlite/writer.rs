@@ -27,6 +27,7 @@ use super::checkpoint::Wal;
 use super::condition::Condition;
 use super::connection::{explain, is_full};
 use super::mark::Mark;
+use super::open::BUSY_TIMEOUT;
 use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, reopen, unknown};
 use crate::Value;
@@ -41,6 +42,10 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 const DRAIN_OPERATIONS_MAX: usize = 64;
 /// How often a full disk is asked whether there is room again.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// An overgrown log begins anew when no read is under way in it: so long all writers wait for one to end …
+const RESTART_PATIENCE: Duration = Duration::from_millis(50);
+/// … and so long they are left alone when it has not: a backup reads for minutes.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
@@ -131,8 +136,8 @@ fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
             continue;
         }
         scribe.look_for_room();
-        if scribe.desk.wal.take_overgrown() {
-            scribe.checkpoint("PRAGMA wal_checkpoint(RESTART)");
+        if scribe.desk.wal.take_overgrown() && Instant::now() >= scribe.restart_at {
+            scribe.restart_log();
         }
         patience = (!scribe.desk.ballast.is_held()).then_some(ROOM_INTERVAL);
     }
@@ -147,6 +152,8 @@ struct Scribe {
     failed: bool,
     /// When a full disk is asked next.
     look_at: Instant,
+    /// When the log may be made to begin anew next.
+    restart_at: Instant,
     meters: Meters,
 }
 
@@ -192,7 +199,8 @@ enum Apart {
 
 impl Scribe {
     fn new(desk: Desk, connection: Connection) -> Self {
-        Self { desk, connection, returning: 0, failed: false, look_at: Instant::now(), meters: Meters::new() }
+        let (look_at, restart_at) = (Instant::now(), Instant::now());
+        Self { desk, connection, returning: 0, failed: false, look_at, restart_at, meters: Meters::new() }
     }
 
     /// One whose commit has failed leaves, and its connection is closed with it. None when the program stops.
@@ -451,10 +459,25 @@ impl Scribe {
         self.desk.clock.now()
     }
 
-    fn checkpoint(&mut self, pragma: &str) {
-        match self.connection.raw().query_row(pragma, [], |_| Ok(())) {
-            Ok(()) => self.meters.fsyncs.increment(2),
-            Err(error) => tracing::warn!(%error, "a checkpoint failed; the next one tries again"),
+    fn restart_log(&mut self) {
+        let _ = self.connection.raw().busy_timeout(RESTART_PATIENCE);
+        if !self.checkpoint("PRAGMA wal_checkpoint(RESTART)") {
+            self.restart_at = Instant::now() + RESTART_PAUSE;
+        }
+        let _ = self.connection.raw().busy_timeout(BUSY_TIMEOUT);
+    }
+
+    /// False when a read has stood in the way of a part of it.
+    fn checkpoint(&mut self, pragma: &str) -> bool {
+        match self.connection.raw().query_row(pragma, [], |row| row.get::<_, i64>(0)) {
+            Ok(busy) => {
+                self.meters.fsyncs.increment(2);
+                busy == 0
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a checkpoint failed; the next one tries again");
+                false
+            }
         }
     }
 }
