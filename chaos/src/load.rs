@@ -247,7 +247,7 @@ impl Worker {
         match self.settle(Verb::Cancel, op, Some(task_id.to_owned()), answer, promised).await? {
             Event::Ok => self.tally.cancels_at.push(began),
             Event::Fail => self.tally.cancels_refused += 1,
-            Event::Info | Event::Invoke => {}
+            Event::Info | Event::Invoke | Event::Void => {}
         }
         Ok(())
     }
@@ -293,7 +293,7 @@ impl Worker {
         match event {
             _ if answer.is_err() => sleep(RECONNECT_AFTER).await,
             Event::Fail | Event::Info => sleep(REFUSED_PAUSE).await,
-            Event::Ok | Event::Invoke => {}
+            Event::Ok | Event::Invoke | Event::Void => {}
         }
         Ok(event)
     }

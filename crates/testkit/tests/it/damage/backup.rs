@@ -402,8 +402,9 @@ async fn a_backup_that_is_not_what_was_written_is_refused() {
     on.call(&on.admin, "create_task", json!({ "type": "t" })).await.unwrap();
     let other = home.path().join("other");
     take(&file, &other, &Watch::none()).unwrap();
-    let error =
-        spoiled(&backup, |folder| drop(fs::copy(other.join("manifest.json"), folder.join("manifest.json")).unwrap()));
+    let error = spoiled(&backup, |folder| {
+        fs::copy(other.join("manifest.json"), folder.join("manifest.json")).unwrap();
+    });
     assert_eq!(error.code(), Code::DatabaseUnusable, "the manifest of another backup: {error}");
     restore(&backup, tempfile::tempdir().unwrap().path()).unwrap();
 }

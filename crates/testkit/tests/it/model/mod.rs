@@ -43,7 +43,13 @@ const SHRINKS_MAX: u32 = 2_000;
 const SEED: u64 = 0x77_6179_6269_6c6c;
 
 /// Operations of the tasks door that the model leaves out, with the reason.
-const OUTSIDE: &[(&str, &str)] = &[];
+const OUTSIDE: &[(&str, &str)] = &[
+    ("lease_next", "leases are not modelled yet"),
+    ("renew_lease", "leases are not modelled yet"),
+    ("report_progress", "leases are not modelled yet"),
+    ("complete", "leases are not modelled yet"),
+    ("fail", "leases are not modelled yet"),
+];
 
 #[test]
 fn sqlite_does_what_the_model_says() {
