@@ -31,6 +31,8 @@ const RUNS_MAX: usize = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entity {
     Task,
+    /// A task that `caller` holds.
+    Lease,
     Key,
     Tenant,
 }
@@ -43,6 +45,8 @@ pub struct World {
     pub label: String,
     /// The id of the task or key.
     pub id: String,
+    /// Of the leased task.
+    pub lease_id: String,
 }
 
 type Start = fn(Store, Caller, Json, Option<Arc<Gate>>) -> BoxFuture<'static, Json>;
@@ -156,10 +160,12 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     let label = format!("world{number}x");
     let caller = match entity {
         Entity::Tenant => on.admin.clone(),
-        Entity::Task | Entity::Key => on.tenant(&label).await?,
+        Entity::Task | Entity::Lease | Entity::Key => on.tenant(&label).await?,
     };
     let made = match entity {
-        Entity::Task => Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id")),
+        Entity::Task | Entity::Lease => {
+            Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id"))
+        }
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
         Entity::Tenant => None,
     };
@@ -168,7 +174,12 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
         let answer = on.call(&caller, operation, input).await.map_err(crate::stores::readable)?;
         id = answer.json[field].as_str().with_context(|| format!("no {field}"))?.to_owned();
     }
-    Ok(World { caller, operator: on.admin.clone(), label, id })
+    let mut lease_id = String::new();
+    if entity == Entity::Lease {
+        let answer = on.call(&caller, "lease_next", json!({})).await.map_err(crate::stores::readable)?;
+        lease_id = answer.json["tasks"][0]["lease_id"].as_str().context("no lease")?.to_owned();
+    }
+    Ok(World { caller, operator: on.admin.clone(), label, id, lease_id })
 }
 
 /// Every row of every table, as `table` and JSON.

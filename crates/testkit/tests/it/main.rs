@@ -11,4 +11,5 @@ mod feeds;
 mod race;
 mod rls;
 mod support;
+mod tasks;
 mod void_batch;

@@ -2,6 +2,7 @@
 
 pub mod key;
 pub mod mcp;
+pub mod receipts;
 pub mod serve;
 pub mod session;
 pub mod sweeps;
