@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::checker::{self, Invariant, Violation};
 use crate::client::{Answer, Client, Endpoint};
+use crate::foreign::Foreign;
 use crate::history::{Entry, Event, Fate, Op, Verb};
 use crate::journal::Journal;
 use crate::listing::{self, Listing};
@@ -26,6 +27,7 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 const SAMPLE_OLD: usize = 200;
 const SAMPLE_RETRIES: usize = 500;
 const SAMPLE_RETRIES_AT_END: usize = 5_000;
+const SAMPLE_CANCELS: usize = 50;
 
 #[derive(Clone, Copy)]
 enum Probe {
@@ -33,38 +35,61 @@ enum Probe {
     /// The create again, with its key.
     Retry(Op),
     Cancel(Op),
+    /// Of a task that was canceled: it changes nothing.
+    CancelAgain(Op),
 }
 
 pub struct Audit {
     connections: usize,
+    attempts_max: u32,
     rng: Rng,
     listing: Listing,
     /// When the tasks that were fetched say they were made, in microseconds; only the last round's are complete.
     pub created_us: HashMap<Op, i64>,
     /// Unknown operations that were settled so far.
     pub resolved: u64,
+    /// Who must not see any of it.
+    pub foreign: Option<Foreign>,
 }
 
 impl Audit {
     pub fn new(connections: u32, seed: u64) -> Self {
         Audit {
             connections: connections as usize,
+            attempts_max: ATTEMPTS_MAX,
             rng: Rng::new(seed, Stream::Sample),
             listing: Listing::default(),
             created_us: HashMap::new(),
             resolved: 0,
+            foreign: None,
         }
     }
 
-    /// The promises first, untouched by any retry: sending a lost key again would create it anew.
-    pub async fn after_round(&mut self, round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+    /// One that takes no for an answer: what a damaged database cannot show is asked for once.
+    pub fn once(connections: u32, seed: u64) -> Self {
+        Audit { attempts_max: 1, ..Audit::new(connections, seed) }
+    }
+
+    /// The promises of a round and some of the older ones, looked at without changing anything.
+    pub async fn promises(&mut self, round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let (new, old) = self.promised(round, journal);
+        self.ask(new.into_iter().chain(old).map(Probe::Fetch).collect(), at, journal).await
+    }
+
+    /// The promised creates of the round, and a sample of those before.
+    fn promised(&mut self, round: u32, journal: &Journal) -> (Vec<Op>, Vec<Op>) {
         let (new, old) = {
             let history = journal.history();
             let promised =
                 |wanted: bool| history.select(|task| task.create == Fate::Promised && (task.round == round) == wanted);
             (promised(true), promised(false))
         };
-        let old = self.rng.sample(old, SAMPLE_OLD);
+        (new, self.rng.sample(old, SAMPLE_OLD))
+    }
+
+    /// The promises first, untouched by any retry: sending a lost key again would create it anew.
+    pub async fn after_round(&mut self, round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let (new, old) = self.promised(round, journal);
         let fetches = new.iter().chain(&old).copied().map(Probe::Fetch).collect();
         let violations = self.ask(fetches, at, journal).await?;
         if !violations.is_empty() {
@@ -76,12 +101,26 @@ impl Audit {
         }
         let retries = self.rng.sample(new, SAMPLE_RETRIES).into_iter().chain(old).map(Probe::Retry).collect();
         let mut violations = self.ask(retries, at, journal).await?;
+        let canceled = journal.history().select(|task| task.cancel == Some(Fate::Promised) && task.round == round);
+        let again = self.rng.sample(canceled, SAMPLE_CANCELS).into_iter().map(Probe::CancelAgain).collect();
+        violations.extend(self.ask(again, at, journal).await?);
+        violations.extend(self.foreigners(round, at, journal).await?);
         let rounds = listing::rounds(&journal.history());
         let listed = self.listing.round(round, at, &rounds).await?;
         let history = journal.history();
         let must = history.select(|task| task.create == Fate::Promised && task.round == round);
         violations.extend(checker::judge_list(&history, &listed, &must));
         Ok(violations)
+    }
+
+    async fn foreigners(&mut self, round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        let Some(foreign) = &self.foreign else { return Ok(Vec::new()) };
+        let task_ids = {
+            let history = journal.history();
+            let of_round = history.iter().filter(|(_, task)| task.round == round);
+            of_round.filter_map(|(_, task)| task.task_id.clone()).collect()
+        };
+        foreign.look(at, task_ids, &mut self.rng).await
     }
 
     /// Everything promised in the whole run.
@@ -98,7 +137,7 @@ impl Audit {
     }
 
     async fn ask(&mut self, probes: Vec<Probe>, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
-        let answers = send(probes, self.connections, at, journal).await?;
+        let answers = self.send(probes, at, journal).await?;
         let made = answers.iter().filter_map(|(probe, answer)| match (probe, answer) {
             (Probe::Fetch(op), Some(answer)) => Some((*op, stamp::micros(answer.text("created_at")?)?)),
             _ => None,
@@ -108,6 +147,7 @@ impl Audit {
         let violations = answers.iter().filter_map(|(probe, answer)| match probe {
             Probe::Fetch(op) => checker::judge_fetch(&history, *op, answer.as_ref()),
             Probe::Retry(op) => checker::judge_retry(&history, *op, answer.as_ref()),
+            Probe::CancelAgain(op) => checker::judge_repeated_cancel(*op, answer.as_ref()),
             Probe::Cancel(_) => None,
         });
         Ok(violations.collect())
@@ -126,7 +166,7 @@ impl Audit {
             probes.push(if verb == Verb::Create { Probe::Retry(op) } else { Probe::Cancel(op) });
         }
         let mut violations = Vec::new();
-        for (probe, answer) in send(probes, self.connections, at, journal).await? {
+        for (probe, answer) in self.send(probes, at, journal).await? {
             violations.extend(settle(round, probe, answer, journal).await?);
         }
         if violations.is_empty() {
@@ -137,13 +177,36 @@ impl Audit {
         }
         Ok(violations)
     }
+
+    /// Sends the probes over several connections; the answers come in no particular order.
+    async fn send(&self, probes: Vec<Probe>, at: &Endpoint, journal: &Journal) -> Result<Vec<(Probe, Option<Answer>)>> {
+        let share = probes.len().div_ceil(self.connections).max(1);
+        let attempts_max = self.attempts_max;
+        let probes: Arc<[Probe]> = probes.into();
+        let mut workers = JoinSet::new();
+        for first in (0..probes.len()).step_by(share) {
+            let (probes, journal, mut client) = (Arc::clone(&probes), journal.clone(), Client::new(at.clone()));
+            workers.spawn(async move {
+                let mut answers = Vec::with_capacity(share);
+                for probe in probes.iter().skip(first).take(share) {
+                    answers.push((*probe, send_one(*probe, attempts_max, &mut client, &journal).await));
+                }
+                answers
+            });
+        }
+        let mut answers = Vec::with_capacity(probes.len());
+        while let Some(part) = workers.join_next().await {
+            answers.extend(part.context("a probe ended badly")?);
+        }
+        Ok(answers)
+    }
 }
 
 /// Journals the answer to one retried operation.
 async fn settle(round: u32, probe: Probe, answer: Option<Answer>, journal: &Journal) -> Result<Option<Violation>> {
     let (verb, op) = match probe {
         Probe::Fetch(op) | Probe::Retry(op) => (Verb::Create, op),
-        Probe::Cancel(op) => (Verb::Cancel, op),
+        Probe::Cancel(op) | Probe::CancelAgain(op) => (Verb::Cancel, op),
     };
     let settled = answer.as_ref().filter(|answer| answer.success()).and_then(|answer| match verb {
         Verb::Create => answer.text("task_id").map(str::to_owned),
@@ -162,36 +225,9 @@ async fn settle(round: u32, probe: Probe, answer: Option<Answer>, journal: &Jour
     Ok(violation)
 }
 
-/// Sends the probes over several connections; the answers come in no particular order.
-async fn send(
-    probes: Vec<Probe>,
-    connections: usize,
-    at: &Endpoint,
-    journal: &Journal,
-) -> Result<Vec<(Probe, Option<Answer>)>> {
-    let share = probes.len().div_ceil(connections).max(1);
-    let probes: Arc<[Probe]> = probes.into();
-    let mut workers = JoinSet::new();
-    for first in (0..probes.len()).step_by(share) {
-        let (probes, journal, mut client) = (Arc::clone(&probes), journal.clone(), Client::new(at.clone()));
-        workers.spawn(async move {
-            let mut answers = Vec::with_capacity(share);
-            for probe in probes.iter().skip(first).take(share) {
-                answers.push((*probe, send_one(*probe, &mut client, &journal).await));
-            }
-            answers
-        });
-    }
-    let mut answers = Vec::with_capacity(probes.len());
-    while let Some(part) = workers.join_next().await {
-        answers.extend(part.context("a probe ended badly")?);
-    }
-    Ok(answers)
-}
-
-async fn send_one(probe: Probe, client: &mut Client, journal: &Journal) -> Option<Answer> {
+async fn send_one(probe: Probe, attempts_max: u32, client: &mut Client, journal: &Journal) -> Option<Answer> {
     let mut last = None;
-    for attempt in 0..ATTEMPTS_MAX {
+    for attempt in 0..attempts_max {
         if attempt > 0 {
             sleep(ATTEMPT_PAUSE).await;
         }
@@ -204,7 +240,7 @@ async fn send_one(probe: Probe, client: &mut Client, journal: &Journal) -> Optio
                 };
                 client.create(&key, &payload).await
             }
-            Probe::Cancel(op) => client.cancel(&id_of(journal, op)).await,
+            Probe::Cancel(op) | Probe::CancelAgain(op) => client.cancel(&id_of(journal, op)).await,
         };
         match answer {
             Ok(answer) if answer.success() || answer.refused() => return Some(answer),

@@ -11,12 +11,14 @@ use tokio::time::sleep;
 
 use crate::audit::Audit;
 use crate::checker::{Invariant, Violation};
+use crate::foreign::Foreign;
 use crate::journal::Journal;
 use crate::load::{Load, Tally};
-use crate::rng::{Rng, Stream};
+use crate::rng::{self, Rng, Stream};
+use crate::saved::Saved;
 use crate::say;
 use crate::scenarios::{After, Scenario};
-use crate::server::{Launch, Server};
+use crate::server::{self, Launch, Server};
 
 /// The shortest load before a fault; the longest is an option.
 const LOAD_MS_MIN: u64 = 500;
@@ -28,12 +30,25 @@ const SERVICE_MAX: Duration = Duration::from_secs(20);
 const VIOLATIONS_SHOWN: usize = 10;
 
 pub struct Plan {
+    pub scenario: String,
     pub run: String,
     pub seed: u64,
     pub rounds: u32,
     pub seconds: u64,
     pub connections: u32,
     pub launch: Launch,
+    /// The run's own folder.
+    pub folder: PathBuf,
+    /// The state of the run that is continued.
+    pub resumed: Option<Saved>,
+}
+
+impl Plan {
+    /// The seed of what is chosen from here on: a continued run must not repeat the choices of its first rounds.
+    pub fn choices(&self) -> u64 {
+        let done = self.resumed.as_ref().map_or(0, |saved| saved.passed);
+        self.seed.wrapping_add(u64::from(done).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
 }
 
 /// Filled as the run goes on, so that an interrupted one still says how far it came.
@@ -46,6 +61,8 @@ pub struct Report {
     pub resolved: u64,
     pub violations: Vec<Violation>,
     pub longest: Duration,
+    /// What the run as a whole has to say.
+    pub summary: Option<String>,
 }
 
 impl Report {
@@ -56,19 +73,50 @@ impl Report {
 
 /// Runs until the rounds are done or the first one fails: after a violation the history no longer fits the server, and
 /// every later round would only repeat it. An `Err` is trouble of the harness or an interruption, not a finding.
-pub async fn run(
-    plan: &mut Plan,
-    scenario: &mut impl Scenario,
-    kept_journal: &Path,
-    report: &mut Report,
-) -> Result<()> {
-    let data = scenario.prepare(&mut plan.launch).await?;
-    let home = journal_home(&data)?;
-    let journal = Journal::create(home.path().join("journal.jsonl"), &plan.run, plan.seed)?;
-    let outcome = rounds(plan, scenario, data, &journal, report).await;
+pub async fn run(plan: &mut Plan, scenario: &mut impl Scenario, report: &mut Report) -> Result<()> {
+    let (data, journal) = match plan.resumed.clone() {
+        Some(saved) => {
+            server::end_orphan(&saved.data)?;
+            (scenario.resume(&mut plan.launch, &saved.data).await?, Journal::resume(saved.journal)?)
+        }
+        None => {
+            let data = scenario.prepare(&mut plan.launch).await?;
+            // Kept until the run is over: an interrupted one is continued from it.
+            let home = journal_home(&data)?.keep();
+            (data, Journal::create(home.join("journal.jsonl"), &plan.run, plan.seed)?)
+        }
+    };
+    rounds(plan, scenario, data, &journal, report).await?;
     // Beside the data, for whoever keeps the folder.
-    fs::copy(journal.path(), kept_journal).context("keeping the journal")?;
-    outcome
+    fs::copy(journal.path(), plan.folder.join("journal.jsonl")).context("keeping the journal")?;
+    discard(journal.path());
+    Ok(())
+}
+
+/// Removes a journal's folder.
+pub fn discard(journal: &Path) {
+    if let Some(home) = journal.parent() {
+        let _ = fs::remove_dir_all(home);
+    }
+}
+
+fn save(plan: &Plan, journal: &Journal, data: &Path, report: &Report) -> Result<()> {
+    let mut saved = Saved {
+        scenario: plan.scenario.clone(),
+        seed: plan.seed,
+        rounds: plan.rounds,
+        seconds: plan.seconds,
+        connections: plan.connections,
+        journal: journal.path().to_owned(),
+        data: PathBuf::new(),
+        passed: 0,
+        acknowledged: 0,
+        refused: 0,
+        resolved: 0,
+        longest_ms: 0,
+    };
+    saved.note(report, data);
+    saved.write(&plan.folder)
 }
 
 async fn rounds(
@@ -78,13 +126,27 @@ async fn rounds(
     journal: &Journal,
     report: &mut Report,
 ) -> Result<()> {
+    save(plan, journal, &data, report)?;
     scenario.arm(&mut plan.launch)?;
     let mut server = Server::start(&plan.launch, &data).await.context("the first start")?;
     let mut audit = Audit::new(plan.connections, plan.seed);
-    let mut strikes = Rng::new(plan.seed, Stream::Strike);
-    for round in 1..=plan.rounds {
+    // Operations of a round that was interrupted have used up its number.
+    let before = journal.history().last_round();
+    audit.foreign = Some(Foreign::introduce(&server.endpoint, &format!("stranger-{:x}", rng::fresh_seed())).await?);
+    audit.resolved = report.resolved;
+    if before > 0 {
+        let violations = audit.after_round(before, &server.endpoint, journal).await?;
+        if !violations.is_empty() {
+            found(report, violations);
+            return Ok(());
+        }
+    }
+    let mut strikes = Rng::new(plan.choices(), Stream::Strike);
+    let pace = Pace { began: Instant::now(), done: report.passed, rounds: plan.rounds };
+    for round in (before + 1..).take((plan.rounds - report.passed) as usize) {
         let started = Instant::now();
-        let load_ms = LOAD_MS_MIN + strikes.below(plan.seconds * 1_000 - LOAD_MS_MIN + 1);
+        let load_ms_max = (plan.seconds * 1_000).min(scenario.load_ms_max()).max(LOAD_MS_MIN);
+        let load_ms = LOAD_MS_MIN + strikes.below(load_ms_max - LOAD_MS_MIN + 1);
         let (tally, after) = match scenario.begin(server, &plan.launch, &data).await? {
             Some(server) => {
                 let struck = strike_under_load(plan, scenario, round, load_ms, server, journal, report).await?;
@@ -96,12 +158,17 @@ async fn rounds(
         server = match come_back(plan, scenario, after, &mut data).await {
             Ok(server) => server,
             Err(error) => {
+                // What the scenario has seen may say why.
+                let mut violations = scenario.judge(&tally, &audit.created_us);
                 let detail = format!("round {round}: no service after the fault: {error:#}");
-                found(report, vec![Violation::new(Invariant::Unserved, detail)]);
+                violations.push(Violation::new(Invariant::Unserved, detail));
+                found(report, violations);
                 return Ok(());
             }
         };
-        let mut violations = audit.after_round(round, &server.endpoint, journal).await?;
+        let mut violations = tally.violations.clone();
+        violations.extend(scenario.account(&tally, &server.endpoint, journal).await?);
+        violations.extend(audit.after_round(round, &server.endpoint, journal).await?);
         violations.extend(scenario.judge(&tally, &audit.created_us));
         violations.extend(ended(&mut server, "while it was checked")?);
         report.resolved = audit.resolved;
@@ -111,19 +178,42 @@ async fn rounds(
             return Ok(());
         }
         report.passed += 1;
+        save(plan, journal, &data, report)?;
         say(&format!(
-            "round {round}/{}: {}, checked after {:.2} s; {} acknowledged, {} resolved so far",
+            "round {}/{}: {}, checked after {:.2} s; {} acknowledged, {} resolved so far{}",
+            report.passed,
             plan.rounds,
             scenario.told().unwrap_or_else(|| format!("struck after {:.2} s of load", load_ms as f64 / 1e3)),
             started.elapsed().as_secs_f64(),
             report.acknowledged,
             report.resolved,
+            pace.left(report.passed),
         ));
     }
     say("checking everything once more");
     found(report, audit.everything(&server.endpoint, journal).await?);
     journal.verify()?;
+    report.summary = scenario.finish()?;
     server.shut_down().await
+}
+
+/// How long the rest will take, at the pace so far.
+struct Pace {
+    began: Instant,
+    done: u32,
+    rounds: u32,
+}
+
+impl Pace {
+    fn left(&self, passed: u32) -> String {
+        let (played, to_go) = (passed - self.done, self.rounds.saturating_sub(passed));
+        if played == 0 || to_go == 0 {
+            return String::new();
+        }
+        let left_s = self.began.elapsed().as_secs_f64() / f64::from(played) * f64::from(to_go);
+        let left = if left_s < 90.0 { format!("{left_s:.0} s") } else { format!("{:.0} min", left_s / 60.0) };
+        format!("; {} %, about {left} left", 100 * passed / self.rounds)
+    }
 }
 
 /// The server for the check: a new one, or the same, which must serve on.

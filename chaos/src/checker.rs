@@ -28,10 +28,24 @@ pub enum Invariant {
     RanBack,
     /// The times of tasks advance faster than time itself.
     Raced,
+    /// Another tenant's key can tell that a task exists, or do something to it.
+    Foreign,
+    /// A task has ended without its result, or has a result without having ended.
+    Unproven,
+    /// A task that had ended was ended again.
+    EndedAgain,
+    /// A write was acknowledged, or readiness claimed, while the disk keeps nothing.
+    Hollow,
+    /// A commit failed and writing went on without the file having been verified.
+    Unverified,
+    /// A damaged or rolled-back file was served as if nothing were missing.
+    Silent,
+    /// On a full disk work cannot be ended, or there is room again and creating is still refused.
+    Stuck,
 }
 
 impl Invariant {
-    pub const ALL: [Invariant; 8] = [
+    pub const ALL: [Invariant; 15] = [
         Invariant::Lost,
         Invariant::Doubled,
         Invariant::Phantom,
@@ -40,6 +54,13 @@ impl Invariant {
         Invariant::Unserved,
         Invariant::RanBack,
         Invariant::Raced,
+        Invariant::Foreign,
+        Invariant::Unproven,
+        Invariant::EndedAgain,
+        Invariant::Hollow,
+        Invariant::Unverified,
+        Invariant::Silent,
+        Invariant::Stuck,
     ];
 
     pub fn name(self) -> &'static str {
@@ -52,6 +73,13 @@ impl Invariant {
             Invariant::Unserved => "unserved",
             Invariant::RanBack => "ran-back",
             Invariant::Raced => "raced",
+            Invariant::Foreign => "foreign",
+            Invariant::Unproven => "unproven",
+            Invariant::EndedAgain => "ended-again",
+            Invariant::Hollow => "hollow",
+            Invariant::Unverified => "unverified",
+            Invariant::Silent => "silent",
+            Invariant::Stuck => "stuck",
         }
     }
 }
@@ -101,7 +129,36 @@ pub fn judge_fetch(history: &History, op: Op, answer: Option<&Answer>) -> Option
     if answer.text("task_id") != task.task_id.as_deref() {
         return Some(Violation::of(Invariant::Altered, op, format!("another task id: {}", answer.brief())));
     }
-    judge_contents(history, op, task, answer.body.get("payload").unwrap_or(&Value::Null), answer.text("status"))
+    let payload = answer.body.get("payload").unwrap_or(&Value::Null);
+    judge_contents(history, op, task, payload, answer.text("status")).or_else(|| judge_result(op, answer))
+}
+
+/// A canceled task shows how it ended; one that has not ended shows no result.
+fn judge_result(op: Op, answer: &Answer) -> Option<Violation> {
+    let outcome = answer.body.get("result").map(|result| result["outcome"].as_str().unwrap_or("no outcome"));
+    let status = answer.text("status").unwrap_or("without status");
+    let expected = (status == "canceled").then_some(status);
+    let detail = format!("{status}, and its result says {}", outcome.unwrap_or("nothing"));
+    (outcome != expected).then(|| Violation::of(Invariant::Unproven, op, detail))
+}
+
+/// The answer to canceling a task that was canceled before.
+pub fn judge_repeated_cancel(op: Op, answer: Option<&Answer>) -> Option<Violation> {
+    let Some(answer) = answer.filter(|answer| answer.success()) else {
+        let answer = answer.map_or_else(|| "never answered".to_owned(), Answer::brief);
+        return Some(Violation::of(Invariant::Unserved, op, format!("a repeated cancel: {answer}")));
+    };
+    match (answer.body["ok"].as_bool(), answer.text("status")) {
+        (Some(false), Some("canceled")) => None,
+        (Some(true), _) => Some(Violation::of(Invariant::EndedAgain, op, "canceled, and canceled again with success")),
+        _ => Some(Violation::of(Invariant::Reverted, op, format!("canceled, now {}", answer.brief()))),
+    }
+}
+
+/// Two cancels of one task at the same time: at most one of them may have done it.
+pub fn judge_rivals(op: Op, answers: [Option<&Answer>; 2]) -> Option<Violation> {
+    let both = answers.iter().flatten().filter(|answer| answer.success() && answer.body["ok"] == true).count() == 2;
+    both.then(|| Violation::of(Invariant::EndedAgain, op, "two cancels at once were both told that they did it"))
 }
 
 fn judge_contents(history: &History, op: Op, task: &Task, payload: &Value, status: Option<&str>) -> Option<Violation> {

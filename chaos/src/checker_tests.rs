@@ -55,7 +55,11 @@ fn answer(status: u16, replay: bool, body: Value) -> Answer {
 }
 
 fn fetched(history: &History, op: Op, task_id: &str, status: &str) -> Answer {
-    answer(200, false, json!({"task_id": task_id, "payload": history.payload(op), "status": status}))
+    let mut body = json!({"task_id": task_id, "payload": history.payload(op), "status": status});
+    if status == "canceled" {
+        body["result"] = json!({"outcome": status});
+    }
+    answer(200, false, body)
 }
 
 #[test]
@@ -143,6 +147,33 @@ fn reverted() {
     let mut items = honest(&history);
     items[1].status = Some("queued".into());
     assert_eq!(list_names(&history, &items), ["reverted"]);
+}
+
+#[test]
+fn unproven() {
+    let history = history();
+    let mut bare = fetched(&history, CANCELED, "canceled", "canceled");
+    bare.body["result"] = json!({});
+    assert_eq!(names(judge_fetch(&history, CANCELED, Some(&bare))), ["unproven"]);
+    bare.body.as_object_mut().unwrap().remove("result");
+    assert_eq!(names(judge_fetch(&history, CANCELED, Some(&bare))), ["unproven"]);
+    let mut early = fetched(&history, KEPT, "kept", "queued");
+    early.body["result"] = json!({"outcome": "canceled"});
+    assert_eq!(names(judge_fetch(&history, KEPT, Some(&early))), ["unproven"]);
+}
+
+#[test]
+fn ended_again() {
+    let canceled = |ok: bool| answer(200, false, json!({"ok": ok, "status": "canceled"}));
+    let (first, second) = (canceled(true), canceled(false));
+    assert!(judge_repeated_cancel(CANCELED, Some(&second)).is_none());
+    assert_eq!(names(judge_repeated_cancel(CANCELED, Some(&first))), ["ended-again"]);
+    let queued = answer(200, false, json!({"ok": false, "status": "queued"}));
+    assert_eq!(names(judge_repeated_cancel(CANCELED, Some(&queued))), ["reverted"]);
+    assert_eq!(names(judge_repeated_cancel(CANCELED, None)), ["unserved"]);
+    assert!(judge_rivals(CANCELED, [Some(&first), Some(&second)]).is_none());
+    assert!(judge_rivals(CANCELED, [Some(&first), None]).is_none());
+    assert_eq!(names(judge_rivals(CANCELED, [Some(&first), Some(&first)])), ["ended-again"]);
 }
 
 #[test]

@@ -35,9 +35,9 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// Refused before any write. 408 is the server's own timeout and says nothing.
+    /// Refused, and nothing was written. 408 is the server's own timeout and says nothing; 507: there was no room.
     pub fn refused(&self) -> bool {
-        (400..500).contains(&self.status) && self.status != 408
+        ((400..500).contains(&self.status) && self.status != 408) || self.status == 507
     }
 
     pub fn text(&self, field: &str) -> Option<&str> {
@@ -82,6 +82,20 @@ impl Client {
     pub async fn list(&mut self, limit: u32, cursor: Option<&str>) -> Result<Answer> {
         let cursor = cursor.map(|cursor| format!("&cursor={}", escape(cursor))).unwrap_or_default();
         self.call("GET", &format!("/v1/tasks?limit={limit}{cursor}"), None).await
+    }
+
+    /// Another operation, as in `/admin/keys`.
+    pub async fn post(&mut self, path: &str, body: &Value) -> Result<Answer> {
+        self.call("POST", path, Some(body)).await
+    }
+
+    /// One of the server's own figures; zero while it has none of that name.
+    pub async fn figure(&mut self, name: &str) -> Result<u64> {
+        let answer = self.call("GET", "/metrics", None).await?;
+        ensure!(answer.success(), "the server's figures: {}", answer.brief());
+        let text = answer.body.as_str().context("figures that are not text")?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        Ok(value.unwrap_or_default() as u64)
     }
 
     pub async fn ready(&mut self) -> Result<bool> {

@@ -28,6 +28,20 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The one that an earlier run has left inside `folder`, or a new one.
+    pub async fn at(folder: &Path) -> Result<Cluster> {
+        let home = folder.join("postgres");
+        if !home.join("data/PG_VERSION").exists() {
+            return Cluster::create(folder).await;
+        }
+        end_orphan(&home)?;
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let owner = unprivileged_owner()?;
+        let mut cluster = Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None };
+        cluster.start().await?;
+        Ok(cluster)
+    }
+
     /// Made inside `folder`, which is opened to the user that PostgreSQL runs as, and started.
     pub async fn create(folder: &Path) -> Result<Cluster> {
         let owner = unprivileged_owner()?;
@@ -92,6 +106,39 @@ impl Cluster {
         format!("postgres://{USER}@127.0.0.1:{port}/{DATABASE}")
     }
 
+    /// A place for another cluster in the same folder: no files yet, a port of its own.
+    pub fn beside(&self, name: &str) -> Result<Cluster> {
+        let home = self.folder.with_file_name(name);
+        fs::create_dir(&home)?;
+        if let Some((user, group)) = self.owner {
+            chown(&home, Some(user), Some(group)).context("giving the cluster's folder away")?;
+        }
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        Ok(Cluster { bin: self.bin.clone(), folder: home, owner: self.owner, port, postmaster: None })
+    }
+
+    /// Where its files are.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// The output of one of PostgreSQL's programs, run in the cluster's folder.
+    pub async fn program(&self, name: &str, args: &[&str]) -> Result<String> {
+        let output = self.attempt(name, args).await?;
+        if !output.status.success() {
+            bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// As `program`, for those that end with an error when they have done their work.
+    pub async fn attempt(&self, name: &str, args: &[&str]) -> Result<std::process::Output> {
+        let mut command = self.command(name);
+        command.args(args).stdin(Stdio::null()).process_group(0);
+        let output = tokio::process::Command::from(command).kill_on_drop(true).output().await;
+        output.with_context(|| format!("starting {name}"))
+    }
+
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
         command.current_dir(&self.folder).env("LC_ALL", "C");
@@ -116,6 +163,16 @@ impl Drop for Cluster {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// Ends the postmaster that a killed harness left running. Its working folder tells that the process is still the one.
+fn end_orphan(home: &Path) -> Result<()> {
+    let Ok(text) = fs::read_to_string(home.join("data/postmaster.pid")) else { return Ok(()) };
+    let Some(pid) = text.lines().next().and_then(|line| line.trim().parse::<u32>().ok()) else { return Ok(()) };
+    if fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == home.join("data")) {
+        Command::new("kill").args(["-KILL", &pid.to_string()]).status()?;
+    }
+    Ok(())
 }
 
 /// Why there can be no cluster here.

@@ -35,6 +35,8 @@ pub enum Event {
     Ok,
     Fail,
     Info,
+    /// A promise that the fault was declared to cost: from here on it binds nobody.
+    Void,
 }
 
 /// One line of the journal.
@@ -67,7 +69,7 @@ impl Fate {
             (None, Event::Invoke) => Fate::Invoked,
             (Some(Fate::Invoked), Event::Fail) => Fate::Refused,
             // A refused retry says nothing about the attempt before it.
-            (_, Event::Invoke | Event::Info | Event::Fail) => Fate::Unknown,
+            (_, Event::Invoke | Event::Info | Event::Fail | Event::Void) => Fate::Unknown,
         }
     }
 
@@ -100,6 +102,12 @@ impl History {
     pub fn apply(&mut self, entry: &Entry) {
         let known = self.tasks.get(&entry.op);
         match entry.verb {
+            Verb::Create if entry.event == Event::Void => drop(self.tasks.remove(&entry.op)),
+            Verb::Cancel if entry.event == Event::Void => {
+                if let Some(task) = self.tasks.get_mut(&entry.op) {
+                    task.cancel = None;
+                }
+            }
             Verb::Create => {
                 let create = Fate::after(known.map(|task| task.create), entry.event);
                 let fresh = Task { round: entry.round, create, task_id: None, cancel: None };
@@ -128,6 +136,11 @@ impl History {
     /// The operations whose task satisfies the predicate.
     pub fn select(&self, wanted: impl Fn(&Task) -> bool) -> Vec<Op> {
         self.iter().filter(|(_, task)| wanted(task)).map(|(op, _)| op).collect()
+    }
+
+    /// Zero before the first operation.
+    pub fn last_round(&self) -> u32 {
+        self.tasks.values().map(|task| task.round).max().unwrap_or(0)
     }
 
     pub fn key(&self, op: Op) -> String {

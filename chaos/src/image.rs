@@ -24,12 +24,26 @@ pub struct Image {
 }
 
 impl Image {
-    /// A new, sparse image, not yet mounted. `keep` leaves it mounted when dropped.
+    /// A new, sparse image, not yet mounted; no block of it is reserved for root, who may be the server's user.
+    /// `keep` leaves it mounted when dropped.
     pub fn create(folder: &Path, name: &str, mib: u64, keep: bool) -> Result<Image> {
         let image = Image::at(folder, name, keep)?;
         File::create(&image.file)?.set_len(mib << 20)?;
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        tool("mkfs.ext4", ["-q", "-F", "-E", options].map(OsStr::new).into_iter().chain([image.file.as_os_str()]))?;
+        tool(
+            "mkfs.ext4",
+            ["-q", "-F", "-m", "0", "-E", options].map(OsStr::new).into_iter().chain([image.file.as_os_str()]),
+        )?;
+        Ok(image)
+    }
+
+    /// The one that an interrupted run has left, not mounted any more.
+    pub fn left(folder: &Path, name: &str, keep: bool) -> Result<Image> {
+        let image = Image::at(folder, name, keep)?;
+        if !image.file.exists() {
+            bail!("there is no disk {}", image.file.display());
+        }
+        image.unmount()?;
         Ok(image)
     }
 

@@ -33,7 +33,22 @@ impl Journal {
         let mut file = File::create_new(&path).with_context(|| format!("creating the journal {}", path.display()))?;
         writeln!(file, "{}", json!({"run": run, "seed": seed}))?;
         file.sync_all()?;
-        let history = Arc::new(Mutex::new(History::new(run.to_owned(), seed)));
+        Self::go_on(path, file, History::new(run.to_owned(), seed))
+    }
+
+    /// The journal of an interrupted run, to be continued. A torn last line is cut off: nobody acted on it.
+    pub fn resume(path: PathBuf) -> Result<Journal> {
+        let gone = "it is kept in memory and does not survive the machine: begin anew";
+        let history = replay(&path).with_context(|| format!("the journal {} ({gone})", path.display()))?;
+        let text = std::fs::read(&path)?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let file = File::options().append(true).open(&path)?;
+        file.set_len(whole as u64)?;
+        Self::go_on(path, file, history)
+    }
+
+    fn go_on(path: PathBuf, file: File, history: History) -> Result<Journal> {
+        let history = Arc::new(Mutex::new(history));
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
         let applied = Arc::clone(&history);
         std::thread::Builder::new().name("journal".into()).spawn(move || write_groups(file, waiting, &applied))?;
@@ -145,7 +160,14 @@ mod tests {
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"round\":1,\"ev").unwrap();
         journal.verify().unwrap();
-        file.write_all(b"\n{}\n").unwrap();
+
+        let resumed = Journal::resume(path.clone()).unwrap();
+        assert_eq!(*resumed.history(), *journal.history());
+        assert_eq!(resumed.history().last_round(), 1);
+        resumed.invoke(2, Verb::Create, Op { conn: 0, seq: 9 }).await.unwrap();
+        resumed.verify().unwrap();
+
+        file.write_all(b"torn\n{}\n").unwrap();
         assert!(replay(&path).is_err());
     }
 }

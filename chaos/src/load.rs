@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::checker::{self, Violation};
 use crate::client::{Answer, Client, Endpoint};
 use crate::history::{Entry, Event, Op, Verb};
 use crate::journal::Journal;
@@ -21,8 +22,16 @@ use crate::rng::{Rng, Stream};
 const PACED_PER_SECOND: u64 = 1_000;
 /// One operation in this many cancels a task made before.
 const CANCEL_ONE_IN: u64 = 8;
+/// One cancel in this many is sent over two connections at once.
+const RIVAL_ONE_IN: u64 = 2;
+/// After a refusal or a 5xx: a server that can do nothing must not fill the journal, and every unknown is retried later.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// Cancels of one connection while its creates are refused.
+const RELIEFS_MAX: u32 = 3;
+/// Nobody knows whether it happened, as the server says it.
+const UNKNOWN: &str = "503 unavailable";
 /// Sequence numbers of a round; also the bound of a worker's loop. 4,000 rounds of them fit the type.
-const SEQ_PER_ROUND: u32 = 1_000_000;
+pub const SEQ_PER_ROUND: u32 = 1_000_000;
 /// After a lost connection: long enough that a dead server's workers are told to stop before they try again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(50);
 /// Above the client's own limit for one call.
@@ -43,6 +52,16 @@ pub struct Tally {
     pub first_refusal: Option<String>,
     /// What came instead of a promise, in short, and how often.
     pub unknowns: BTreeMap<String, u64>,
+    /// When the first `503 unavailable` came.
+    pub first_unknown: Option<Instant>,
+    /// What was definitely refused, and how often.
+    pub refusals: BTreeMap<String, u64>,
+    pub first_refused: Option<Instant>,
+    pub cancels_refused: u64,
+    /// When the acknowledged cancels were asked for.
+    pub cancels_at: Vec<Instant>,
+    /// What one connection alone can tell.
+    pub violations: Vec<Violation>,
     /// The promised creates of this load, in no particular order.
     pub stamps: Vec<Stamp>,
 }
@@ -64,11 +83,25 @@ impl Tally {
         for (kind, count) in other.unknowns {
             *self.unknowns.entry(kind).or_default() += count;
         }
+        for (kind, count) in other.refusals {
+            *self.refusals.entry(kind).or_default() += count;
+        }
+        self.first_unknown = earlier(self.first_unknown, other.first_unknown);
+        self.first_refused = earlier(self.first_refused, other.first_refused);
+        self.cancels_refused += other.cancels_refused;
+        self.cancels_at.extend(other.cancels_at);
+        self.violations.extend(other.violations);
         self.stamps.extend(other.stamps);
     }
 }
 
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
 pub struct Load {
+    round: u32,
+    journal: Journal,
     signals: Arc<Signals>,
     workers: JoinSet<Result<Tally>>,
 }
@@ -84,15 +117,26 @@ impl Load {
                 conn,
                 pause_us: 1_000_000 * u64::from(connections) / PACED_PER_SECOND,
                 client: Client::new(endpoint.clone()),
+                rival: Client::new(endpoint.clone()),
                 journal: journal.clone(),
                 signals: Arc::clone(&signals),
                 rng: Rng::new(seed, Stream::Load { round, conn }),
                 cancelable: Vec::new(),
+                refused: false,
+                relieved: 0,
                 tally: Tally::default(),
             };
             workers.spawn(worker.run());
         }
-        Load { signals, workers }
+        Load { round, journal: journal.clone(), signals, workers }
+    }
+
+    pub fn round(&self) -> u32 {
+        self.round
+    }
+
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// From here on without pauses.
@@ -105,9 +149,14 @@ impl Load {
         self.signals.cut.store(true, Ordering::SeqCst);
     }
 
+    /// Issues nothing more.
+    pub fn stop(&self) {
+        self.signals.stop.store(true, Ordering::SeqCst);
+    }
+
     /// Issues nothing more and waits until every outcome is journaled.
     pub async fn finish(mut self) -> Result<Tally> {
-        self.signals.stop.store(true, Ordering::SeqCst);
+        self.stop();
         let mut total = Tally::default();
         let drain = async {
             while let Some(worker) = self.workers.join_next().await {
@@ -125,11 +174,16 @@ struct Worker {
     conn: u32,
     pause_us: u64,
     client: Client,
+    /// Cancels the same task at the same time.
+    rival: Client,
     journal: Journal,
     signals: Arc<Signals>,
     rng: Rng,
     /// Tasks of this round that nobody has tried to cancel.
     cancelable: Vec<(Op, String)>,
+    /// The last create was refused, and so many cancels came since.
+    refused: bool,
+    relieved: u32,
     tally: Tally,
 }
 
@@ -143,7 +197,10 @@ impl Worker {
             if self.signals.stop.load(Ordering::SeqCst) {
                 break;
             }
-            let cancels = self.rng.below(CANCEL_ONE_IN) == 0;
+            // One that is refused ends some work instead; the room in reserve is for some, not for all.
+            let one_in = if self.refused { 2 } else { CANCEL_ONE_IN };
+            let cancels = self.rng.below(one_in) == 0 && (!self.refused || self.relieved < RELIEFS_MAX);
+            self.relieved += u32::from(cancels && self.refused);
             match self.cancelable.pop() {
                 Some((op, task_id)) if cancels => self.cancel(op, &task_id).await?,
                 kept => {
@@ -166,7 +223,10 @@ impl Worker {
         let ended = Instant::now();
         let task_id = answer.as_ref().ok().and_then(|answer| answer.text("task_id")).map(str::to_owned);
         let promised = task_id.is_some();
-        if self.settle(Verb::Create, op, task_id.clone(), answer, promised).await? == Event::Ok {
+        let event = self.settle(Verb::Create, op, task_id.clone(), answer, promised).await?;
+        self.refused = event == Event::Fail;
+        if event == Event::Ok {
+            self.relieved = 0;
             self.cancelable.extend(task_id.map(|task_id| (op, task_id)));
             self.tally.stamps.push(Stamp { op, began, ended });
         }
@@ -175,9 +235,20 @@ impl Worker {
 
     async fn cancel(&mut self, op: Op, task_id: &str) -> Result<()> {
         self.journal.invoke(self.round, Verb::Cancel, op).await?;
-        let answer = self.client.cancel(task_id).await;
+        let began = Instant::now();
+        let answer = if self.rng.below(RIVAL_ONE_IN) == 0 {
+            let (one, other) = tokio::join!(self.client.cancel(task_id), self.rival.cancel(task_id));
+            self.tally.violations.extend(checker::judge_rivals(op, [one.as_ref().ok(), other.as_ref().ok()]));
+            if certainty(&one) >= certainty(&other) { one } else { other }
+        } else {
+            self.client.cancel(task_id).await
+        };
         let promised = answer.as_ref().is_ok_and(|answer| answer.text("status") == Some("canceled"));
-        self.settle(Verb::Cancel, op, Some(task_id.to_owned()), answer, promised).await?;
+        match self.settle(Verb::Cancel, op, Some(task_id.to_owned()), answer, promised).await? {
+            Event::Ok => self.tally.cancels_at.push(began),
+            Event::Fail => self.tally.cancels_refused += 1,
+            Event::Info | Event::Invoke => {}
+        }
         Ok(())
     }
 
@@ -202,19 +273,38 @@ impl Worker {
         match event {
             Event::Ok => self.tally.acknowledged += 1,
             Event::Fail => self.tally.refused += 1,
-            Event::Info | Event::Invoke => self.tally.unknown += 1,
+            Event::Info | Event::Invoke | Event::Void => self.tally.unknown += 1,
         }
         if event == Event::Info && !cut {
-            *self.tally.unknowns.entry(kind(&answer)).or_default() += 1;
+            let kind = kind(&answer);
+            if kind == UNKNOWN {
+                self.tally.first_unknown.get_or_insert_with(Instant::now);
+            }
+            *self.tally.unknowns.entry(kind).or_default() += 1;
+        }
+        if event == Event::Fail {
+            self.tally.first_refused.get_or_insert_with(Instant::now);
+            *self.tally.refusals.entry(kind(&answer)).or_default() += 1;
         }
         if event == Event::Fail && self.tally.first_refusal.is_none() {
             self.tally.first_refusal.clone_from(&note);
         }
         self.journal.record(Entry { round: self.round, event, verb, op, task_id, note }).await?;
-        if answer.is_err() {
-            sleep(RECONNECT_AFTER).await;
+        match event {
+            _ if answer.is_err() => sleep(RECONNECT_AFTER).await,
+            Event::Fail | Event::Info => sleep(REFUSED_PAUSE).await,
+            Event::Ok | Event::Invoke => {}
         }
         Ok(event)
+    }
+}
+
+/// Of two answers to one request: a success tells most, a refusal says nothing about the other.
+fn certainty(answer: &Result<Answer>) -> u8 {
+    match answer {
+        Ok(answer) if answer.success() => 2,
+        Ok(answer) if answer.refused() => 0,
+        _ => 1,
     }
 }
 

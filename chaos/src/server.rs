@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -104,15 +105,30 @@ impl Server {
         Ok(())
     }
 
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Why the server is gone, if it is: nobody has killed it yet.
     pub fn ended(&mut self) -> Result<Option<String>> {
         Ok(self.child.try_wait()?.map(|status| status.to_string()))
     }
 
     /// Waits until the server has been ended by whatever the scenario has prepared.
-    pub async fn await_end(&mut self, longest: Duration) -> Result<()> {
-        timeout(longest, self.child.wait()).await.context("the server goes on")??;
-        Ok(())
+    pub async fn await_end(&mut self, longest: Duration) -> Result<ExitStatus> {
+        Ok(timeout(longest, self.child.wait()).await.context("the server goes on")??)
+    }
+
+    /// Waits until the server says that it cannot serve; false when it never does.
+    pub async fn await_trouble(&self, longest: Duration) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < longest {
+            if matches!(Client::new(self.endpoint.clone()).ready().await, Ok(false)) {
+                return true;
+            }
+            sleep(SERVICE_POLL).await;
+        }
+        false
     }
 
     /// Waits until the server says that it can serve.
@@ -135,10 +151,14 @@ impl Server {
     }
 
     /// SIGTERM, as an operator would.
-    pub async fn shut_down(mut self) -> Result<()> {
+    pub async fn shut_down(self) -> Result<()> {
+        self.stop().await.map(drop)
+    }
+
+    /// As `shut_down`, for whoever wants to know how it ended.
+    pub async fn stop(mut self) -> Result<ExitStatus> {
         self.signal("-TERM").await?;
-        timeout(EXIT_MAX, self.child.wait()).await.context("the server does not end on SIGTERM")??;
-        Ok(())
+        Ok(timeout(EXIT_MAX, self.child.wait()).await.context("the server does not end on SIGTERM")??)
     }
 
     /// SIGSTOP, and waits until every thread stands still: one inside fsync stops only when it returns, and until then
@@ -180,6 +200,26 @@ impl Drop for Server {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// Ends the server that a killed harness left running on this folder, if there is one.
+pub fn end_orphan(data: &Path) -> Result<()> {
+    let Ok(text) = fs::read(data.join("server.json")) else { return Ok(()) };
+    let Some(pid) = serde_json::from_slice::<Value>(&text).ok().and_then(|json| json["pid"].as_u64()) else {
+        return Ok(());
+    };
+    // Its own command line names the folder: the number alone may long belong to somebody else.
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if !command.split(|byte| *byte == 0).any(|word| Path::new(OsStr::from_bytes(word)) == data) {
+        return Ok(());
+    }
+    let status = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status()?;
+    ensure!(status.success(), "ending the server {pid} of the interrupted run: {status}");
+    let started = Instant::now();
+    while Path::new(&format!("/proc/{pid}/exe")).exists() && started.elapsed() < EXIT_MAX {
+        std::thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 fn threads_stopped(pid: u32) -> Result<bool> {

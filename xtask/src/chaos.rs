@@ -1,43 +1,75 @@
-//! `cargo xtask chaos`: release builds, then the chaos program. `short` is the part that `test` runs.
+//! `cargo xtask chaos`: builds, then the chaos program. `short` is the part that `test` runs.
 
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
-use crate::process::{self, say, succeeds};
+use crate::planted;
+use crate::process;
 use crate::workspace::Workspace;
 
+/// Of every scenario, in CI; kill-points takes as many as it has points.
+const SHORT_ROUNDS: &str = "5";
+const SHORT_SECONDS: &str = "1";
+/// Read by the build with planted bugs and kill points, and named in no other.
+const MARKER: &[u8] = b"WAYBILL_PLANT";
+
 pub fn run(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
+    if let Some((first, only)) = args.split_first()
+        && first == "--planted"
+    {
+        return planted::run(workspace, only);
+    }
     process::run(workspace.cargo().args(["build", "--release", "-p", "waybill", "-p", "waybill-chaos"]))?;
-    process::run(workspace.command(workspace.binary("release", "waybill-chaos")).args(args))
+    ensure_unplanted(&workspace.binary("release", "waybill"))?;
+    let mut chaos = workspace.command(workspace.binary("release", "waybill-chaos"));
+    // What the arguments name is not taken apart here: kill-points may be any of them, `--resume` included.
+    if !args.is_empty() {
+        chaos.arg("--sabotaged").arg(sabotaged(workspace)?);
+    }
+    process::run(chaos.args(args))
 }
 
-/// A few rounds against the dev binary: a release build would be most of CI's time, and what is checked here
-/// (nothing acknowledged is lost) does not depend on speed.
+/// A few rounds of everything against the dev binary: a release build would be most of CI's time, and what is checked
+/// here (nothing acknowledged is lost) does not depend on speed.
 pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
     let waybill = workspace.binary("debug", "waybill");
-    let chaos = |scenario: &[&str]| {
-        let mut command = workspace.cargo();
-        command.args(["run", "--quiet", "-p", "waybill-chaos", "--"]).args(scenario).arg("--waybill").arg(&waybill);
-        process::run(&mut command)
-    };
-    chaos(&["kill", "--rounds", "3"])?;
-    if !loop_mounts_work(workspace)? {
-        say("skipped: the power cut needs root and loop mounts, which this machine does not allow");
-        return Ok(());
-    }
-    chaos(&["power", "--rounds", "1"])
+    ensure_unplanted(&waybill)?;
+    let sabotaged = sabotaged(workspace)?;
+    let mut chaos = workspace.command(workspace.binary("debug", "waybill-chaos"));
+    chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS]);
+    process::run(chaos.arg("--waybill").arg(waybill).arg("--sabotaged").arg(sabotaged))
 }
 
-/// Tried rather than guessed: containers often have the tools and the device nodes but not the permission.
-fn loop_mounts_work(workspace: &Workspace) -> anyhow::Result<bool> {
-    let folder = workspace.target.join("xtask-loop-probe");
-    let (image, mount) = (folder.join("image"), folder.join("mount"));
-    std::fs::create_dir_all(&mount).with_context(|| format!("cannot create {}", mount.display()))?;
-    std::fs::File::create(&image)?.set_len(4 << 20)?;
-    let works = succeeds(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))
-        && succeeds(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount))
-        && succeeds(Command::new("umount").arg(&mount));
-    std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    Ok(works)
+/// The program with kill points and planted bugs, under its own name and in the dev profile.
+pub fn sabotaged(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let name = "waybill-sabotaged";
+    process::run(workspace.cargo().args(["build", "-p", "waybill", "--features", "sabotage", "--bin", name]))?;
+    Ok(workspace.binary("debug", name))
+}
+
+/// Asked of the program itself: whatever was built before, this one cannot sabotage itself.
+fn ensure_unplanted(program: &Path) -> anyhow::Result<()> {
+    let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    if bytes.windows(MARKER.len()).any(|window| window == MARKER) {
+        bail!("{} holds planted bugs", program.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_reads_the_name_of_a_plant_is_refused() {
+        let folder = std::env::temp_dir().join(format!("xtask-unplanted-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("waybill");
+        std::fs::write(&program, b"\0\x01plain\0").unwrap();
+        ensure_unplanted(&program).unwrap();
+        std::fs::write(&program, [b"\0\x01".as_slice(), MARKER, b"\0"].concat()).unwrap();
+        assert!(ensure_unplanted(&program).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -21,6 +21,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let mut total = Count::default();
     total.add(python_client(workspace));
     total.add(conformance(workspace));
+    total.add(openapi(workspace));
     result(&total.line());
     if total.failed > 0 {
         bail!("{} cases of foreign clients failed", total.failed);
@@ -43,6 +44,13 @@ fn conformance(workspace: &Workspace) -> anyhow::Result<Count> {
     suite.arg("tests/conformance/run.py");
     suite.env("CONFORMANCE_STABLE", workspace.npm("stable")).env("CONFORMANCE_NEXT", workspace.npm("next"));
     server.judge(&mut suite)
+}
+
+/// Requests made from the server's own description of itself.
+fn openapi(workspace: &Workspace) -> anyhow::Result<Count> {
+    let server = Server::start(workspace, "openapi", &[])?;
+    let mut client = workspace.command(workspace.python());
+    server.judge(client.arg("tests/openapi/run.py").env("WAYBILL_KEY", server.key()?))
 }
 
 #[derive(Debug, Default, PartialEq)]

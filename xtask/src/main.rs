@@ -5,6 +5,7 @@
 mod bench;
 mod chaos;
 mod foreign;
+mod planted;
 mod process;
 mod setup;
 mod snapshots;
@@ -39,14 +40,14 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build in release and break it on purpose (arguments go to waybill-chaos)
+    /// Build in release and break it on purpose (arguments go to waybill-chaos); --planted proves that the checks can fail
     Chaos {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
     /// Rewrite the checked-in snapshots (OpenAPI, tool list, …) from the code; review the diff
     Snapshots,
-    /// Only the foreign clients (Python MCP client, npm conformance suite) against a fresh dev binary
+    /// Only the foreign clients (Python MCP client, npm conformance suite, schemathesis) against a fresh dev binary
     Foreign,
 }
 

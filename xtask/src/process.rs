@@ -36,6 +36,14 @@ pub fn capture(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{shown}` printed broken UTF-8"))
 }
 
+/// As `run`, with the standard output handed back; it is shown as well.
+pub fn run_captured(command: &mut Command) -> anyhow::Result<String> {
+    say(&format!("$ {}", show(command)));
+    let output = capture(command);
+    output.iter().for_each(|text| say(text.trim_end()));
+    output
+}
+
 /// Whether a probe succeeds; a program that does not exist is a plain no.
 pub fn succeeds(command: &mut Command) -> bool {
     command

@@ -32,6 +32,7 @@ fn system_packages() -> anyhow::Result<()> {
     let present = [
         ("postgresql", postgres_bin().is_some()),
         ("strace", on_path("strace")),
+        ("faketime", on_path("faketime")),
         ("e2fsprogs", on_path("mkfs.ext4") || Path::new("/usr/sbin/mkfs.ext4").is_file()),
         ("python3-venv", succeeds(Command::new("python3").args(["-c", "import ensurepip, venv"]))),
         ("npm", on_path("npm")),

@@ -2,8 +2,8 @@
 //! and starts again at yet another time.
 //!
 //! Only the wall clock is faked. libfaketime can shift the monotonic clock as well, but a timed wait of the standard
-//! library goes to the kernel directly with a deadline on that clock: five days ahead it sleeps for five days, which no
-//! machine does and which would only test the library.
+//! library goes to the kernel directly with a deadline on that clock, and libfaketime does not see it: ten lines that wait
+//! one millisecond on a condition variable then sleep for good. No machine does that; it would only test the library.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ const STEPS_MAX: u64 = 4;
 const STROBES: usize = 20;
 const STROBE: Duration = Duration::from_millis(10);
 const BETWEEN_MS_MAX: u64 = 200;
+/// The steps themselves take up to 1.5 s of load.
+const LOAD_MS_MAX: u64 = 600;
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 
 pub struct Clock {
@@ -117,6 +119,10 @@ impl Scenario for Clock {
         Ok(self.data.clone())
     }
 
+    fn load_ms_max(&self) -> u64 {
+        LOAD_MS_MAX
+    }
+
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
         let steps = schedule(&mut self.rng);
         self.told = format!("{} steps of the clock", steps.len());
@@ -124,7 +130,12 @@ impl Scenario for Clock {
             self.take(step).await?;
             sleep(Duration::from_millis(self.rng.below(BETWEEN_MS_MAX))).await;
         }
+        let pid = server.pid();
         server.kill().await?;
+        // A killed process leaves the library's shared memory behind.
+        for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
+            let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
+        }
         Ok(After::Restart(self.data.clone()))
     }
 

@@ -52,7 +52,7 @@ fn judge(unknowns: &std::collections::BTreeMap<String, u64>, cuts: u64) -> Vec<V
 
 impl Scenario for CommitCut {
     async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
-        let cluster = self.cluster.insert(Cluster::create(&self.folder).await?);
+        let cluster = self.cluster.insert(Cluster::at(&self.folder).await?);
         let proxy = self.proxy.insert(Proxy::start(cluster.port, self.seed, self.planted).await?);
         launch.extra.extend(["--store".into(), Cluster::url(proxy.port)]);
         let data = self.folder.join("data");

@@ -3,8 +3,13 @@
 
 pub mod clock;
 pub mod commit_cut;
+pub mod damage;
+pub mod disk_full;
+pub mod failover;
+pub mod fsync_error;
 pub mod fsync_kill;
 pub mod kill;
+pub mod kill_points;
 pub mod pause;
 pub mod postgres_kill;
 pub mod power;
@@ -12,13 +17,15 @@ pub mod power;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::campaign::{self, Plan, Report};
 use crate::checker::Violation;
+use crate::client::Endpoint;
 use crate::cluster;
 use crate::history::Op;
 use crate::image;
+use crate::journal::Journal;
 use crate::load::{Load, Tally};
 use crate::server::{Launch, Server};
 
@@ -28,7 +35,7 @@ pub struct About {
     pub what: &'static str,
 }
 
-pub const ALL: [About; 7] = [
+pub const ALL: &[About] = &[
     About { name: "kill", rounds: 50, what: "SIGKILL at a random moment under load, restart on the same folder" },
     About { name: "power", rounds: 10, what: "power cut: drops what was not fsynced (loop-mounted ext4, needs root)" },
     About { name: "pause", rounds: 10, what: "SIGSTOP for 0.1 to 2 s, several times under load; the server serves on" },
@@ -48,6 +55,28 @@ pub const ALL: [About; 7] = [
         what: "SIGKILL of PostgreSQL under load, restart in place; the server serves on",
     },
     About { name: "commit-cut", rounds: 10, what: "the connection to PostgreSQL cut between COMMIT and its reply" },
+    About {
+        name: "kill-points",
+        rounds: 22,
+        what: "killed at each named point of the code (needs the sabotaged build)",
+    },
+    About { name: "fsync-error", rounds: 10, what: "fsync fails once, for a while, or for good (needs strace)" },
+    About {
+        name: "damage",
+        rounds: 10,
+        what: "log flipped or cut, database torn or rolled back while the server is down",
+    },
+    About { name: "disk-full", rounds: 10, what: "a disk that fills up under load and is cleared again (needs root)" },
+    About {
+        name: "failover-sync",
+        rounds: 10,
+        what: "SIGKILL of the primary, promotion of its synchronous standby behind a proxy; the old primary comes back",
+    },
+    About {
+        name: "failover-async",
+        rounds: 10,
+        what: "the same with two addresses and an asynchronous standby: what is lost is bounded and counted",
+    },
 ];
 
 /// What the fault leaves.
@@ -61,6 +90,16 @@ pub enum After {
 pub trait Scenario {
     /// Makes the data folder's place and says how the server is started; called once, before the first start.
     async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf>;
+
+    /// As `prepare`, for the data folder that an interrupted run has left.
+    async fn resume(&mut self, launch: &mut Launch, _data: &Path) -> Result<PathBuf> {
+        self.prepare(launch).await
+    }
+
+    /// The longest load that this fault has use for, in milliseconds; `--seconds` may ask for less.
+    fn load_ms_max(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Called before each start.
     fn arm(&mut self, _launch: &mut Launch) -> Result<()> {
@@ -80,6 +119,11 @@ pub trait Scenario {
     /// Does the scenario's harm, under load.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After>;
 
+    /// Called before the check: declares what this fault may cost (`Event::Void`), and judges it.
+    async fn account(&mut self, _tally: &Tally, _at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
+        Ok(Vec::new())
+    }
+
     /// What only this scenario can tell from the round's load and the times that the tasks bear.
     fn judge(&mut self, _tally: &Tally, _created_us: &HashMap<Op, i64>) -> Vec<Violation> {
         Vec::new()
@@ -88,6 +132,11 @@ pub trait Scenario {
     /// What was done in this round, in a few words.
     fn told(&self) -> Option<String> {
         None
+    }
+
+    /// What all rounds together have to say. An error when they have not done what they were for.
+    fn finish(&mut self) -> Result<Option<String>> {
+        Ok(None)
     }
 }
 
@@ -101,38 +150,60 @@ pub struct Setting {
     pub plant: bool,
     /// libfaketime, when it is not where the package puts it.
     pub faketime: Option<PathBuf>,
+    /// The program with kill points.
+    pub sabotaged: PathBuf,
 }
 
 /// Why this machine cannot play the scenario, with the way out.
-pub fn lacking(name: &str, faketime: Option<&Path>) -> Option<String> {
+pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
+    let no_strace = || (!fsync_kill::available()).then(|| "install the package strace".to_owned());
     match name {
-        "power" => {
-            image::available().err().map(|why| format!("power needs root and loop mounts on this machine: {why:#}"))
+        "power" | "disk-full" => {
+            image::available().err().map(|why| format!("{name} needs root and loop mounts on this machine: {why:#}"))
         }
-        "fsync-kill" => (!fsync_kill::available()).then(|| "install the package strace".to_owned()),
-        "clock" => clock::library(faketime).is_none().then(|| "install the package faketime".to_owned()),
-        "postgres-kill" | "commit-cut" => cluster::lacking(),
+        "fsync-kill" | "fsync-error" => no_strace(),
+        "kill-points" => {
+            let build = "cargo build -p waybill --features sabotage --bin waybill-sabotaged";
+            let missing = || Some(format!("no program with kill points: {build}"));
+            if setting.sabotaged.exists() { no_strace() } else { missing() }
+        }
+        "clock" => {
+            clock::library(setting.faketime.as_deref()).is_none().then(|| "install the package faketime".to_owned())
+        }
+        "postgres-kill" | "commit-cut" | "failover-sync" | "failover-async" => cluster::lacking(),
         _ => None,
     }
 }
 
-pub async fn play(name: &str, setting: Setting, plan: &mut Plan, journal: &Path, report: &mut Report) -> Result<()> {
-    let Setting { folder, keep, plant, faketime } = setting;
-    let (data, seed) = (folder.join("data"), plan.seed);
+/// A run that must meet each of its points needs as many rounds.
+pub fn rounds_min(name: &str) -> u32 {
+    if name == "kill-points" { kill_points::POINTS.len() as u32 } else { 1 }
+}
+
+pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Report) -> Result<()> {
+    let Setting { folder, keep, plant, faketime, sabotaged } = setting;
+    let (data, seed) = (folder.join("data"), plan.choices());
     match name {
-        "kill" => campaign::run(plan, &mut kill::Kill { data }, journal, report).await,
-        "pause" => campaign::run(plan, &mut pause::Pause::new(data, seed), journal, report).await,
-        "fsync-kill" => campaign::run(plan, &mut fsync_kill::FsyncKill::new(data, seed), journal, report).await,
+        "kill" => campaign::run(plan, &mut kill::Kill { data }, report).await,
+        "pause" => campaign::run(plan, &mut pause::Pause::new(data, seed), report).await,
+        "fsync-kill" => campaign::run(plan, &mut fsync_kill::FsyncKill::new(data, seed), report).await,
+        "fsync-error" => campaign::run(plan, &mut fsync_error::FsyncError::new(folder, seed), report).await,
+        "kill-points" => campaign::run(plan, &mut kill_points::KillPoints::new(folder, sabotaged, seed), report).await,
+        "damage" => campaign::run(plan, &mut damage::Damage::new(folder, seed), report).await,
+        "disk-full" => campaign::run(plan, &mut disk_full::DiskFull::new(folder, keep, seed), report).await,
         "clock" => {
             let library = clock::library(faketime.as_deref()).context("no libfaketime")?;
-            campaign::run(plan, &mut clock::Clock::new(&folder, library, seed), journal, report).await
+            campaign::run(plan, &mut clock::Clock::new(&folder, library, seed), report).await
         }
         "postgres-kill" => {
-            campaign::run(plan, &mut postgres_kill::PostgresKill::new(folder, seed, plant), journal, report).await
+            campaign::run(plan, &mut postgres_kill::PostgresKill::new(folder, seed, plant), report).await
         }
-        "commit-cut" => {
-            campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), journal, report).await
+        "commit-cut" => campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), report).await,
+        "power" => campaign::run(plan, &mut power::Power::new(folder, keep), report).await,
+        "failover-sync" | "failover-async" => {
+            let mut failover = failover::Failover::new(folder, seed, name == "failover-sync", plant);
+            campaign::run(plan, &mut failover, report).await
         }
-        _ => campaign::run(plan, &mut power::Power::new(folder, keep), journal, report).await,
+        _ => bail!("scenario {name} is listed and not written"),
     }
 }

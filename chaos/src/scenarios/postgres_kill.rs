@@ -15,7 +15,9 @@ use crate::rng::{Rng, Stream};
 use crate::server::{Launch, Server};
 
 /// How long the database stays away beyond the time it needs itself.
-const AWAY_MS_MAX: u64 = 500;
+const AWAY_MS_MAX: u64 = 300;
+/// PostgreSQL's recovery and the server's way back take most of a round.
+const LOAD_MS_MAX: u64 = 900;
 
 pub struct PostgresKill {
     folder: PathBuf,
@@ -37,7 +39,7 @@ impl PostgresKill {
 
 impl Scenario for PostgresKill {
     async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
-        let cluster = self.cluster.insert(Cluster::create(&self.folder).await?);
+        let cluster = self.cluster.insert(Cluster::at(&self.folder).await?);
         let mut port = cluster.port;
         if self.planted {
             let proxy = Proxy::start(port, self.seed, true).await?;
@@ -47,6 +49,10 @@ impl Scenario for PostgresKill {
         let data = self.folder.join("data");
         std::fs::create_dir_all(&data)?;
         Ok(data)
+    }
+
+    fn load_ms_max(&self) -> u64 {
+        LOAD_MS_MAX
     }
 
     async fn begin(&mut self, server: Server, _launch: &Launch, _data: &Path) -> Result<Option<Server>> {

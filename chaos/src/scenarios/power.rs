@@ -1,7 +1,7 @@
 //! A power cut: the server goes on from a copy of its disk, taken while it stood still under load. What it had not
 //! fsynced is not in the copy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -35,6 +35,21 @@ impl Scenario for Power {
         let data = image.folder().join(DATA);
         self.current = Some(image);
         std::fs::create_dir_all(&data)?;
+        Ok(data)
+    }
+
+    /// The disk of the last check; or, when the interruption met the exchange of the two, the one that is left.
+    async fn resume(&mut self, _launch: &mut Launch, data: &Path) -> Result<PathBuf> {
+        let disk = data.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+        self.cuts =
+            disk.strip_prefix("disk-").and_then(|number| number.parse().ok()).context("the data is on no disk")?;
+        let image = Image::left(&self.folder, disk, self.keep).or_else(|_| {
+            self.cuts += 1;
+            Image::left(&self.folder, &format!("disk-{}", self.cuts), self.keep)
+        })?;
+        image.mount()?;
+        let data = image.folder().join(DATA);
+        self.current = Some(image);
         Ok(data)
     }
 

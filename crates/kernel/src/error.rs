@@ -107,6 +107,14 @@ catalogue! {
         "The database cannot be used." "Follow the message; nothing was changed.";
     ServerUnreachable      "server_unreachable"        500 -32603 "InternalFailure"                69
         "No Waybill server answered." "Start one with `waybill serve`, or name another with --url.";
+    UnsupportedStore       "unsupported_store"         500 -32603 "InternalFailure"                64
+        "This command is not for this kind of store." "Use the tool the message names.";
+    PathUnusable           "path_unusable"             500 -32603 "InternalFailure"                72
+        "A file or folder cannot be used." "Check that it exists, who owns it and that its disk works, or choose another.";
+    ChecksFailed           "checks_failed"             500 -32603 "InternalFailure"                79
+        "Some checks have failed." "Follow the cures given with them, then run the command again.";
+    Interrupted            "interrupted"               500 -32603 "InternalFailure"               130
+        "The command was stopped before its end." "Nothing is left of what it had begun; start it again.";
 }
 
 impl fmt::Display for Code {

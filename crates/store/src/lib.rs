@@ -9,6 +9,9 @@ pub mod migrate;
 mod operation;
 mod postgres;
 pub mod registry;
+#[cfg(feature = "sabotage")]
+mod sabotage;
+pub mod safety;
 mod settings;
 mod sqlite;
 mod statement;

@@ -64,14 +64,14 @@ CREATE TABLE results (
     error TEXT,
     artifacts TEXT,
     delivery_proof TEXT,
-    located BIGINT NOT NULL,
-    receipt_id BYTEA NOT NULL,
+    located BIGINT NOT NULL DEFAULT 1,
+    receipt_id BYTEA,
     completed_at BIGINT NOT NULL,
     PRIMARY KEY (tenant, task_id)
 );
 
 -- The newest report of each task.
-CREATE TABLE progress (
+CREATE TABLE task_progress (
     tenant BIGINT NOT NULL,
     task_id BYTEA NOT NULL,
     progress TEXT NOT NULL,

@@ -143,7 +143,7 @@ macro_rules! columns {
 macro_rules! task_with_result {
     () => {
         "FROM tasks t LEFT JOIN results r ON r.tenant = $1 AND r.task_id = t.task_id \
-         LEFT JOIN progress p ON p.tenant = $1 AND p.task_id = t.task_id"
+         LEFT JOIN task_progress p ON p.tenant = $1 AND p.task_id = t.task_id"
     };
 }
 

@@ -64,6 +64,12 @@ pub async fn open_sqlite_with(adjust: impl FnOnce(&mut SqliteOptions)) -> anyhow
     TestStore::open(Backend::Sqlite(options), Home::Folder(folder)).await
 }
 
+/// On the file of a folder that may hold one already.
+pub async fn open_sqlite_in(folder: TempDir) -> anyhow::Result<TestStore> {
+    let options = SqliteOptions::at(folder.path().join("waybill.db"));
+    TestStore::open(Backend::Sqlite(options), Home::Folder(folder)).await
+}
+
 pub async fn open_postgres() -> anyhow::Result<TestStore> {
     open_postgres_with(|_| {}).await
 }

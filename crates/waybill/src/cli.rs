@@ -41,6 +41,12 @@ pub enum Command {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Copy the database into a new folder, while the server serves or while none runs.
+    Backup(Backup),
+    /// Make a data folder from a backup.
+    Restore(Restore),
+    /// Check a deployment and say what is wrong and what to do. Changes nothing.
+    Doctor(Doctor),
     /// Serve the tools of a running server over stdin and stdout, for MCP clients that start programs.
     Mcp(Mcp),
     /// Print the completion script of a shell.
@@ -180,6 +186,42 @@ pub enum Receipts {
         #[command(flatten)]
         reach: Reach,
     },
+}
+
+#[derive(Args)]
+pub struct Backup {
+    /// The folder to make; it must not exist yet.
+    #[arg(value_name = "DESTINATION")]
+    pub destination: PathBuf,
+    #[command(flatten)]
+    pub place: Place,
+    /// Print the manifest as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Restore {
+    /// The folder that `waybill backup` made.
+    #[arg(value_name = "BACKUP")]
+    pub backup: PathBuf,
+    #[command(flatten)]
+    pub place: Place,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Doctor {
+    /// Leave out whether indexes agree with their tables, which takes longest.
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub place: Place,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

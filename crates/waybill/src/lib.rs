@@ -34,6 +34,9 @@ async fn run(command: Command) -> Result<()> {
         Command::Tenant { command } => commands::tenant::run(command).await,
         Command::Receipts { command } => commands::receipts::run(command).await,
         Command::Sweeps { reach } => commands::sweeps::run(reach).await,
+        Command::Backup(flags) => commands::backup::run(flags).await,
+        Command::Restore(flags) => commands::restore::run(flags).await,
+        Command::Doctor(flags) => commands::doctor::run(flags).await,
         Command::Mcp(flags) => {
             let server = commands::session::server(&flags.place, flags.url, flags.key)?;
             let (url, key) =

@@ -18,6 +18,12 @@ pub fn note(text: &str) -> Result<()> {
     written(writeln!(std::io::stderr().lock(), "{text}"))
 }
 
+/// A line at a terminal that the next one replaces.
+pub fn status(text: &str) {
+    let mut terminal = std::io::stderr().lock();
+    let _ = write!(terminal, "\r{text}\x1b[K").and_then(|()| terminal.flush());
+}
+
 pub fn table(columns: &[&str], rows: &[Json]) -> Result<()> {
     if rows.is_empty() {
         return note("There are none.");

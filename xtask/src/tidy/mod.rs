@@ -1,7 +1,8 @@
 //! `cargo xtask tidy`: the repository's test of itself. Its rules are the architecture: which crate may name which,
-//! how long a file may grow, which words mean that something was left undone.
+//! how long a file may grow, which words mean that something was left undone. No normal build may carry a planted bug.
 
 mod edges;
+pub mod features;
 mod sources;
 
 use anyhow::bail;
@@ -24,6 +25,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
 /// Every finding, one sentence each; empty when the repository keeps its rules.
 pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut findings = edges::check(&workspace.metadata);
+    findings.extend(features::check(&workspace.metadata));
     findings.extend(sources::check(workspace)?);
     Ok(findings)
 }

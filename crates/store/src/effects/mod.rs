@@ -5,6 +5,7 @@ mod feed;
 pub mod job;
 mod list_sweeps;
 mod runner;
+mod state;
 mod sweep;
 mod worker;
 
@@ -12,6 +13,7 @@ pub(crate) use feed::settle;
 pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX};
 pub use list_sweeps::{ListSweeps, SweepView, Sweeps};
 pub use runner::Runner;
+pub use state::{DeadJobs, SweepState};
 pub use sweep::{Holder, Plan, Progress, Report, Run, Sweep, sweep_once};
 pub use worker::{Round, Worker, work_once};
 

@@ -10,11 +10,12 @@ use waybill_kernel::{Clock, Code, Entropy, Error, Result, Time};
 
 use super::Options;
 use super::failure::describe;
+use super::fence::{self, Fence};
 use crate::Migration;
 use crate::migrate::{self, Engine, ROLE_APP, ROLE_SYSTEM};
 
 /// Row-level security on views and the xid8 functions are as we need them from here on.
-const SERVER_VERSION_MIN: i32 = 15;
+pub(super) const SERVER_VERSION_MIN: i32 = 15;
 /// Any number, the same in every version of the program: migrations of one database run one at a time.
 const MIGRATION_LOCK: i64 = 0x7761_7962_696c;
 
@@ -36,10 +37,11 @@ pub(super) fn config(options: &Options) -> Result<Config> {
     if config.get_application_name().is_none() {
         config.application_name("waybill");
     }
+    fence::spread(&mut config);
     Ok(config)
 }
 
-pub(super) fn pool(config: &Config, options: &Options) -> Result<Pool> {
+pub(super) fn pool(config: &Config, options: &Options, fence: &Arc<Fence>) -> Result<Pool> {
     let manager =
         Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
@@ -47,6 +49,8 @@ pub(super) fn pool(config: &Config, options: &Options) -> Result<Pool> {
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(options.connect_timeout))
         .create_timeout(Some(options.connect_timeout))
+        .post_create(fence.on_create())
+        .pre_recycle(fence.on_recycle())
         .post_create(Hook::async_fn(|client, _| {
             // A role or database default of `off` would make every answer a guess; stronger settings stay as they are.
             let durable = "SELECT set_config('synchronous_commit', 'on', false) \
@@ -58,9 +62,13 @@ pub(super) fn pool(config: &Config, options: &Options) -> Result<Pool> {
 }
 
 /// Roles, schema and the meta row; safe to run on several nodes at once.
-pub(super) async fn prepare_database(config: &Config, migrations: &[Migration], entropy: &dyn Entropy) -> Result<()> {
-    let (mut client, connection) = config.connect(NoTls).await.map_err(|error| unreachable(&error))?;
-    let connection = tokio::spawn(connection);
+pub(super) async fn prepare_database(
+    config: &Config,
+    fence: &Fence,
+    migrations: &[Migration],
+    entropy: &dyn Entropy,
+) -> Result<()> {
+    let (mut client, connection) = fence.connect(config).await.map_err(|refused| refused.into_error(unreachable))?;
     let prepared = prepare(&mut client, migrations, entropy).await;
     drop(client);
     let _ = connection.await;
@@ -151,7 +159,7 @@ pub(super) async fn keep_anchored(pool: Pool, clock: Arc<Clock>, interval: Durat
     }
 }
 
-fn unreachable(error: &tokio_postgres::Error) -> Error {
+pub(super) fn unreachable(error: &tokio_postgres::Error) -> Error {
     Error::new(Code::StoreUnavailable, format!("PostgreSQL cannot be reached: {}.", describe(error)))
 }
 

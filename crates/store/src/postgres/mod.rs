@@ -5,6 +5,8 @@
 
 mod connect;
 mod failure;
+mod fence;
+pub(crate) mod inspect;
 mod notify;
 mod transaction;
 
@@ -22,6 +24,7 @@ use crate::tx::Backend;
 use crate::wake::{Hub, Wake};
 use crate::{Gate, Migration, Tx, migrate};
 use failure::Failure;
+use fence::Fence;
 use transaction::Statements;
 pub(crate) use transaction::Transaction;
 
@@ -105,8 +108,10 @@ impl Postgres {
         outgoing: mpsc::Receiver<Wake>,
     ) -> Result<Self> {
         let config = connect::config(&options)?;
-        connect::prepare_database(&config, migrations, entropy).await?;
-        let pool = connect::pool(&config, &options)?;
+        let fence = Arc::new(Fence::default());
+        fence.look_around(&config).await;
+        connect::prepare_database(&config, &fence, migrations, entropy).await?;
+        let pool = connect::pool(&config, &options, &fence)?;
         clock.begin_at(connect::database_now(&pool).await?);
 
         let mut node = [0; 8];

@@ -96,14 +96,16 @@ impl Transaction {
         statements: &[crate::Statement<'_>],
     ) -> Result<Vec<u64>> {
         let mut written = Vec::with_capacity(statements.len());
-        // The first one brings BEGIN along; a gate steps every statement by itself.
-        let alone = if self.gate.is_some() { statements.len() } else { usize::from(self.begin.is_some()) };
-        let (first, rest) = statements.split_at(alone.min(statements.len()));
+        // The first one brings BEGIN along.
+        let (first, rest) = statements.split_at(usize::from(self.begin.is_some()).min(statements.len()));
         for (sql, params) in first {
             written.push(self.execute(sql, tenant, params).await?);
         }
         if tenant.is_some() {
             rest.iter().try_for_each(|(sql, _)| self.statements.check(sql))?;
+        }
+        if let Some(gate) = &self.gate {
+            gate.pass().await;
         }
         let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
         let sent = async {

@@ -22,6 +22,8 @@ use super::condition::Condition;
 use super::mark::Mark;
 use super::{Options, open};
 use crate::metrics::{FSYNCS, WAL_BYTES};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 /// A page and its header in the log.
@@ -119,6 +121,8 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
         return;
     }
     let number = |row: &rusqlite::Row<'_>, column| row.get::<_, i64>(column).map(|frames| frames.max(0) as u64);
+    #[cfg(feature = "sabotage")]
+    sabotage::point_within("in_checkpoint");
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((number(row, 1)?, number(row, 2)?))) {
         Ok((logged, copied)) => {
             *failing = false;

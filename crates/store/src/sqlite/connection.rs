@@ -7,6 +7,8 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{ErrorCode, ToSql};
 use waybill_kernel::{Code, Error, Result, Tenant};
 
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::statement::{TenantTables, for_sqlite};
 use crate::{Cell, Row, Value};
 
@@ -109,7 +111,10 @@ impl Connection {
         if tenant.is_some() {
             self.tables.check(sql)?;
         }
-        let text: Arc<str> = for_sqlite(sql).into();
+        let text = for_sqlite(sql);
+        #[cfg(feature = "sabotage")]
+        let text = sabotage::statement(text);
+        let text: Arc<str> = text.into();
         self.texts.insert(key, Arc::clone(&text));
         Ok(text)
     }

@@ -17,7 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 use waybill_kernel::{Code, Error, Result, Time};
 
+use super::inspect::Marked;
 use super::open::Meta;
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 
 const SLOT_OFFSETS: [usize; 2] = [0, 4096];
 const FILE_BYTES: usize = 8192;
@@ -84,15 +87,29 @@ pub(super) fn beside(database: &Path) -> PathBuf {
     database.with_extension("mark")
 }
 
+/// None where there is none.
+pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unusable(path, &error)),
+    }
+}
+
 /// Refuses a database that knows of fewer commits than its mark.
 pub(super) fn compare(path: &Path, meta: &Meta) -> Result<()> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(unusable(path, &error)),
-    };
+    #[cfg(feature = "sabotage")]
+    if sabotage::planted("mark-not-compared") {
+        return Ok(());
+    }
+    judge(path, read(path)?.as_deref(), meta)
+}
+
+/// As `compare`, with what was read before.
+pub(super) fn judge(path: &Path, bytes: Option<&[u8]>, meta: &Meta) -> Result<()> {
+    let Some(bytes) = bytes else { return Ok(()) };
     let path = path.display();
-    match find(&bytes, &meta.database_id) {
+    match find(bytes, &meta.database_id) {
         Found::Ours(_, slot) if slot.commit_seq > meta.commit_seq => {
             let message = format!(
                 "The database has lost {} commits: {path} remembers commit {}, made at {}, and the database's newest is {}. \
@@ -110,6 +127,33 @@ pub(super) fn compare(path: &Path, meta: &Meta) -> Result<()> {
         Found::Damaged => tracing::warn!(%path, "the mark is damaged: nobody can say whether commits were lost"),
     }
     Ok(())
+}
+
+/// What the mark says, for those who only look.
+pub(super) fn standing(bytes: Option<&[u8]>, meta: &Meta) -> Marked {
+    let Some(bytes) = bytes else { return Marked::Nothing };
+    match find(bytes, &meta.database_id) {
+        Found::Ours(_, slot) if slot.commit_seq > meta.commit_seq => Marked::Missing {
+            commits: slot.commit_seq - meta.commit_seq,
+            newest: slot.commit_seq,
+            at: Time::from_micros(slot.clock_us),
+        },
+        Found::Ours(..) => Marked::Whole,
+        Found::Nothing | Found::OtherDatabase => Marked::Nothing,
+        Found::Damaged => Marked::Damaged,
+    }
+}
+
+/// The first mark of a database whose newest commit is known to be on the disk.
+pub(super) fn begin(path: &Path, meta: &Meta) -> Result<()> {
+    let slot = Slot { database_id: meta.database_id, commit_seq: meta.commit_seq, clock_us: meta.clock_us };
+    let write = || -> io::Result<()> {
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(FILE_BYTES as u64)?;
+        file.write_all_at(&slot.encode(), SLOT_OFFSETS[0] as u64)?;
+        file.sync_all()
+    };
+    write().map_err(|error| unusable(path, &error))
 }
 
 /// The mark of the open database.
@@ -166,11 +210,19 @@ impl Mark {
             return;
         }
         let slot = Slot { database_id: self.database_id, commit_seq, clock_us: self.clock_us.load(Ordering::Relaxed) };
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("mark-not-written") {
+            return;
+        }
+        #[cfg(feature = "sabotage")]
+        sabotage::point("before_mark");
         match slots.file.write_all_at(&slot.encode(), SLOT_OFFSETS[slots.next] as u64) {
             Ok(()) => {
                 slots.next = 1 - slots.next;
                 slots.written = commit_seq;
                 slots.failing = false;
+                #[cfg(feature = "sabotage")]
+                sabotage::point("after_mark");
             }
             Err(error) if !slots.failing => {
                 tracing::warn!(%error, "the mark cannot be written; lost commits may go unnoticed");

@@ -1,17 +1,24 @@
 //! The embedded engine: WAL, `synchronous=FULL`, one writer thread with group commit, a few reader threads.
 
-mod ballast;
+pub(crate) mod backup;
+pub(crate) mod ballast;
 mod check;
 mod checkpoint;
 mod condition;
 mod connection;
+pub(crate) mod inspect;
 mod job;
+pub(crate) mod manifest;
 mod mark;
 mod open;
 mod queue;
 mod readers;
 mod reopen;
+pub(crate) mod restore;
+pub(crate) mod watch;
 mod writer;
+#[cfg(test)]
+mod writer_tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +32,8 @@ pub(crate) use connection::Connection;
 use job::{Job, Pending};
 
 use crate::operation::{Call, Work};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::wake::Hub;
 use crate::{Migration, migrate};
 
@@ -90,10 +99,16 @@ impl Sqlite {
         entropy: &dyn Entropy,
         hub: Hub,
     ) -> Result<Self> {
+        #[cfg(feature = "sabotage")]
+        sabotage::begin()?;
         let tables = Arc::new(migrate::tenant_tables(migrations));
         let mut connection = open::write_connection(options, Arc::clone(&tables))?;
         let verdict = open::verify(&mut connection, options)?;
+        #[cfg(feature = "sabotage")]
+        sabotage::point("after_verify");
         open::migrate(&mut connection, migrations)?;
+        #[cfg(feature = "sabotage")]
+        sabotage::point("after_migrate");
         let stored = open::ensure_meta(&mut connection, clock.now(), entropy)?;
         clock.raise_to(Time::from_micros(stored.clock_us));
 

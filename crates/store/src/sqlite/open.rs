@@ -1,5 +1,8 @@
 //! Opening the file: pragmas, version, migrations, the meta row.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +15,14 @@ use super::check::{self, Verdict};
 use super::{Connection, Options, mark};
 use crate::Migration;
 use crate::migrate::{self, Engine};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::statement::TenantTables;
 
 /// Older ones can corrupt the database when the write-ahead log is reset under load (fixed in 3.51.3).
-const SQLITE_VERSION_MIN: i32 = 3_051_003;
+pub(super) const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// Only start-up and the checkpointer ever meet a lock.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
@@ -28,11 +33,16 @@ pub(super) struct Meta {
 
 pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> Result<Connection> {
     assert!(rusqlite::version_number() >= SQLITE_VERSION_MIN, "SQLite {} is too old", rusqlite::version());
-    let raw = open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    create_private(&options.path)?;
+    let raw = open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let prepare = || -> rusqlite::Result<()> {
         raw.pragma_update(None, "journal_mode", "WAL")?;
         // The only setting under which an answer is honest after a power cut.
         raw.pragma_update(None, "synchronous", "FULL")?;
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("no-fsync") {
+            raw.pragma_update(None, "synchronous", "OFF")?;
+        }
         // Not on the commit path: see checkpoint.rs.
         raw.pragma_update(None, "wal_autocheckpoint", 0)?;
         raw.pragma_update(None, "temp_store", "MEMORY")?;
@@ -44,6 +54,18 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
     };
     prepare().map_err(|error| unusable(&options.path, &error))?;
     Ok(Connection::new(raw, tables))
+}
+
+/// SQLite would make the file readable for everybody. Its log and the log's index are made like the file itself.
+fn create_private(path: &Path) -> Result<()> {
+    let made = File::options().write(true).create_new(true).mode(0o600).open(path);
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let message = format!("The database file {} cannot be made: {error}.", path.display());
+            Err(Error::new(Code::DatabaseUnusable, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn read_connection(path: &Path, tables: Arc<TenantTables>) -> Result<Connection> {

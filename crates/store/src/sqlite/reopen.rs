@@ -17,6 +17,8 @@ use super::open;
 use super::queue::Taken;
 use super::writer::Desk;
 use crate::metrics::REOPENED;
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 
 /// Why the file is not written to yet.
 enum Refused {
@@ -77,6 +79,8 @@ fn attempt(desk: &mut Desk) -> Result<Connection, Refused> {
         let why = "The database is damaged and takes no more writes; the log says what to do.";
         return Err(Refused::ForGood(why.to_owned()));
     }
+    #[cfg(feature = "sabotage")]
+    sabotage::point_within("in_reopen");
     empty_log(connection.raw())?;
     desk.commit_seq = found;
     desk.mark.publish(found, stored.map_or(0, |meta| meta.clock_us));

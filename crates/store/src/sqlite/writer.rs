@@ -20,17 +20,20 @@ use std::time::{Duration, Instant};
 use metrics::{Counter, Histogram};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
-use waybill_kernel::{Clock, Code, Error, Result};
+use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::ballast::Ballast;
 use super::checkpoint::Wal;
 use super::condition::Condition;
 use super::connection::{explain, is_full};
 use super::mark::Mark;
+use super::open::BUSY_TIMEOUT;
 use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, reopen, unknown};
 use crate::Value;
 use crate::metrics::{BATCH, COMMITS, FSYNCS, OPS, VOIDED, WRITER_BUSY};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::statement::TenantTables;
 
 const BATCH_OPERATIONS_MAX: usize = 512;
@@ -39,6 +42,10 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 const DRAIN_OPERATIONS_MAX: usize = 64;
 /// How often a full disk is asked whether there is room again.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// An overgrown log begins anew when no read is under way in it: so long all writers wait for one to end …
+const RESTART_PATIENCE: Duration = Duration::from_millis(50);
+/// … and so long they are left alone when it has not: a backup reads for minutes.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
@@ -118,15 +125,19 @@ fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
         match taken {
             Taken::Item(job) => scribe.serve_batch(job),
             Taken::Nothing => {}
-            Taken::Closed => return scribe.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)"),
+            Taken::Closed => {
+                #[cfg(feature = "sabotage")]
+                sabotage::point_within("in_close");
+                return scribe.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+            }
         }
         if scribe.failed {
             *seat = seat.take().and_then(Scribe::replaced);
             continue;
         }
         scribe.look_for_room();
-        if scribe.desk.wal.take_overgrown() {
-            scribe.checkpoint("PRAGMA wal_checkpoint(RESTART)");
+        if scribe.desk.wal.take_overgrown() && Instant::now() >= scribe.restart_at {
+            scribe.restart_log();
         }
         patience = (!scribe.desk.ballast.is_held()).then_some(ROOM_INTERVAL);
     }
@@ -141,6 +152,8 @@ struct Scribe {
     failed: bool,
     /// When a full disk is asked next.
     look_at: Instant,
+    /// When the log may be made to begin anew next.
+    restart_at: Instant,
     meters: Meters,
 }
 
@@ -186,7 +199,8 @@ enum Apart {
 
 impl Scribe {
     fn new(desk: Desk, connection: Connection) -> Self {
-        Self { desk, connection, returning: 0, failed: false, look_at: Instant::now(), meters: Meters::new() }
+        let (look_at, restart_at) = (Instant::now(), Instant::now());
+        Self { desk, connection, returning: 0, failed: false, look_at, restart_at, meters: Meters::new() }
     }
 
     /// One whose commit has failed leaves, and its connection is closed with it. None when the program stops.
@@ -291,6 +305,11 @@ impl Scribe {
             waited = Some(self.linger(done));
         }
         self.meters.busy.increment(nanoseconds(began.elapsed().saturating_sub(waited.unwrap_or_default())));
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("answer-before-commit") {
+            self.answer(std::mem::take(jobs));
+            sabotage::dawdle();
+        }
         true
     }
 
@@ -311,12 +330,14 @@ impl Scribe {
         if job.is_abandoned() {
             return true;
         }
-        let now = self.desk.clock.now();
+        let now = self.now();
         if apart == Apart::BySavepoint && self.connection.control("SAVEPOINT operation").is_err() {
             return false;
         }
         let before = self.connection.changes();
         let keep = job.run(&mut self.connection, now);
+        #[cfg(feature = "sabotage")]
+        sabotage::point("in_transaction");
         if self.connection.is_outside_transaction() {
             return false;
         }
@@ -337,7 +358,8 @@ impl Scribe {
             }
             let mut kept = None;
             let ended = self.transact(|scribe| {
-                kept = Some(job.run(&mut scribe.connection, scribe.desk.clock.now()));
+                let now = scribe.now();
+                kept = Some(job.run(&mut scribe.connection, now));
                 kept == Some(true) && !scribe.connection.is_outside_transaction()
             });
             match ended {
@@ -370,11 +392,15 @@ impl Scribe {
 
     fn commit(&mut self) -> Ended {
         const STAMP: &str = "UPDATE meta SET commit_seq = commit_seq + 1, clock_us = $1 WHERE id = 1";
-        let now = self.desk.clock.now();
+        let now = self.now();
         if let Err(error) = self.connection.execute(STAMP, None, &[Value::from(now)]) {
             return self.roll_back(Ended::Void(error));
         }
+        #[cfg(feature = "sabotage")]
+        sabotage::point("before_commit");
         let Err(error) = self.connection.control("COMMIT") else {
+            #[cfg(feature = "sabotage")]
+            sabotage::point("after_commit_before_reply");
             self.desk.commit_seq += 1;
             self.desk.mark.publish(self.desk.commit_seq, now.micros());
             self.meters.commits.increment(1);
@@ -383,6 +409,14 @@ impl Scribe {
         };
         if is_full(&error) {
             return self.roll_back(Ended::Void(explain(&error)));
+        }
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("fsync-ignored") {
+            return self.roll_back(Ended::Committed);
+        }
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("reopen-skipped") {
+            return self.roll_back(Ended::Unknown(unknown(&error)));
         }
         self.fail("a commit", &error)
     }
@@ -410,13 +444,40 @@ impl Scribe {
         self.meters.batch.record(jobs.len() as f64);
         for job in jobs {
             job.answer();
+            #[cfg(feature = "sabotage")]
+            if self.returning > 1 {
+                sabotage::point("half_answered");
+            }
         }
     }
 
-    fn checkpoint(&mut self, pragma: &str) {
-        match self.connection.raw().query_row(pragma, [], |_| Ok(())) {
-            Ok(()) => self.meters.fsyncs.increment(2),
-            Err(error) => tracing::warn!(%error, "a checkpoint failed; the next one tries again"),
+    fn now(&self) -> Time {
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("wall-clock") {
+            return sabotage::wall();
+        }
+        self.desk.clock.now()
+    }
+
+    fn restart_log(&mut self) {
+        let _ = self.connection.raw().busy_timeout(RESTART_PATIENCE);
+        if !self.checkpoint("PRAGMA wal_checkpoint(RESTART)") {
+            self.restart_at = Instant::now() + RESTART_PAUSE;
+        }
+        let _ = self.connection.raw().busy_timeout(BUSY_TIMEOUT);
+    }
+
+    /// False when a read has stood in the way of a part of it.
+    fn checkpoint(&mut self, pragma: &str) -> bool {
+        match self.connection.raw().query_row(pragma, [], |row| row.get::<_, i64>(0)) {
+            Ok(busy) => {
+                self.meters.fsyncs.increment(2);
+                busy == 0
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a checkpoint failed; the next one tries again");
+                false
+            }
         }
     }
 }

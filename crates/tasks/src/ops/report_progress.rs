@@ -55,7 +55,7 @@ impl Operation for ReportProgress {
             lease_is_live!(),
             " RETURNING assigned_receipt, progress_receipts"
         );
-        const PROGRESS: &str = "INSERT INTO progress (tenant, task_id, progress, updated_at) VALUES ($1, $2, $3, $4) \
+        const PROGRESS: &str = "INSERT INTO task_progress (tenant, task_id, progress, updated_at) VALUES ($1, $2, $3, $4) \
             ON CONFLICT (tenant, task_id) DO UPDATE SET progress = excluded.progress, updated_at = excluded.updated_at";
         let settings = ctx.settings::<Settings>();
         let progress = self.progress.to_string();

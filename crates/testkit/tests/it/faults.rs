@@ -138,7 +138,9 @@ async fn a_killed_server_loses_nothing_it_acknowledged_and_doubles_nothing() {
     let _cluster = timeout(FAILED, killer).await.unwrap().unwrap();
     let failed: Vec<_> = first.iter().filter_map(|answer| answer.as_ref().err()).map(Error::code).collect();
     println!("{} of {CALLS} calls failed", failed.len());
-    assert!(failed.iter().all(|code| [Code::Unavailable, Code::StoreUnavailable].contains(code)), "{failed:?}");
+    // On a slow machine the restart takes longer than a call waits for its turn.
+    let honest = [Code::Unavailable, Code::StoreUnavailable, Code::Overloaded];
+    assert!(failed.iter().all(|code| honest.contains(code)), "{failed:?}");
 
     for (key, first) in keys.iter().zip(&first) {
         let again = done(on.call(&on.admin, "create_task", keyed(key)).await);

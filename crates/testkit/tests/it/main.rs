@@ -8,6 +8,7 @@ mod damage;
 mod effects;
 mod faults;
 mod feeds;
+mod model;
 mod race;
 mod rls;
 mod support;

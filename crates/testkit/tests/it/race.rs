@@ -2,16 +2,21 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use waybill_access::ops::{CreateKey, CreateTenant, RevokeKey, RotateKey};
 use waybill_kernel::{Error, Mode, OperationSpec, Result};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 use waybill_tasks::ops::cancel_task::CancelTask;
+use waybill_tasks::ops::complete::Complete;
 use waybill_tasks::ops::create_task::CreateTask;
-use waybill_testkit::race::{Contender, Entity, Report, explore, pairs};
+use waybill_tasks::ops::fail::Fail;
+use waybill_tasks::ops::lease_next::LeaseNext;
+use waybill_tasks::ops::renew_lease::RenewLease;
+use waybill_tasks::ops::report_progress::ReportProgress;
+use waybill_testkit::race::{Contender, Entity, Report, World, explore, pairs};
 use waybill_testkit::stores;
 
-use crate::support::spec;
+use crate::support::{spec, with};
 
 fn contenders() -> Vec<Contender> {
     vec![
@@ -23,6 +28,26 @@ fn contenders() -> Vec<Contender> {
         }),
         Contender::new::<CancelTask>("the task", Entity::Task, |world| {
             (world.caller.clone(), json!({ "task_id": world.id }))
+        }),
+        Contender::new::<LeaseNext>("any task", Entity::Task, |world| (world.caller.clone(), json!({}))),
+        Contender::new::<CancelTask>("a leased task", Entity::Lease, |world| {
+            (world.caller.clone(), json!({ "task_id": world.id }))
+        }),
+        Contender::new::<LeaseNext>("beside the leased one", Entity::Lease, |world| (world.caller.clone(), json!({}))),
+        Contender::new::<RenewLease>("the lease", Entity::Lease, |world| {
+            (world.caller.clone(), lease(world, json!({})))
+        }),
+        Contender::new::<ReportProgress>("the lease", Entity::Lease, |world| {
+            (world.caller.clone(), lease(world, json!({ "progress": 1 })))
+        }),
+        Contender::new::<Complete>("the lease", Entity::Lease, |world| {
+            (world.caller.clone(), lease(world, json!({ "artifacts": { "p": 1 } })))
+        }),
+        Contender::new::<Fail>("for good", Entity::Lease, |world| {
+            (world.caller.clone(), lease(world, json!({ "error": 1 })))
+        }),
+        Contender::new::<Fail>("for now", Entity::Lease, |world| {
+            (world.caller.clone(), lease(world, json!({ "error": 2, "retryable": true })))
         }),
         Contender::new::<CreateKey>("for the same principal", Entity::Key, |world| {
             (world.caller.clone(), json!({ "principal": "agent:a" }))
@@ -40,6 +65,11 @@ fn contenders() -> Vec<Contender> {
             (world.operator.clone(), json!({ "name": format!("{} too", world.label) }))
         }),
     ]
+}
+
+/// What a call of the lease's worker says, and more.
+fn lease(world: &World, more: Json) -> Json {
+    with(&json!({ "task_id": world.id, "lease_id": world.lease_id }), more)
 }
 
 #[test]
@@ -76,6 +106,11 @@ async fn all_are_serial(entity: Entity) {
 #[tokio::test]
 async fn two_writes_on_one_task_end_as_if_one_came_after_the_other() {
     all_are_serial(Entity::Task).await;
+}
+
+#[tokio::test]
+async fn a12_9_two_writes_on_one_leased_task_end_as_if_one_came_after_the_other() {
+    all_are_serial(Entity::Lease).await;
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ async fn sweeps_are_shown_as_soon_as_the_server_has_run_them() {
 fn the_bare_program_and_a_wrong_word_show_how_it_is_used() {
     let bare = program(&[]);
     assert!(format!("{}{}", bare.stdout, bare.stderr).contains("Usage: waybill <COMMAND>"), "{}", bare.stderr);
-    for command in ["serve", "key", "tenant", "sweeps", "mcp", "completions"] {
+    for command in ["serve", "key", "tenant", "sweeps", "backup", "restore", "doctor", "mcp", "completions"] {
         assert!(format!("{}{}", bare.stdout, bare.stderr).contains(command), "{command} is not shown");
     }
     let wrong = program(&["sreve"]);

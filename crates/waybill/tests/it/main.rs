@@ -9,6 +9,7 @@ mod equivalence;
 mod health;
 mod insecure_dev;
 mod lifecycle;
+mod safety;
 mod snapshots;
 mod startup;
 mod world;

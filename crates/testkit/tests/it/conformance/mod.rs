@@ -1,16 +1,21 @@
 //! Every operation on both stores: its effect, its errors, and that nothing but the engine differs.
 
 mod cancel_task;
+mod complete;
 mod create_key;
 mod create_task;
 mod create_tenant;
 mod engines;
+mod fail;
 mod get_task;
+mod lease_next;
 mod list_keys;
 mod list_sweeps;
 mod list_tasks;
 mod list_tenants;
 mod plans;
+mod renew_lease;
+mod report_progress;
 mod revoke_key;
 mod rotate_key;
 mod schemas;
@@ -23,6 +28,11 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("get_task", get_task::CASES),
     ("list_tasks", list_tasks::CASES),
     ("cancel_task", cancel_task::CASES),
+    ("lease_next", lease_next::CASES),
+    ("renew_lease", renew_lease::CASES),
+    ("report_progress", report_progress::CASES),
+    ("complete", complete::CASES),
+    ("fail", fail::CASES),
     ("create_key", create_key::CASES),
     ("list_keys", list_keys::CASES),
     ("rotate_key", rotate_key::CASES),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use waybill_testkit::stores::{self, TestStore};
 
-use crate::support::{ok, plain_task, refusal, text};
+use crate::support::{held, ok, plain_task, refusal, text, with, worker};
 
 /// Every operation at least once, through each of the ways that have statements of their own.
 async fn run_everything(on: &TestStore) {
@@ -22,6 +22,20 @@ async fn run_everything(on: &TestStore) {
     ok(on, &alice, "get_task", json!({ "task_id": task_id })).await;
     for _ in 0..2 {
         ok(on, &alice, "cancel_task", json!({ "task_id": task_id })).await;
+    }
+    let w = worker(on, "w");
+    for end in ["complete", "fail", "fail"] {
+        let lease = held(on, &w, json!({ "type": "work" })).await;
+        ok(on, &w, "renew_lease", lease.clone()).await;
+        ok(on, &w, "report_progress", with(&lease, json!({ "progress": 1 }))).await;
+        let input = if end == "fail" { with(&lease, json!({ "error": 1, "retryable": true })) } else { lease.clone() };
+        ok(on, &w, end, input.clone()).await;
+        ok(on, &w, end, input).await;
+        refusal(on, &w, "renew_lease", lease.clone()).await;
+        if end == "complete" {
+            ok(on, &w, end, with(&lease, json!({ "artifacts": { "p": 1 } }))).await;
+            ok(on, &w, "get_task", json!({ "task_id": lease["task_id"] })).await;
+        }
     }
     for caller in [&alice, &on.admin] {
         for filter in [json!({}), json!({ "status": "queued" })] {

@@ -39,7 +39,7 @@ async fn postgres_facts(on: &TestStore) -> Facts {
             (SELECT string_agg(a.attname, ',' ORDER BY k.place) FROM unnest(x.indkey) WITH ORDINALITY AS k (number, place)
                 JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.number) ||
             CASE WHEN x.indisunique AND NOT x.indisprimary THEN ' unique' ELSE '' END ||
-            coalesce(' where ' || lower(trim('()' FROM pg_get_expr(x.indpred, t.oid))), '')
+            coalesce(' where ' || replace(replace(lower(trim('()' FROM pg_get_expr(x.indpred, t.oid))), '::text', ''), ') and (', ' and '), '')
         FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid
             JOIN pg_namespace n ON n.oid = t.relnamespace
         WHERE n.nspname = 'public' AND t.relname NOT LIKE 'refinery%'";

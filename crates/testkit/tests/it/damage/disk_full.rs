@@ -14,13 +14,13 @@ const DISK_BYTES: u64 = 24 << 20;
 const FILLER_BYTES: usize = 12 << 20;
 
 /// A file system of its own in memory, so small that it can be filled.
-struct Disk(tempfile::TempDir);
+pub(super) struct Disk(tempfile::TempDir);
 
 impl Disk {
     /// None where mounting is not allowed.
-    fn mount() -> Option<Self> {
+    pub(super) fn mount(bytes: u64) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let size = format!("size={DISK_BYTES}");
+        let size = format!("size={bytes}");
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).output();
         if !mount.is_ok_and(|mount| mount.status.success()) {
             println!("skipped: a small disk cannot be mounted here; it needs root");
@@ -29,7 +29,7 @@ impl Disk {
         Some(Self(folder))
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
 
@@ -54,7 +54,7 @@ fn start(disk: &Disk) -> Server {
 
 #[test]
 fn a_full_disk_takes_no_more_work_but_lets_work_end() {
-    let Some(disk) = Disk::mount() else { return };
+    let Some(disk) = Disk::mount(DISK_BYTES) else { return };
     fs::write(disk.filler(), vec![7; FILLER_BYTES]).unwrap();
     let server = start(&disk);
     let ballast = disk.path().join("data/waybill.ballast");

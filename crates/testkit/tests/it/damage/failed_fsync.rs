@@ -10,7 +10,7 @@ use waybill_testkit::server::{Options, Server};
 use super::{create, eventually, exists, id_of, readiness, send};
 
 /// The program, with those of the writer thread's fsyncs failing (strace counts each thread's for itself).
-fn start(failing: &str) -> Option<Server> {
+pub(super) fn start(failing: &str) -> Option<Server> {
     if Command::new("strace").arg("-V").output().is_err() {
         println!("skipped: there is no strace to make an fsync fail");
         return None;
@@ -22,7 +22,7 @@ fn start(failing: &str) -> Option<Server> {
 }
 
 /// Creates until one is not answered with success; all that were are in `made`.
-fn until_failure(server: &Server, made: &mut BTreeMap<String, String>) -> (String, u16, String) {
+pub(super) fn until_failure(server: &Server, made: &mut BTreeMap<String, String>) -> (String, u16, String) {
     for number in 0..1_000 {
         let key = format!("key-{number}");
         let (status, body) = create(server, &key, "x");

@@ -1,7 +1,9 @@
 //! SQLite's files hurt from outside: what start-up refuses, what a running program survives, and what it says.
 
+mod backup;
 mod disk_full;
 mod failed_fsync;
+mod gone_while_running;
 mod lost_commits;
 
 use std::io::{Read, Write};

@@ -38,6 +38,11 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
+    /// Somebody who may use the operation.
+    fn who(&self) -> &'static str {
+        if self.entry.spec().roles.contains(&Role::Agent) { "alice" } else { "wendy" }
+    }
+
     fn add(&mut self, what: String, who: &str, args: Json, code: Code) -> &mut Row {
         let name = self.entry.spec().name;
         self.rows.push(Row::new(what, who, name, args).refused(code));
@@ -60,12 +65,13 @@ impl Maker<'_> {
     }
 
     fn names(&mut self) {
+        let who = self.who();
         for name in OWNED_BY_THE_SERVER {
             if !self.schema["properties"][*name].is_null() {
                 continue;
             }
             let args = self.with(name, json!("x"));
-            self.add(format!("the unknown field {name}"), "alice", args, Code::InvalidRequest);
+            self.add(format!("the unknown field {name}"), who, args, Code::InvalidRequest);
         }
         let required = self.schema["required"].as_array().cloned().unwrap_or_default();
         for name in required.iter().filter_map(Json::as_str) {
@@ -73,12 +79,13 @@ impl Maker<'_> {
             if !self.is_in_path(name) {
                 let mut args = self.good.clone();
                 args.as_object_mut().unwrap().remove(name);
-                self.add(format!("{name} is missing"), "alice", args, Code::InvalidRequest);
+                self.add(format!("{name} is missing"), who, args, Code::InvalidRequest);
             }
         }
     }
 
     fn types(&mut self, name: &str, property: &Json) {
+        let who = self.who();
         let accepted = types_of(property);
         if accepted.is_empty() {
             return;
@@ -88,7 +95,7 @@ impl Maker<'_> {
         let wrong = candidates.iter().filter(|value| !accepted.contains(&type_of(value)));
         for value in wrong.filter(|value| !textual || (value.is_string() && !accepted.contains(&"string"))) {
             let args = self.with(name, value.clone());
-            self.add(format!("{name} is {value}"), "alice", args, Code::InvalidRequest).same_message = !textual;
+            self.add(format!("{name} is {value}"), who, args, Code::InvalidRequest).same_message = !textual;
         }
         if !textual {
             let mut deep = json!(1);
@@ -96,11 +103,12 @@ impl Maker<'_> {
                 deep = json!([deep]);
             }
             let args = self.with(name, deep);
-            self.add(format!("{name} is too deep"), "alice", args, Code::InvalidRequest);
+            self.add(format!("{name} is too deep"), who, args, Code::InvalidRequest);
         }
     }
 
     fn bounds(&mut self, name: &str, property: &Json) {
+        let who = self.who();
         let mut wrong = Vec::new();
         wrong.extend(property["minimum"].as_i64().map(|minimum| json!(minimum - 1)));
         wrong.extend(property["maximum"].as_i64().map(|maximum| json!(maximum + 1)));
@@ -114,37 +122,43 @@ impl Maker<'_> {
             let what = format!("{name} is {}", value.to_string().chars().take(24).collect::<String>());
             // A number beyond 64 bits stays text in an address.
             let same_message = !self.is_text(name);
-            self.add(what, "alice", args, Code::InvalidRequest).same_message = same_message;
+            self.add(what, who, args, Code::InvalidRequest).same_message = same_message;
         }
     }
 
     fn texts(&mut self, name: &str, property: &Json) {
+        let who = self.who();
         let accepted = types_of(property);
         if accepted.is_empty() || accepted.contains(&"string") {
             let args = self.with(name, json!("a\u{0}b"));
-            self.add(format!("{name} holds NUL"), "alice", args, Code::InvalidRequest);
+            self.add(format!("{name} holds NUL"), who, args, Code::InvalidRequest);
         }
         let has_form = ["format", "pattern", "enum"].iter().any(|rule| !property[*rule].is_null());
         if accepted.contains(&"string") && has_form {
             let args = self.with(name, json!("no such form"));
-            self.add(format!("{name} has another form"), "alice", args, Code::InvalidRequest);
+            self.add(format!("{name} has another form"), who, args, Code::InvalidRequest);
         }
         if name == "cursor" {
             for cursor in ["", "zz", "00", "0123456789abcdef", "é0", &"0".repeat(600)] {
                 let args = self.with(name, json!(cursor));
-                self.add(format!("the cursor {cursor:.20}"), "alice", args, Code::InvalidCursor);
+                self.add(format!("the cursor {cursor:.20}"), who, args, Code::InvalidCursor);
             }
         }
     }
 
     fn ids(&mut self) {
+        let who = self.who();
         if !self.is_in_path("task_id") {
             return;
         }
         let args = self.with("task_id", json!("01a1e0e7-2b84-7d12-9a6e-99fae6af2091"));
-        self.add(UNKNOWN_ID.to_owned(), "alice", args, Code::NotFound);
-        self.add(FOREIGN_ID.to_owned(), "stranger", self.good.clone(), Code::NotFound);
-        self.add("another owner's id".to_owned(), "bob", self.good.clone(), Code::Forbidden);
+        self.add(UNKNOWN_ID.to_owned(), who, args, Code::NotFound);
+        let (stranger, other, code) = match who {
+            "alice" => ("stranger", "bob", Code::Forbidden),
+            _ => ("strange_worker", "walt", Code::LeaseInvalidOrExpired),
+        };
+        self.add(FOREIGN_ID.to_owned(), stranger, self.good.clone(), Code::NotFound);
+        self.add("another's id".to_owned(), other, self.good.clone(), code);
     }
 
     fn rights(&mut self) {

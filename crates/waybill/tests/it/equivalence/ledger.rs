@@ -17,10 +17,20 @@ const TABLES: &[(&str, &str)] = &[
              max_attempts, retry_backoff_s, idempotency_key, (next_eligible_at - created_at) / 1000000, assigned_receipt
          FROM tasks WHERE tenant > 0 ORDER BY task_id",
     ),
-    ("results", "SELECT tenant, task_id, outcome, error FROM results WHERE tenant > 0 ORDER BY task_id"),
+    (
+        "results",
+        "SELECT tenant, task_id, outcome, result, error, artifacts, delivery_proof, located, receipt_id
+         FROM results WHERE tenant > 0 ORDER BY task_id",
+    ),
+    (
+        "leases",
+        "SELECT tenant, task_id, epoch, lease_id, worker, worker_instance, end_reason, digest
+         FROM leases WHERE tenant > 0 ORDER BY task_id, epoch",
+    ),
+    ("task_progress", "SELECT tenant, task_id, progress FROM task_progress WHERE tenant > 0 ORDER BY task_id"),
     (
         "receipts",
-        "SELECT tenant, receipt_id, receipt_type, sender, addressee, task_id, body, open
+        "SELECT tenant, receipt_id, receipt_type, sender, addressee, task_id, lease_id, parents, body, open
          FROM receipts WHERE tenant > 0 ORDER BY seq",
     ),
     (

@@ -28,7 +28,7 @@ pub struct Row {
     pub operation: &'static str,
     pub args: Json,
     pub expected: Expected,
-    /// A name, and the field of the answer to keep under it.
+    /// A name, and the field of the answer (or the JSON pointer to it) to keep under it.
     pub keep: Option<(&'static str, &'static str)>,
     /// False where REST carries as text what MCP carries as a number, so that the sentence about it differs.
     pub same_message: bool,
@@ -81,6 +81,8 @@ fn rows() -> Vec<Row> {
     rows
 }
 
+const WORKERS: &[&str] = &["wendy", "walt"];
+
 /// The players: who they are in words, and their keys once they have been needed.
 struct Cast<'a> {
     world: &'a World,
@@ -104,6 +106,8 @@ impl<'a> Cast<'a> {
                     "scopes": scopes.split(',').collect::<Vec<_>>(),
                 }),
                 None if who == "stranger" => json!({ "principal": "agent:stranger", "tenant": "elsewhere" }),
+                None if who == "strange_worker" => json!({ "principal": "worker:stranger", "tenant": "elsewhere" }),
+                None if WORKERS.contains(&who) => json!({ "principal": format!("worker:{who}") }),
                 None => json!({ "principal": format!("agent:{who}") }),
             };
             self.keys.insert(who.to_owned(), self.world.key(input).await);
@@ -135,7 +139,9 @@ async fn play(engine: Engine, through: Through, rows: &[Row]) -> Transcript {
             assert!(told, "{}: it does not say what is missing: {}", row.what, outcome.body);
         }
         if let Some((name, field)) = row.keep {
-            kept.insert(format!("${name}"), outcome.body[field].clone());
+            let value = if field.starts_with('/') { outcome.body.pointer(field) } else { outcome.body.get(field) };
+            let value = value.unwrap_or_else(|| panic!("{}: no {field} in {}", row.what, outcome.body));
+            kept.insert(format!("${name}"), value.clone());
         }
         outcomes.push(outcome);
     }
@@ -181,11 +187,11 @@ fn foreign_is_unknown(rows: &[Row], outcomes: &[Outcome]) {
         place.map(|place| &outcomes[place].body)
     };
     let mut compared = 0;
-    for operation in ["get_task", "cancel_task"] {
+    for operation in ["get_task", "cancel_task", "complete", "fail", "report_progress"] {
         assert_eq!(of(bad_rows::FOREIGN_ID, operation), of(bad_rows::UNKNOWN_ID, operation));
         compared += usize::from(of(bad_rows::FOREIGN_ID, operation).is_some());
     }
-    assert_eq!(compared, 2);
+    assert_eq!(compared, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]

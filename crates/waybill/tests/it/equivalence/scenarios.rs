@@ -21,6 +21,11 @@ pub fn of(operation: &str) -> Option<Scenario> {
         "get_task" => Some(get_task()),
         "list_tasks" => Some(list_tasks()),
         "cancel_task" => Some(cancel_task()),
+        "lease_next" => Some(lease_next()),
+        "renew_lease" => Some(renew_lease()),
+        "report_progress" => Some(report_progress()),
+        "complete" => Some(complete()),
+        "fail" => Some(fail()),
         _ => None,
     }
 }
@@ -125,6 +130,117 @@ fn cancel_task() -> Scenario {
                 }),
             )
             .replay(),
+        ],
+    }
+}
+
+fn lease_next() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "lease_next", args);
+    let create =
+        |name| Row::new("work for a worker", "alice", "create_task", json!({ "type": "lift" })).keep(name, "task_id");
+    let lift = json!({ "accept_types": ["lift"], "capabilities": ["strong"], "worker_instance_id": "run-1" });
+    let take = |name| row("one of a type", "wendy", lift.clone()).keep(name, "/tasks/0/lease_id");
+    let needy = json!({ "type": "lift", "priority": 9, "requirements": { "capabilities": ["crane"] } });
+    Scenario {
+        good: json!({ "worker_id": "wendy", "accept_types": ["nothing of the kind"] }),
+        rows: vec![
+            Row::new("work that fits nobody here", "alice", "create_task", needy),
+            create("lift1"),
+            create("lift2"),
+            create("lift3"),
+            create("lift4"),
+            create("lift5"),
+            row("nothing of a type", "wendy", json!({ "accept_types": ["sing"] })),
+            take("lease1"),
+            take("lease2"),
+            take("lease3"),
+            take("lease4"),
+            take("lease5"),
+            row("nothing left", "wendy", lift.clone()),
+            row("as another worker", "wendy", json!({ "worker_id": "walt" })).refused(Code::Forbidden),
+            row("by the admin, for a worker", "admin", json!({ "worker_id": "walt", "accept_types": ["echo"] })),
+            Row::new("what one works on", "wendy", "get_task", json!({ "task_id": "$lift1" })),
+            Row::new("what another works on", "walt", "get_task", json!({ "task_id": "$lift1" }))
+                .refused(Code::Forbidden),
+            row("an empty capability", "wendy", json!({ "capabilities": [""] })).refused(Code::InvalidRequest),
+        ],
+    }
+}
+
+fn renew_lease() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "renew_lease", args);
+    let lease = json!({ "task_id": "$lift1", "lease_id": "$lease1" });
+    let stale = json!({ "task_id": "$lift1", "lease_id": "$lease2" });
+    Scenario {
+        good: json!({ "task_id": "$lift1", "lease_id": "$lease1", "extend_by_seconds": 60 }),
+        rows: vec![
+            row("one's own", "wendy", lease.clone()),
+            row("another's", "walt", lease.clone()).refused(Code::LeaseInvalidOrExpired),
+            row("by a lease of another task", "wendy", stale).refused(Code::LeaseInvalidOrExpired),
+            row("in another tenant", "strange_worker", lease).refused(Code::NotFound),
+        ],
+    }
+}
+
+fn report_progress() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "report_progress", args);
+    let report = |progress: Json| json!({ "task_id": "$lift1", "lease_id": "$lease1", "progress": progress });
+    Scenario {
+        good: report(json!(1)),
+        rows: vec![
+            row("a number", "wendy", report(json!(10))),
+            row("an object", "wendy", report(json!({ "percent": 55, "step": "lifting" }))),
+            row("too long a report", "wendy", report(json!("x".repeat(40_000)))).refused(Code::ReceiptTooLarge),
+            Row::new("a task in work", "alice", "get_task", json!({ "task_id": "$lift1" })),
+        ],
+    }
+}
+
+fn complete() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "complete", args);
+    let located = json!({
+        "task_id": "$lift1", "lease_id": "$lease1", "result": { "lifted": true }, "artifacts": [{ "type": "note", "id": "n1" }],
+    });
+    let bare = json!({ "task_id": "$lift2", "lease_id": "$lease2", "result": 7 });
+    let proven =
+        json!({ "task_id": "$lift2", "lease_id": "$lease2", "result": 7, "delivery_proof": { "mode": "push" } });
+    let many = json!({ "task_id": "$lift3", "lease_id": "$lease3", "artifacts": vec![json!({ "p": 1 }); 101] });
+    let large = json!({
+        "task_id": "$lift3", "lease_id": "$lease3", "result": "x".repeat(70_000), "artifacts": { "p": 1 },
+    });
+    Scenario {
+        good: json!({ "task_id": "$lift1", "lease_id": "$lease1" }),
+        rows: vec![
+            row("with artifacts", "wendy", located.clone()),
+            row("the same again", "wendy", located).replay(),
+            row("other words", "wendy", json!({ "task_id": "$lift1", "lease_id": "$lease1", "result": 0 }))
+                .refused(Code::InvalidStateTransition),
+            row("without a place", "wendy", bare.clone()),
+            row("without a place again", "wendy", bare).replay(),
+            row("with a proof afterwards", "wendy", proven.clone()),
+            row("with a proof again", "wendy", proven).replay(),
+            row("too many artifacts", "wendy", many).refused(Code::ReceiptTooLarge),
+            row("a large result", "wendy", large),
+            Row::new("a result for its owner", "alice", "get_task", json!({ "task_id": "$lift1", "wait_seconds": 20 })),
+        ],
+    }
+}
+
+fn fail() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "fail", args);
+    let again = json!({ "task_id": "$lift4", "lease_id": "$lease4", "error": { "why": "rain" }, "retryable": true });
+    let done = json!({ "task_id": "$lift5", "lease_id": "$lease5", "error": "broken" });
+    Scenario {
+        good: json!({ "task_id": "$lift5", "lease_id": "$lease5", "error": 1 }),
+        rows: vec![
+            row("for now", "wendy", again.clone()),
+            row("for now, again", "wendy", again).replay(),
+            row("for good", "wendy", done.clone()),
+            row("for good, again", "wendy", done).replay(),
+            row("a lease that has ended", "wendy", json!({ "task_id": "$lift1", "lease_id": "$lease1", "error": 1 }))
+                .refused(Code::InvalidStateTransition),
+            Row::new("a failed task", "alice", "get_task", json!({ "task_id": "$lift5" })),
+            Row::new("a task that waits", "alice", "get_task", json!({ "task_id": "$lift4" })),
         ],
     }
 }

@@ -1,0 +1,229 @@
+//! What a backup says of itself: which database, up to which commit, and the hash of what it is made of.
+//!
+//! The manifest carries a hash of its own text, so that a digit that rotted is noticed like a page that did. It guards against
+//! accidents, not against somebody who can write both: whoever needs that signs the folder.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+use waybill_kernel::{Code, Error, Result, Time};
+
+use super::watch::{Step, Watch};
+
+/// Raised when an older program could no longer restore what is written.
+const FORMAT: u32 = 1;
+pub(super) const FILE: &str = "manifest.json";
+/// The name of the copy in a backup.
+pub(super) const DATABASE: &str = "waybill.db";
+/// The manifest's own hash, among its fields.
+const SEAL: &str = "manifest_sha256";
+/// A few hundred bytes per table; what is larger is no manifest.
+const BYTES_MAX: u64 = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub format: u32,
+    pub program_version: String,
+    pub created_at: Time,
+    pub database_id: String,
+    pub schema: i64,
+    /// The newest commit in the copy …
+    pub commit_seq: i64,
+    /// … and its time, by the program's clock.
+    pub commit_time: Time,
+    pub files: Vec<Piece>,
+    /// By table.
+    pub rows: BTreeMap<String, u64>,
+}
+
+/// One file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Piece {
+    pub name: String,
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+/// What a copy was found to hold, to be compared with what its manifest says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) database_id: String,
+    pub(super) schema: i64,
+    pub(super) commit_seq: i64,
+    pub(super) commit_time: Time,
+    pub(super) rows: BTreeMap<String, u64>,
+}
+
+impl Manifest {
+    pub(super) fn new(program_version: &str, created_at: Time, contents: Contents, piece: Piece) -> Self {
+        Self {
+            format: FORMAT,
+            program_version: program_version.to_owned(),
+            created_at,
+            database_id: contents.database_id,
+            schema: contents.schema,
+            commit_seq: contents.commit_seq,
+            commit_time: contents.commit_time,
+            files: vec![piece],
+            rows: contents.rows,
+        }
+    }
+
+    /// Refuses what is not a whole, unchanged manifest of a format this program knows.
+    pub fn read(backup: &Path) -> Result<Self> {
+        let path = backup.join(FILE);
+        let wrong = |why: &str| invalid(backup, &format!("its {FILE} {why}"));
+        let file = File::open(&path).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+        let mut text = String::new();
+        file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+        let mut fields: Json = serde_json::from_str(&text).map_err(|_| wrong("is not whole"))?;
+        match fields["format"].as_u64() {
+            Some(format) if format > u64::from(FORMAT) => {
+                return Err(wrong(&format!("has format {format}, of a newer program; this one knows {FORMAT}")));
+            }
+            Some(_) => {}
+            None => return Err(wrong("does not say its format")),
+        }
+        let seal = fields.as_object_mut().and_then(|fields| fields.remove(SEAL));
+        let manifest: Self = serde_json::from_value(fields).map_err(|error| wrong(&format!("is wrong: {error}")))?;
+        if seal != Some(Json::from(manifest.seal()?)) {
+            return Err(wrong("was changed after it was written"));
+        }
+        manifest.piece(backup)?;
+        Ok(manifest)
+    }
+
+    pub(super) fn write(&self, backup: &Path) -> Result<()> {
+        let mut fields = serde_json::to_value(self).map_err(Error::internal)?;
+        fields[SEAL] = self.seal()?.into();
+        let text = serde_json::to_string_pretty(&fields).map_err(Error::internal)?;
+        let path = backup.join(FILE);
+        let write = || -> std::io::Result<()> {
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+            writeln!(file, "{text}")?;
+            file.sync_all()
+        };
+        write().map_err(|error| unusable(&path, &error))
+    }
+
+    /// The one file there is. Its name is ours and never the manifest's: a name can lead anywhere.
+    pub(super) fn piece(&self, backup: &Path) -> Result<&Piece> {
+        match self.files.as_slice() {
+            [piece] if piece.name == DATABASE => Ok(piece),
+            _ => Err(invalid(backup, &format!("its {FILE} lists other files than {DATABASE}"))),
+        }
+    }
+
+    pub(super) fn contents(&self) -> Contents {
+        Contents {
+            database_id: self.database_id.clone(),
+            schema: self.schema,
+            commit_seq: self.commit_seq,
+            commit_time: self.commit_time,
+            rows: self.rows.clone(),
+        }
+    }
+
+    fn seal(&self) -> Result<String> {
+        let text = serde_json::to_string(self).map_err(Error::internal)?;
+        Ok(hex(&Sha256::digest(text.as_bytes())))
+    }
+}
+
+pub(super) fn measure(path: &Path, watch: &Watch) -> Result<Piece> {
+    let file = File::open(path).map_err(|error| unusable(path, &error))?;
+    let total = file.metadata().map_err(|error| unusable(path, &error))?.len();
+    pour(file, std::io::sink(), path, total, Step::Hashing, watch)
+}
+
+/// Copies and measures what was copied.
+pub(super) fn pour(
+    mut from: File,
+    mut to: impl Write,
+    path: &Path,
+    total: u64,
+    step: Step,
+    watch: &Watch,
+) -> Result<Piece> {
+    let (mut hash, mut bytes) = (Sha256::new(), 0);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        watch.at(step, bytes, total)?;
+        let read = from.read(&mut chunk).map_err(|error| unusable(path, &error))?;
+        if read == 0 {
+            return Ok(Piece { name: DATABASE.to_owned(), bytes, sha256: hex(&hash.finalize()) });
+        }
+        hash.update(&chunk[..read]);
+        to.write_all(&chunk[..read]).map_err(|error| unusable(path, &error))?;
+        bytes += read as u64;
+    }
+}
+
+/// A file or a folder.
+pub(super) fn sync(path: &Path) -> Result<()> {
+    let sync = || File::open(path)?.sync_all();
+    sync().map_err(|error| unusable(path, &error))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn invalid(backup: &Path, why: &str) -> Error {
+    let message = format!("The backup {} cannot be used: {why}. Take another backup.", backup.display());
+    Error::new(Code::DatabaseUnusable, message)
+}
+
+pub(super) fn unusable(path: &Path, error: &std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => full(path),
+        _ => Error::new(Code::PathUnusable, format!("{} cannot be used: {error}.", path.display())),
+    }
+}
+
+pub(super) fn full(path: &Path) -> Error {
+    let message = format!("There is no room for {} on its disk; nothing of it was left there.", path.display());
+    Error::new(Code::StorageFull, message)
+}
+
+/// Removes what was begun, unless it was finished.
+pub(super) struct Begun {
+    paths: Vec<std::path::PathBuf>,
+    finished: bool,
+}
+
+impl Begun {
+    pub(super) fn new(paths: Vec<std::path::PathBuf>) -> Self {
+        Self { paths, finished: false }
+    }
+
+    pub(super) fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        for path in &self.paths {
+            let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            match removed {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!(%error, path = %path.display(), "what was begun cannot be removed");
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+use waybill_testkit::stores::TestStore;
+
+use crate::support::{footprint, held, ledger, ok, refusal, with, worker};
+
+waybill_testkit::both! {
+    a12_5_a_completion_with_artifacts_ends_the_obligation,
+    a12_5_one_without_leaves_it_open_and_a_located_resend_closes_it,
+    a_repetition_is_answered_the_same_and_other_words_are_a_conflict,
+    a12_6_a_large_result_completes_and_too_many_artifacts_do_not,
+    empty_artifacts_are_none,
+    a_canceled_task_cannot_be_completed,
+    a_lease_that_was_replaced_cannot_complete,
+}
+
+fn located(lease: &Json) -> Json {
+    with(lease, json!({ "result": { "sum": 42 }, "artifacts": [{ "type": "file", "path": "out.txt" }] }))
+}
+
+async fn open_obligations(on: &TestStore) -> i64 {
+    on.count("SELECT count(*) FROM receipts WHERE open = 1").await.unwrap()
+}
+
+async fn a12_5_a_completion_with_artifacts_ends_the_obligation(on: TestStore) {
+    let (alice, w) = (on.agent("alice").unwrap(), worker(&on, "w"));
+    let lease = held(&on, &w, json!({ "type": "work" })).await;
+    assert_eq!(ok(&on, &w, "complete", located(&lease)).await, json!({ "ok": true }));
+    let shown = ok(&on, &alice, "get_task", json!({ "task_id": lease["task_id"] })).await;
+    assert_eq!((&shown["status"], &shown["result"]["result"]), (&json!("succeeded"), &json!({ "sum": 42 })));
+    assert_eq!(shown["result"]["artifacts"], json!([{ "type": "file", "path": "out.txt" }]));
+    assert_eq!(open_obligations(&on).await, 0);
+    assert_eq!(
+        ledger(&on).await[2..],
+        [
+            "task.completed worker:w > agent:alice <- task.assigned",
+            "task.result_ready system:asyncgate > agent:alice <- task.completed",
+        ]
+    );
+    assert_eq!(on.count("SELECT count(*) FROM leases WHERE end_reason = 'completed'").await.unwrap(), 1);
+}
+
+async fn a12_5_one_without_leaves_it_open_and_a_located_resend_closes_it(on: TestStore) {
+    let w = worker(&on, "w");
+    let lease = held(&on, &w, json!({ "type": "work" })).await;
+    let bare = with(&lease, json!({ "result": { "sum": 42 } }));
+    ok(&on, &w, "complete", bare.clone()).await;
+    assert_eq!(open_obligations(&on).await, 1);
+    assert_eq!(
+        ledger(&on).await[2..],
+        [
+            "task.completed worker:w > agent:alice",
+            "task.result_ready system:asyncgate > agent:alice <- task.completed",
+            "system.anomaly system:asyncgate > agent:alice <- task.assigned",
+        ]
+    );
+    // The same again is a repetition, another result a conflict, and neither changes anything.
+    let before = footprint(&on).await;
+    assert!(on.call(&w, "complete", bare).await.unwrap().replay);
+    let other = with(&located(&lease), json!({ "result": 43 }));
+    assert_eq!(refusal(&on, &w, "complete", other).await, Code::InvalidStateTransition);
+    assert_eq!(footprint(&on).await, before);
+
+    ok(&on, &w, "complete", located(&lease)).await;
+    assert_eq!(open_obligations(&on).await, 0);
+    let receipts = ledger(&on).await;
+    assert_eq!(receipts[5..], ["task.completed worker:w > agent:alice <- task.assigned"]);
+    assert!(on.call(&w, "complete", located(&lease)).await.unwrap().replay);
+    assert_eq!(ledger(&on).await.len(), 6);
+}
+
+async fn a_repetition_is_answered_the_same_and_other_words_are_a_conflict(on: TestStore) {
+    let w = worker(&on, "w");
+    let lease = held(&on, &w, json!({ "type": "work" })).await;
+    ok(&on, &w, "complete", located(&lease)).await;
+    let before = footprint(&on).await;
+    let again = on.call(&w, "complete", located(&lease)).await.unwrap();
+    assert_eq!((again.json, again.replay), (json!({ "ok": true }), true));
+    for other in [json!({ "result": 1 }), json!({ "artifacts": { "type": "other" } })] {
+        assert_eq!(refusal(&on, &w, "complete", with(&located(&lease), other)).await, Code::InvalidStateTransition);
+    }
+    let fail = with(&lease, json!({ "error": "no" }));
+    assert_eq!(refusal(&on, &w, "fail", fail).await, Code::InvalidStateTransition);
+    let stranger = worker(&on, "v");
+    assert_eq!(refusal(&on, &stranger, "complete", located(&lease)).await, Code::LeaseInvalidOrExpired);
+    assert_eq!(footprint(&on).await, before);
+}
+
+async fn a12_6_a_large_result_completes_and_too_many_artifacts_do_not(on: TestStore) {
+    let w = worker(&on, "w");
+    let lease = held(&on, &w, json!({ "type": "work" })).await;
+    let before = footprint(&on).await;
+    let many = with(&lease, json!({ "artifacts": vec![json!({ "p": 1 }); 101] }));
+    assert_eq!(refusal(&on, &w, "complete", many).await, Code::ReceiptTooLarge);
+    let long = with(&lease, json!({ "artifacts": { "p": "x".repeat(66_000) } }));
+    assert_eq!(refusal(&on, &w, "complete", long).await, Code::ReceiptTooLarge);
+    let huge = with(&lease, json!({ "result": "x".repeat(1 << 20) }));
+    assert_eq!(refusal(&on, &w, "complete", huge).await, Code::PayloadTooLarge);
+    for odd in [json!({ "artifacts": "a.txt" }), json!({ "artifacts": [1] }), json!({ "delivery_proof": "yes" })] {
+        assert_eq!(refusal(&on, &w, "complete", with(&lease, odd)).await, Code::InvalidRequest);
+    }
+    assert_eq!(footprint(&on).await, before);
+
+    let large = "x".repeat(70_000);
+    ok(&on, &w, "complete", with(&lease, json!({ "result": large, "artifacts": vec![json!({ "p": 1 }); 100] }))).await;
+    let shown = ok(&on, &on.admin, "get_task", json!({ "task_id": lease["task_id"] })).await;
+    assert_eq!(shown["result"]["result"], json!(large));
+    let rows = on.rows("SELECT body FROM receipts WHERE receipt_type = 'task.completed'").await.unwrap();
+    let body: Json = serde_json::from_str(rows[0].text(0).unwrap()).unwrap();
+    assert!(body["result_payload"].is_null() && body["how_to_retrieve"]["operation"] == "get_task", "{body}");
+}
+
+async fn empty_artifacts_are_none(on: TestStore) {
+    let w = worker(&on, "w");
+    let lease = held(&on, &w, json!({ "type": "work" })).await;
+    ok(&on, &w, "complete", with(&lease, json!({ "artifacts": [], "delivery_proof": {} }))).await;
+    assert_eq!(open_obligations(&on).await, 1);
+}
+
+async fn a_canceled_task_cannot_be_completed(on: TestStore) {
+    let (alice, w) = (on.agent("alice").unwrap(), worker(&on, "w"));
+    let lease = held(&on, &w, json!({ "type": "work" })).await;
+    ok(&on, &alice, "cancel_task", json!({ "task_id": lease["task_id"] })).await;
+    let before = footprint(&on).await;
+    for name in ["complete", "renew_lease"] {
+        assert_eq!(refusal(&on, &w, name, lease.clone()).await, Code::LeaseInvalidOrExpired);
+    }
+    assert_eq!(footprint(&on).await, before);
+    assert_eq!(on.count("SELECT count(*) FROM leases WHERE end_reason = 'canceled'").await.unwrap(), 1);
+}
+
+async fn a_lease_that_was_replaced_cannot_complete(on: TestStore) {
+    let w = worker(&on, "w");
+    let lease = held(&on, &w, json!({ "type": "work", "retry_backoff_seconds": 0 })).await;
+    ok(&on, &w, "fail", with(&lease, json!({ "error": "later", "retryable": true }))).await;
+    on.time.pass(std::time::Duration::from_secs(1));
+    let again = crate::support::claim(&on, &worker(&on, "v"), json!({})).await;
+    assert_eq!(again.len(), 1);
+    let before = footprint(&on).await;
+    assert_eq!(refusal(&on, &w, "complete", located(&lease)).await, Code::InvalidStateTransition);
+    let theirs = json!({ "task_id": lease["task_id"], "lease_id": again[0]["lease_id"] });
+    assert_eq!(refusal(&on, &w, "complete", located(&theirs)).await, Code::LeaseInvalidOrExpired);
+    assert_eq!(footprint(&on).await, before);
+    let epochs = on.count("SELECT max(epoch) FROM leases").await.unwrap();
+    assert_eq!(epochs, 2);
+}

@@ -1,0 +1,92 @@
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+
+use crate::model::names;
+use crate::model::people::Who;
+use crate::model::reference::{Answer, Task, World};
+
+#[derive(Clone, Debug)]
+pub struct CreateTask {
+    pub kind: &'static str,
+    pub payload: u8,
+    pub key: Option<&'static str>,
+    pub priority: i32,
+    pub capability: Option<&'static str>,
+    pub max_attempts: Option<i64>,
+    pub retry_backoff_s: Option<i64>,
+    pub delay_s: i64,
+}
+
+pub const KINDS: [&str; 2] = ["build", "test"];
+
+/// One in so many is out of range: it must write nothing, and leave its key free.
+const WRONG_ONE_IN: u32 = 12;
+
+pub fn strategy(_: &World) -> impl Strategy<Value = CreateTask> + use<> {
+    let key = prop_oneof![2 => Just(None), 3 => select(vec![Some("k1"), Some("k2"), Some("k3")])];
+    let attempts = prop_oneof![WRONG_ONE_IN - 1 => select(vec![None, Some(1), Some(2)]), 1 => Just(Some(0))];
+    let backoff = select(vec![None, Some(0), Some(10)]);
+    let (capability, delay) = (select(vec![None, Some("rust")]), select(vec![0, 60]));
+    (select(KINDS.to_vec()), 0..4_u8, key, -1..=1, capability, attempts, backoff, delay).prop_map(
+        |(kind, payload, key, priority, capability, max_attempts, retry_backoff_s, delay_s)| CreateTask {
+            kind,
+            payload,
+            key,
+            priority,
+            capability,
+            max_attempts,
+            retry_backoff_s,
+            delay_s,
+        },
+    )
+}
+
+impl CreateTask {
+    pub fn requirements(&self) -> Json {
+        self.capability.map_or_else(|| json!({}), |capability| json!({ "capabilities": [capability] }))
+    }
+
+    pub fn input(&self) -> Json {
+        let mut input = json!({
+            "type": self.kind, "payload": self.payload, "priority": self.priority, "delay_seconds": self.delay_s,
+            "requirements": self.requirements(),
+        });
+        let optional = [
+            ("idempotency_key", self.key.map(Json::from)),
+            ("max_attempts", self.max_attempts.map(Json::from)),
+            ("retry_backoff_seconds", self.retry_backoff_s.map(Json::from)),
+        ];
+        for (name, value) in optional {
+            if let Some(value) = value {
+                input[name] = value;
+            }
+        }
+        input
+    }
+
+    /// The first with a key decides, whoever of the tenant asks again and whatever for.
+    pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
+        if self.max_attempts.is_some_and(|attempts| attempts < 1) {
+            return Err(Code::InvalidRequest);
+        }
+        let same_key = |task: &Task| task.tenant() == who.tenant() && task.asked.key == self.key;
+        if let Some(first) = self.key.and_then(|_| world.tasks.iter().position(same_key)) {
+            let body = json!({ "task_id": names::task(first), "status": world.tasks[first].status });
+            return Ok(Answer::Given { body, replay: true });
+        }
+        let (number, step) = (world.tasks.len(), world.step());
+        let assigned = world.prove("task.assigned", who.principal(), who.principal(), number, None);
+        world.tasks.push(Task {
+            owner: who,
+            asked: self.clone(),
+            status: "queued",
+            created: step,
+            updated: step,
+            end: None,
+            assigned,
+        });
+        Ok(Answer::done(json!({ "task_id": names::task(number), "status": "queued" })))
+    }
+}

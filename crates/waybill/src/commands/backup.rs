@@ -1,0 +1,70 @@
+//! `waybill backup`
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Clock, Code, Error, Result};
+use waybill_store::safety::{self, Address, Manifest};
+use waybill_store::{Backend, PostgresOptions};
+
+use super::watched::watched;
+use crate::cli::Backup;
+use crate::config::Config;
+use crate::output;
+
+pub async fn run(flags: Backup) -> Result<()> {
+    let config = Config::of_place(&flags.place)?;
+    let source = match config.backend {
+        Backend::Sqlite(options) => options.path,
+        Backend::Postgres(options) => return Err(dump_instead(&options)?),
+    };
+    let created_at = Clock::system().now();
+    let destination = flags.destination.clone();
+    let take =
+        move |watch: &safety::Watch| safety::take(&source, &destination, env!("CARGO_PKG_VERSION"), created_at, watch);
+    let manifest = watched(take).await?;
+    show(&flags.destination, &manifest, flags.json)
+}
+
+fn show(destination: &Path, manifest: &Manifest, as_json: bool) -> Result<()> {
+    if as_json {
+        let mut answer = serde_json::to_value(manifest).map_err(Error::internal)?;
+        answer["backup"] = json!(destination.display().to_string());
+        return output::json(&answer);
+    }
+    output::line(&destination.display().to_string())?;
+    let bytes: u64 = manifest.files.iter().map(|piece| piece.bytes).sum();
+    let commit = format!("Everything up to commit {}, made at {}", manifest.commit_seq, manifest.commit_time);
+    output::note(&format!("{commit}: {}, {bytes} bytes, checked and on the disk.", summary(manifest)))?;
+    output::note(&format!("Restore it with: waybill restore {} --data <new folder>", destination.display()))
+}
+
+/// The tables people ask about.
+pub fn summary(manifest: &Manifest) -> String {
+    let count = |table: &str| manifest.rows.get(table).copied().unwrap_or(0);
+    format!("{} tasks, {} receipts, {} keys", count("tasks"), count("receipts"), count("api_keys"))
+}
+
+/// PostgreSQL has its own tools, which know replicas and fail-over; a second way would only be a worse one.
+fn dump_instead(options: &PostgresOptions) -> Result<Error> {
+    let Address { host, port, database } = Address::of(options)?;
+    let at = format!("--host={host} --port={port} --username=postgres");
+    Ok(unsupported(format!(
+        "A PostgreSQL database is backed up with PostgreSQL's own tools, by a superuser or a role with BYPASSRLS (to others \
+         row-level security shows nothing). The whole server: `pg_basebackup {at} --wal-method=stream \
+         --pgdata=<folder>`. This database alone: `pg_dump {at} --format=custom --file=waybill.dump {database}`."
+    )))
+}
+
+pub fn unsupported(message: String) -> Error {
+    Error::new(Code::UnsupportedStore, message)
+}
+
+pub fn to_json(manifest: &Manifest) -> Json {
+    json!({
+        "commit_seq": manifest.commit_seq,
+        "commit_time": manifest.commit_time,
+        "backup_created_at": manifest.created_at,
+        "rows": manifest.rows,
+    })
+}

@@ -1,0 +1,107 @@
+//! The data folder: is it there, is it private, who uses it, and is there room?
+
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use waybill_store::{Backend, safety};
+
+use super::{Check, Scene};
+use crate::config::Config;
+
+/// Files that hold what callers have sent.
+const PRIVATE: &[&str] = &["waybill.db", "waybill.db-wal", "waybill.db-shm", "waybill.mark", "waybill.ballast"];
+/// Room for so many ballasts is plenty.
+const ROOM_BALLASTS: u64 = 8;
+
+pub(super) fn examine(config: &Config, scene: &mut Scene) -> Vec<Check> {
+    let data = config.data.as_path();
+    if !data.is_dir() {
+        let found = format!("{} is no folder", data.display());
+        let cure = "Name the server's data folder with --data; the first `waybill serve` makes one.";
+        return vec![Check::failed("data folder", found, cure)];
+    }
+    scene.holder = holder(data);
+    let mut checks = vec![privacy(data), admin_key(data), lock(scene)];
+    checks.extend(files(data));
+    if let Backend::Sqlite(options) = &config.backend {
+        checks.push(room(data, options.ballast_bytes));
+    }
+    checks
+}
+
+/// Permission bits for others than the owner.
+fn open_bits(path: &Path) -> Option<u32> {
+    let mode = fs::metadata(path).ok()?.permissions().mode();
+    (mode & 0o077 != 0).then_some(mode & 0o777)
+}
+
+fn privacy(data: &Path) -> Check {
+    let shown = data.display();
+    match open_bits(data) {
+        None => Check::ok("data folder", format!("{shown}, for its owner only")),
+        Some(mode) => {
+            let found = format!("{shown} is open to others ({mode:o})");
+            Check::warning("data folder", found, format!("chmod 700 {shown}"))
+        }
+    }
+}
+
+fn admin_key(data: &Path) -> Check {
+    const NAME: &str = "admin key";
+    let path = data.join("admin.key");
+    match (path.exists(), open_bits(&path)) {
+        (false, _) => Check::ok(NAME, "none lies here; commands need --key"),
+        (true, None) => Check::ok(NAME, "for its owner only"),
+        (true, Some(mode)) => {
+            let cure = format!("chmod 600 {}, and rotate the key if anybody may have read it.", path.display());
+            Check::failed(NAME, format!("{} is open to others ({mode:o})", path.display()), cure)
+        }
+    }
+}
+
+fn files(data: &Path) -> Option<Check> {
+    let open: Vec<_> = PRIVATE.iter().filter(|name| open_bits(&data.join(name)).is_some()).copied().collect();
+    if open.is_empty() {
+        return None;
+    }
+    let found = format!("open to others, should the folder ever be: {}", open.join(", "));
+    Some(Check::warning("files", found, format!("chmod 600 {}/waybill.*", data.display())))
+}
+
+/// The process that holds the folder. Looking takes the lock for an instant if nobody has it, and changes nothing.
+fn holder(data: &Path) -> Option<String> {
+    let path = data.join("waybill.lock");
+    let file = File::open(&path).ok()?;
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Some(fs::read_to_string(path).unwrap_or_default().trim().to_owned()),
+        Ok(()) | Err(TryLockError::Error(_)) => None,
+    }
+}
+
+fn lock(scene: &Scene) -> Check {
+    match &scene.holder {
+        Some(pid) => Check::ok("lock", format!("held by process {pid}")),
+        None => Check::ok("lock", "free: no server runs on this folder"),
+    }
+}
+
+fn room(data: &Path, ballast_bytes: u64) -> Check {
+    const NAME: &str = "disk";
+    const MIB: u64 = 1 << 20;
+    let free = safety::free_bytes(&data.join("waybill.db"));
+    let given_back = fs::metadata(data.join("waybill.ballast")).is_ok_and(|file| file.len() == 0);
+    let unit = if ballast_bytes == 0 { 16 * MIB } else { ballast_bytes };
+    let shown = format!("{} MiB free", free / MIB);
+    let cure = "Make room on the data folder's disk; the server notices by itself.";
+    // The same margin by which the server takes its ballast again.
+    if free < unit / 4 {
+        Check::failed(NAME, format!("{shown}: full"), cure)
+    } else if ballast_bytes > 0 && given_back {
+        Check::warning(NAME, format!("{shown}, but the ballast is given back: the disk has been full"), cure)
+    } else if free < ROOM_BALLASTS * unit {
+        Check::warning(NAME, format!("{shown}: nearly full"), cure)
+    } else {
+        Check::ok(NAME, shown)
+    }
+}

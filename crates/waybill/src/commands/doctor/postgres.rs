@@ -1,0 +1,126 @@
+//! The PostgreSQL server and the database in it.
+
+use std::time::Duration;
+
+use waybill_kernel::Error;
+use waybill_store::PostgresOptions;
+use waybill_store::safety::{PostgresInspection, Replica, Server};
+
+use super::{Check, Scene, list, work};
+
+/// What the program keeps beside its lanes and readers: one that listens, and one to spare.
+const FURTHER_CONNECTIONS: usize = 2;
+
+pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Check> {
+    let look = match PostgresInspection::open(options).await {
+        Ok(look) => look,
+        Err(error) => return vec![Check::of_error("postgresql", &error)],
+    };
+    let server = match look.server().await {
+        Ok(server) => server,
+        Err(error) => return vec![Check::of_error("postgresql", &error)],
+    };
+    let mut checks = vec![reachable(&server), durable(&server), connections(&server, options)];
+    checks.push(replicas(look.replicas().await.map_err(|error| error_text(&error)), &server));
+    let schema = look.schema().await;
+    let has_tables = schema.as_ref().is_ok_and(Option::is_some);
+    checks.push(work::schema(schema, scene.holder.is_some()));
+    if has_tables {
+        checks.push(access(look.access_findings().await));
+        checks.push(work::sweeps(look.sweeps().await, server.now, scene.holder.is_some()));
+        checks.push(work::dead_jobs(look.dead_jobs().await));
+    }
+    checks.push(clock(&server, scene));
+    checks
+}
+
+fn error_text(error: &Error) -> String {
+    error.message().to_owned()
+}
+
+fn reachable(server: &Server) -> Check {
+    const NAME: &str = "postgresql";
+    if server.is_standby {
+        let cure = "Name the primary in --store, or several hosts: the one that takes writes is found.";
+        Check::failed(NAME, format!("{}, a standby: it takes no writes", server.version), cure)
+    } else if server.is_supported {
+        Check::ok(NAME, server.version.clone())
+    } else {
+        Check::failed(NAME, format!("{} is too old", server.version), "Upgrade PostgreSQL to 15 or newer.")
+    }
+}
+
+fn durable(server: &Server) -> Check {
+    const NAME: &str = "durability";
+    let cure = "ALTER SYSTEM SET fsync = on; ALTER SYSTEM SET full_page_writes = on; then reload.";
+    if !server.fsync || !server.full_page_writes {
+        let found = "DANGER: fsync or full_page_writes is off, so a power cut loses or damages what was acknowledged";
+        return Check::warning(NAME, found, cure);
+    }
+    match server.synchronous_commit.as_str() {
+        "off" => {
+            let found = "DANGER: synchronous_commit is off; the program turns it on for itself, and nobody else does";
+            Check::warning(NAME, found, "ALTER SYSTEM SET synchronous_commit = on; then reload.")
+        }
+        setting => Check::ok(NAME, format!("fsync on, synchronous_commit {setting}")),
+    }
+}
+
+/// Nodes follow the database's clock, so that a difference harms nothing but the reading of logs.
+fn clock(server: &Server, scene: &Scene) -> Check {
+    const NAME: &str = "clock";
+    const APART_MAX: Duration = Duration::from_secs(5);
+    let apart = server.now.since(scene.now).max(scene.now.since(server.now));
+    if apart <= APART_MAX {
+        return Check::ok(NAME, "the database's and this machine's agree");
+    }
+    let found = format!("the database's clock and this machine's are {} s apart", apart.as_secs());
+    Check::warning(NAME, found, "Set both right (NTP); the program goes by the database's.")
+}
+
+fn connections(server: &Server, options: &PostgresOptions) -> Check {
+    const NAME: &str = "connections";
+    let wanted = options.lanes + options.readers + FURTHER_CONNECTIONS;
+    let found = format!("a node takes up to {wanted} of {}", server.connections_max);
+    if i64::try_from(wanted).is_ok_and(|wanted| wanted < server.connections_max) {
+        return Check::ok(NAME, found);
+    }
+    Check::warning(NAME, found, "Lower postgres.lanes and postgres.readers, or raise max_connections.")
+}
+
+fn replicas(found: Result<Vec<Replica>, String>, server: &Server) -> Check {
+    const NAME: &str = "replication";
+    let replicas = match found {
+        Ok(replicas) => replicas,
+        Err(why) => return Check::skipped(NAME, why),
+    };
+    if replicas.is_empty() {
+        let whose = if server.is_standby { "this one is a standby" } else { "no standby follows" };
+        return Check::ok(NAME, format!("{whose}; backups are what is left after the loss of its disk"));
+    }
+    let shown: Vec<_> = replicas
+        .iter()
+        .map(|replica| {
+            let lag =
+                replica.lag_bytes.map_or_else(|| "lag unknown".to_owned(), |bytes| format!("{bytes} bytes behind"));
+            format!("{} {} {} {lag}", replica.name, replica.state, replica.sync)
+        })
+        .collect();
+    if replicas.iter().all(|replica| replica.state == "streaming") {
+        return Check::ok(NAME, list(&shown));
+    }
+    Check::warning(NAME, list(&shown), "A standby that does not stream falls behind: see its log.")
+}
+
+fn access(found: waybill_kernel::Result<Vec<String>>) -> Check {
+    const NAME: &str = "row-level security";
+    match found {
+        Err(error) => Check::of_error(NAME, &error),
+        Ok(findings) if findings.is_empty() => Check::ok(NAME, "roles and policies are as the migrations made them"),
+        Ok(findings) => {
+            let cure =
+                "Tenants may not be held apart. Undo what was changed by hand; the tables' migrations show how it was.";
+            Check::failed(NAME, list(&findings), cure)
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `waybill restore`
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::Backend;
+use waybill_store::safety::{self, Address, Manifest, Restored};
+
+use super::backup::{summary, to_json, unsupported};
+use super::watched::watched;
+use crate::cli::Restore;
+use crate::config::Config;
+use crate::data::DataFolder;
+use crate::{output, wiring};
+
+/// What a folder may hold and count as empty: what every command leaves, and the rest of a restore that was killed.
+const LEFTOVERS: &[&str] = &["waybill.lock", "waybill.db.part", "waybill.db.part-journal"];
+
+pub async fn run(flags: Restore) -> Result<()> {
+    let config = Config::of_place(&flags.place)?;
+    let database = match config.backend {
+        Backend::Sqlite(options) => options.path,
+        Backend::Postgres(options) => {
+            let Address { host, port, database } = Address::of(&options)?;
+            let at = format!("--host={host} --port={port} --username=postgres");
+            return Err(unsupported(format!(
+                "A PostgreSQL database is restored with PostgreSQL's own tools: `createdb {at} {database}`, then \
+                 `pg_restore {at} --dbname={database} waybill.dump`, as the superuser who made the dump."
+            )));
+        }
+    };
+    // Both before anything is made: a slip in either path costs nothing.
+    Manifest::read(&flags.backup)?;
+    let is_new = refuse_used(&config.data)?;
+    let folder = DataFolder::open(&config.data)?;
+    let outcome = restore(&flags, &config.data, &database).await;
+    if outcome.is_err() && is_new {
+        let _ = fs::remove_file(config.data.join("waybill.lock"));
+        let _ = fs::remove_dir(&config.data);
+    }
+    drop(folder);
+    show(&config.data, &outcome?, flags.json)
+}
+
+async fn restore(flags: &Restore, data: &Path, database: &Path) -> Result<Restored> {
+    // Again, now that nobody else can put anything there.
+    refuse_used(data)?;
+    let (backup, database) = (flags.backup.clone(), database.to_owned());
+    watched(move |watch| safety::restore(&backup, &database, &wiring::migrations(), &OsEntropy, watch)).await
+}
+
+/// Refuses a folder that holds anything; true when there is none yet.
+fn refuse_used(data: &Path) -> Result<bool> {
+    let unusable = |error: std::io::Error| {
+        let message = format!("The data folder {} cannot be used: {error}.", data.display());
+        Error::new(Code::DataFolderUnusable, message)
+    };
+    let entries = match fs::read_dir(data) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        entries => entries.map_err(unusable)?,
+    };
+    for entry in entries {
+        let name = entry.map_err(unusable)?.file_name();
+        if !LEFTOVERS.iter().any(|leftover| name == *leftover) {
+            let message = format!(
+                "The data folder {} is not empty (it holds {}), and a restore replaces nothing. Stop the server that uses it \
+                 and move the folder away, or restore into another with --data.",
+                data.display(),
+                name.display()
+            );
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+    }
+    Ok(false)
+}
+
+fn show(data: &Path, restored: &Restored, as_json: bool) -> Result<()> {
+    let manifest = &restored.manifest;
+    if as_json {
+        let mut answer = to_json(manifest);
+        answer["data"] = json!(data.display().to_string());
+        answer["database_id"] = json!(restored.database_id);
+        return output::json(&answer);
+    }
+    let data = data.display();
+    output::line(&data.to_string())?;
+    output::note(&format!(
+        "Restored up to commit {}, made at {}: {}. What was done after that is not in it.\n\
+         Its keys are those of that time. admin.key is not part of a backup: put the old one back as {data}/admin.key, or \
+         make another key: waybill key create --data {data} --principal human:me --role admin\n\
+         Start it: waybill serve --data {data}",
+        manifest.commit_seq,
+        manifest.commit_time,
+        summary(manifest),
+    ))
+}

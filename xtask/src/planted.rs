@@ -1,0 +1,108 @@
+//! `cargo xtask chaos --planted [bug …]`: proves that the checks can fail. Each bug is planted in turn, the scenario that
+//! should notice it is played, and it must turn red by the name of the invariant that the bug violates.
+
+use std::time::Instant;
+
+use anyhow::bail;
+
+use crate::chaos;
+use crate::process::{self, result, say};
+use crate::workspace::Workspace;
+
+/// Lies that the harness itself tells, between the server and PostgreSQL; the others are in the store.
+const PROXY_LIES: &str = "proxy-lies";
+
+struct Plant {
+    bug: &'static str,
+    what: &'static str,
+    scenario: &'static str,
+    invariant: &'static str,
+}
+
+const fn plant(bug: &'static str, what: &'static str, scenario: &'static str, invariant: &'static str) -> Plant {
+    Plant { bug, what, scenario, invariant }
+}
+
+const PLANTS: &[Plant] = &[
+    plant("answer-before-commit", "callers are answered before COMMIT", "kill", "lost"),
+    plant("no-fsync", "synchronous=OFF", "power", "lost"),
+    plant("fsync-ignored", "a failed fsync counts as a commit", "fsync-error", "lost"),
+    plant("reopen-skipped", "writing goes on after a failed fsync without verifying", "fsync-error", "unverified"),
+    plant("key-ignored", "the idempotency key is not stored", "kill", "doubled"),
+    plant("retry-mints", "a retry is answered with a new id", "kill", "doubled"),
+    plant("unguarded-update", "cancel looks at no status", "kill", "ended-again"),
+    plant("result-missing", "a canceled task gets no result", "kill", "unproven"),
+    plant("tenant-dropped", "reads do not ask for the tenant", "kill", "foreign"),
+    plant("wall-clock", "times are those of the wall clock", "clock", "ran-back"),
+    plant("mark-not-written", "the newest commit is not noted outside the log", "damage", "silent"),
+    plant("mark-not-compared", "the note is not looked at", "damage", "silent"),
+    plant("check-skipped", "the file is not checked at start", "damage", "silent"),
+    plant("ballast-kept", "the reserve is not given back on a full disk", "disk-full", "stuck"),
+    plant(PROXY_LIES, "commits are answered and rolled back before PostgreSQL", "commit-cut", "lost"),
+];
+
+/// Of the scenario, until the bug has to have been noticed. The damages come in turns of two a round.
+const ROUNDS: &str = "6";
+const SECONDS: &str = "1";
+
+pub fn run(workspace: &Workspace, only: &[String]) -> anyhow::Result<()> {
+    if let Some(unknown) = only.iter().find(|name| PLANTS.iter().all(|plant| plant.bug != name.as_str())) {
+        let known: Vec<&str> = PLANTS.iter().map(|plant| plant.bug).collect();
+        bail!("no planted bug {unknown}; there are {}", known.join(", "));
+    }
+    process::run(workspace.cargo().args(["build", "-p", "waybill-chaos"]))?;
+    let sabotaged = chaos::sabotaged(workspace)?;
+    let mut rows = Vec::new();
+    let mut missed = Vec::new();
+    for plant in PLANTS.iter().filter(|plant| only.is_empty() || only.iter().any(|name| name == plant.bug)) {
+        let mut command = workspace.command(workspace.binary("debug", "waybill-chaos"));
+        command.args([plant.scenario, "--rounds", ROUNDS, "--seconds", SECONDS]);
+        command.arg(format!("--expect-red={}", plant.invariant)).arg("--waybill").arg(&sabotaged);
+        if plant.bug == PROXY_LIES {
+            command.arg("--plant");
+        } else {
+            command.env("WAYBILL_PLANT", plant.bug);
+        }
+        let began = Instant::now();
+        let outcome = process::run_captured(&mut command);
+        let seconds = began.elapsed().as_secs_f64();
+        let verdict = match outcome {
+            Ok(output) if output.contains("skipped: ") => "skipped",
+            Ok(_) => "found",
+            Err(error) => {
+                say(&format!("{}: {error:#}", plant.bug));
+                missed.push(plant.bug);
+                "MISSED"
+            }
+        };
+        rows.push(format!(
+            "{:<21} {:<12} {:<12} {verdict:<8} {seconds:>5.1} s  {}",
+            plant.bug, plant.invariant, plant.scenario, plant.what
+        ));
+    }
+    result(&format!("{:<21} {:<12} {:<12} {:<8} {:>7}", "planted bug", "invariant", "scenario", "", "time"));
+    rows.iter().for_each(|row| result(row));
+    if !missed.is_empty() {
+        bail!("not found by the name it should have: {}", missed.join(", "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The product's list of plants and this one are apart on purpose: the harness shares no code with it.
+    #[test]
+    fn every_plant_of_the_store_is_played() {
+        let workspace = Workspace::find().unwrap();
+        let source = std::fs::read_to_string(workspace.root.join("crates/store/src/sabotage.rs")).unwrap();
+        let list = source.split_once("const PLANTS").and_then(|(_, rest)| rest.split_once("];")).unwrap().0;
+        let names: Vec<&str> =
+            list.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\",")).collect();
+        assert!(!names.is_empty());
+        let played: Vec<&str> = PLANTS.iter().map(|plant| plant.bug).filter(|bug| *bug != PROXY_LIES).collect();
+        let unplayed: Vec<&&str> = names.iter().filter(|name| !played.contains(name)).collect();
+        assert!(unplayed.is_empty() && names.len() == played.len(), "{unplayed:?}");
+    }
+}
