@@ -111,6 +111,12 @@ pub async fn sweep_once<S: Sweep>(store: &Store, sweep: &Arc<S>, holder: Holder)
     Run::new(store, sweep, holder).at_any_time().to_end(&CancellationToken::new()).await
 }
 
+/// Removes the row of a sweep that will not run again: that of a node that is gone.
+pub async fn forget(tx: &mut Tx<'_>, row: &str, now: Time) -> Result<()> {
+    const FORGET: &str = "DELETE FROM sweeps WHERE name = $1 AND lease_until <= $2";
+    tx.execute(FORGET, &[Value::from(row), Value::from(now)]).await.map(drop)
+}
+
 /// One run of a sweep, batch by batch.
 pub struct Run<'a, S> {
     store: &'a Store,

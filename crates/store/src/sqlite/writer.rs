@@ -128,7 +128,8 @@ fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
             Taken::Closed => {
                 #[cfg(feature = "sabotage")]
                 sabotage::point_within("in_close");
-                return scribe.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+                scribe.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+                return;
             }
         }
         if scribe.failed {

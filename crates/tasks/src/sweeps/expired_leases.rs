@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use waybill_kernel::{Result, Tenant, Time};
-use waybill_store::effects::{Plan, Sweep};
+use waybill_store::effects::{self, Plan, Sweep};
 use waybill_store::{Ctx, Row, Tx, Value};
 
 use super::instances;
@@ -49,21 +49,17 @@ impl Sweep for ExpiredLeases {
     }
 
     fn row(&self) -> String {
-        format!("{}/{}", Self::NAME, self.settings.instance_id)
+        Self::row_of(&self.settings.instance_id)
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
         instances::beat(ctx, tx, &self.settings.instance_id).await?;
-        let adopted = instances::adopt(ctx, tx, &self.settings, limit).await?;
-        let leases = self.ended(ctx, tx, limit).await?;
-        let mut requeued = 0;
-        for lease in &leases {
-            requeued += u64::from(self.requeue(ctx, tx, lease).await?);
+        for gone in instances::forget(ctx, tx).await? {
+            effects::forget(tx, &Self::row_of(&gone), ctx.now).await?;
         }
-        let lag = leases.first().map_or(Duration::ZERO, |lease| ctx.now.since(lease.expires_at));
-        self.requeued.store(requeued, Ordering::Relaxed);
-        self.lag_us.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        Ok(adopted.max(leases.len() as u64))
+        let adopted = instances::adopt(ctx, tx, &self.settings, limit).await?;
+        let found = self.requeue_ended(ctx, tx, limit).await?;
+        Ok(adopted.max(found))
     }
 
     fn committed(&self) {
@@ -94,6 +90,24 @@ impl Ended {
 }
 
 impl ExpiredLeases {
+    /// What is left of a batch when nobody else is about. Answers with the leases that were found to have ended.
+    pub async fn requeue_ended(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+        let leases = self.ended(ctx, tx, limit).await?;
+        let mut requeued = 0;
+        for lease in &leases {
+            requeued += u64::from(self.requeue(ctx, tx, lease).await?);
+        }
+        let lag = leases.first().map_or(Duration::ZERO, |lease| ctx.now.since(lease.expires_at));
+        self.requeued.store(requeued, Ordering::Relaxed);
+        self.lag_us.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Ok(leases.len() as u64)
+    }
+
+    /// The key of an instance's row.
+    fn row_of(instance: &str) -> String {
+        format!("{}/{instance}", Self::NAME)
+    }
+
     async fn ended(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<Vec<Ended>> {
         const ENDED: &str = "SELECT tenant, task_id, lease_id, worker, lease_expires_at FROM tasks \
             WHERE instance = $1 AND lease_id IS NOT NULL AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT $3";

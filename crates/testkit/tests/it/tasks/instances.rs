@@ -10,6 +10,7 @@ use crate::support::{ok, plain_task};
 waybill_testkit::both! {
     an_instance_sweeps_its_own_tasks_and_those_of_the_silent,
     an_instance_that_is_heard_of_keeps_its_tasks,
+    an_instance_that_was_silent_for_a_day_is_forgotten,
 }
 
 /// The instance that made the tasks, whose name the store's settings have, and another one beside it.
@@ -55,4 +56,17 @@ async fn an_instance_that_is_heard_of_keeps_its_tasks(on: TestStore) {
     // When it comes back, what was taken stays where it is.
     sweep_leases(&on, &own).await;
     assert_eq!(instances(&on).await, ["other"]);
+}
+
+async fn an_instance_that_was_silent_for_a_day_is_forgotten(on: TestStore) {
+    let known = async |table: &str| on.count(&format!("SELECT count(*) FROM {table}")).await.unwrap();
+    sweep_leases(&on, &Settings::default()).await;
+    sweep_leases(&on, &other()).await;
+    assert_eq!((known("instances").await, known("sweeps").await), (2, 2), "each has a row of its own");
+    on.time.pass(Duration::from_secs(23 * 3600));
+    sweep_leases(&on, &other()).await;
+    assert_eq!((known("instances").await, known("sweeps").await), (2, 2));
+    on.time.pass(Duration::from_secs(2 * 3600));
+    sweep_leases(&on, &other()).await;
+    assert_eq!((known("instances").await, known("sweeps").await), (1, 1));
 }

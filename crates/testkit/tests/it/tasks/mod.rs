@@ -1,7 +1,7 @@
 //! What recurs about tasks, on both engines: leases that run out, instances that fall silent, anomalies, the chain.
 
 mod anomalies;
-mod chain;
+pub mod chain;
 mod expiry;
 mod instances;
 mod races;
