@@ -5,6 +5,7 @@
 //! | `BIGINT`, `TEXT`, `BYTEA` | `INTEGER`, `TEXT`, `BLOB` | `BIGINT`, `TEXT COLLATE "C"`, `BYTEA` |
 //! | `{id}` | `INTEGER PRIMARY KEY` | `BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY` |
 //! | `{xact}` | `0` | the transaction's xid8, as a number: feeds order by it |
+//! | `{postgres}` before a statement | left out | the statement |
 //! | end of `CREATE TABLE` | `STRICT`; `WITHOUT ROWID` where the table has no `{id}` | row-level security where it has a tenant |
 //!
 //! A table with a `tenant` column is a tenant's table: PostgreSQL gets ENABLE and FORCE ROW LEVEL SECURITY and its policies in
@@ -81,8 +82,9 @@ pub(crate) fn tenant_tables(migrations: &[Migration]) -> TenantTables {
 pub fn render(sql: &str, engine: Engine) -> String {
     let mut text = String::new();
     for statement in statements(sql) {
-        let table = created_table(&statement);
-        let mapped = map_types(&statement, engine);
+        let Some(statement) = for_engine(&statement, engine) else { continue };
+        let table = created_table(statement);
+        let mapped = map_types(statement, engine);
         let _ = match engine {
             Engine::Sqlite => writeln!(text, "{mapped}{};", table.as_ref().map_or("", Table::sqlite_suffix)),
             Engine::Postgres => writeln!(text, "{mapped};"),
@@ -132,6 +134,14 @@ fn statements(sql: &str) -> Vec<String> {
     bare.split(';').map(|statement| statement.trim().to_owned()).filter(|statement| !statement.is_empty()).collect()
 }
 
+/// None for a statement of the other engine: an index that SQLite has no use for, because the rows are in that order anyway.
+fn for_engine(statement: &str, engine: Engine) -> Option<&str> {
+    match statement.strip_prefix("{postgres}") {
+        Some(own) => (engine == Engine::Postgres).then(|| own.trim_start()),
+        None => Some(statement),
+    }
+}
+
 fn created_table(statement: &str) -> Option<Table<'_>> {
     let rest = statement.strip_prefix("CREATE TABLE ")?;
     let (name, columns) = rest.split_once('(')?;
@@ -167,6 +177,13 @@ mod tests {
         assert!(text.contains("seq INTEGER PRIMARY KEY,"), "{text}");
         assert!(text.contains("hash BLOB,") && text.contains("DEFAULT 0"), "{text}");
         assert!(text.contains(") STRICT;") && !text.contains("--"), "{text}");
+    }
+
+    #[test]
+    fn what_is_for_postgres_alone_stays_out_of_sqlite() {
+        let sql = "CREATE INDEX a ON t (x);\n{postgres} CREATE INDEX b ON t (y);";
+        assert_eq!(render(sql, Engine::Sqlite), "CREATE INDEX a ON t (x);\n");
+        assert_eq!(render(sql, Engine::Postgres), "CREATE INDEX a ON t (x);\nCREATE INDEX b ON t (y);\n");
     }
 
     #[test]

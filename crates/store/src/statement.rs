@@ -49,9 +49,13 @@ fn parameters(sql: &str) -> impl Iterator<Item = usize> + '_ {
 /// is alone and has nobody to pass over.
 const ROW_LOCK: &str = "FOR UPDATE SKIP LOCKED";
 
+/// A feed over all tenants. On SQLite `xact` is 0 in every row and `seq` is the rowid, so its order needs no index.
+const FEED_ORDER: &str = "(xact, seq) > ($1, $2) AND xact < $3 ORDER BY xact, seq";
+const FEED_ORDER_SQLITE: &str = "$1 = 0 AND seq > $2 AND $3 > 0 ORDER BY seq";
+
 /// `$n` is a named parameter to SQLite, numbered by first appearance; `?n` keeps its number.
 pub(crate) fn for_sqlite(sql: &str) -> String {
-    sql.replace(ROW_LOCK, "").replace('$', "?")
+    sql.replace(ROW_LOCK, "").replace(FEED_ORDER, FEED_ORDER_SQLITE).replace('$', "?")
 }
 
 #[cfg(test)]
@@ -85,6 +89,14 @@ mod tests {
         ] {
             assert!(tables.check(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_feed_over_all_tenants_follows_the_rowid_on_sqlite() {
+        let sql =
+            "SELECT xact, seq FROM receipts WHERE (xact, seq) > ($1, $2) AND xact < $3 ORDER BY xact, seq LIMIT $4";
+        let text = "SELECT xact, seq FROM receipts WHERE ?1 = 0 AND seq > ?2 AND ?3 > 0 ORDER BY seq LIMIT ?4";
+        assert_eq!(for_sqlite(sql), text);
     }
 
     #[test]

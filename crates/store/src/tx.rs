@@ -1,5 +1,7 @@
 //! One transaction, as an operation sees it: statements in, rows out, and what to wake after the commit.
 
+use std::ops::{Deref, DerefMut};
+
 use tokio::sync::{Semaphore, mpsc};
 use waybill_kernel::{Error, Result, Tenant};
 
@@ -85,6 +87,17 @@ impl<'a> Tx<'a> {
         self.tenant
     }
 
+    /// In the program's own work, for what is written as in a tenant's transaction: until the answer is dropped `$1` is
+    /// this tenant, and every statement is checked for it.
+    ///
+    /// # Panics
+    /// In a tenant's transaction, which has its tenant already.
+    pub fn as_tenant(&mut self, tenant: Tenant) -> AsTenant<'_, 'a> {
+        assert!(self.tenant.is_none(), "a tenant's transaction would act for another");
+        self.tenant = Some(tenant);
+        AsTenant(self)
+    }
+
     /// After the commit, wake up to `count` of those who wait for `topic`.
     pub fn wake(&mut self, topic: Topic, count: u32) {
         match self.wakes.iter_mut().find(|(known, _)| *known == topic) {
@@ -98,6 +111,29 @@ impl<'a> Tx<'a> {
 
     pub(crate) fn into_wakes(self) -> Vec<Wake> {
         self.wakes
+    }
+}
+
+/// The program's own transaction while it acts for one tenant.
+pub struct AsTenant<'t, 'a>(&'t mut Tx<'a>);
+
+impl<'a> Deref for AsTenant<'_, 'a> {
+    type Target = Tx<'a>;
+
+    fn deref(&self) -> &Tx<'a> {
+        self.0
+    }
+}
+
+impl<'a> DerefMut for AsTenant<'_, 'a> {
+    fn deref_mut(&mut self) -> &mut Tx<'a> {
+        self.0
+    }
+}
+
+impl Drop for AsTenant<'_, '_> {
+    fn drop(&mut self) {
+        self.0.tenant = None;
     }
 }
 

@@ -2,11 +2,14 @@
 
 pub mod anomaly;
 mod lease;
+mod metrics;
 pub mod ops;
 mod outcome;
 pub mod receipts;
 pub mod rules;
+mod schedules;
 mod settings;
+pub mod sweeps;
 mod task;
 
 pub use lease::LeaseId;
@@ -14,8 +17,10 @@ pub use settings::Settings;
 pub use task::{Outcome, Requirements, TaskId, TaskRecord};
 use waybill_store::{Migration, Registry};
 
-pub const MIGRATIONS: &[Migration] =
-    &[Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") }];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") },
+    Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
+];
 
 pub fn register(registry: Registry) -> Registry {
     registry
@@ -28,4 +33,5 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::report_progress::ReportProgress>()
         .with::<ops::complete::Complete>()
         .with::<ops::fail::Fail>()
+        .with::<ops::export_chain::ExportChain>()
 }

@@ -36,8 +36,18 @@ pub struct Settings {
     pub receipt_body_bytes_max: usize,
     pub receipt_parents_max: usize,
     pub receipt_artifacts_max: usize,
-    /// Which server this is, to those who share its database. Fixed over restarts.
+    /// Which server this is, to those who share its database. Fixed over restarts; empty for the one the data folder keeps.
     pub instance_id: String,
+    /// How often leases that ran out are looked for, and how often a server says that it is alive.
+    pub sweep_interval_s: i64,
+    /// Leases ended in one transaction; never more than 30.
+    pub sweep_batch: i64,
+    /// A task whose lease ran out is offered again after anything from nothing to this.
+    pub requeue_delay_s_max: i64,
+    /// How often receipts are sealed into their tenant's chain.
+    pub chain_interval_s: i64,
+    /// Receipts sealed in one transaction.
+    pub chain_batch: i64,
 }
 
 impl Default for Settings {
@@ -60,7 +70,12 @@ impl Default for Settings {
             receipt_body_bytes_max: 65_536,
             receipt_parents_max: 10,
             receipt_artifacts_max: 100,
-            instance_id: "waybill".to_owned(),
+            instance_id: String::new(),
+            sweep_interval_s: 10,
+            sweep_batch: 20,
+            requeue_delay_s_max: 5,
+            chain_interval_s: 5,
+            chain_batch: 500,
         }
     }
 }

@@ -31,6 +31,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Tenant,
     },
+    /// Receipts: prove that none was altered or dropped, write them to a file.
+    Receipts {
+        #[command(subcommand)]
+        command: Receipts,
+    },
     /// Show the server's recurring work: when each last ran, what it did, how late it is.
     Sweeps {
         #[command(flatten)]
@@ -157,6 +162,27 @@ pub enum Tenant {
     },
     /// List the tenants.
     List {
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Receipts {
+    /// Check every receipt of the tenant and the chain they were sealed into; exit code 1 when anything is wrong.
+    Verify {
+        /// Check this export instead, without any server; `-` for stdin.
+        file: Option<PathBuf>,
+        /// The head of an earlier check or export: the chain must still lead through it.
+        #[arg(long, value_name = "LINK")]
+        head: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Write the tenant's receipts with their chain, one JSON object per line.
+    Export {
+        /// Where to [default: stdout].
+        file: Option<PathBuf>,
         #[command(flatten)]
         reach: Reach,
     },

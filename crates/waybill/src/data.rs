@@ -55,6 +55,24 @@ impl DataFolder {
         Ok(path)
     }
 
+    /// Which server this is, to others on the same database: made at the first start and then kept.
+    pub fn instance_id(&self, make: impl FnOnce() -> String) -> Result<String> {
+        let path = self.path.join("instance.id");
+        match fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                // Another name would leave this server's own tasks to others.
+                let message = format!("{} cannot be read: {error}.", path.display());
+                Err(Error::new(Code::DataFolderUnusable, message))
+            }
+            _ => {
+                let made = make();
+                self.write(&path, &format!("{made}\n"))?;
+                Ok(made)
+            }
+        }
+    }
+
     pub fn announce(&self, running: &Running) -> Result<()> {
         let text = serde_json::to_string(running).map_err(Error::internal)?;
         self.write(&self.path.join("server.json"), &text)
@@ -91,6 +109,16 @@ pub fn running(data: &Path) -> Option<Running> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_instance_keeps_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(folder.path()).unwrap();
+        assert_eq!(data.instance_id(|| "first".to_owned()).unwrap(), "first");
+        assert_eq!(data.instance_id(|| "second".to_owned()).unwrap(), "first");
+        fs::write(folder.path().join("instance.id"), "\n").unwrap();
+        assert_eq!(data.instance_id(|| "third".to_owned()).unwrap(), "third");
+    }
 
     #[test]
     fn a_second_opener_is_told_who_holds_the_folder() {

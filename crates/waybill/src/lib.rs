@@ -32,6 +32,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Serve(flags) => commands::serve::run(flags).await,
         Command::Key { command } => commands::key::run(command).await,
         Command::Tenant { command } => commands::tenant::run(command).await,
+        Command::Receipts { command } => commands::receipts::run(command).await,
         Command::Sweeps { reach } => commands::sweeps::run(reach).await,
         Command::Backup(flags) => commands::backup::run(flags).await,
         Command::Restore(flags) => commands::restore::run(flags).await,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use waybill_kernel::entropy::OsEntropy;
-use waybill_kernel::{Clock, Result};
+use waybill_kernel::{Clock, Entropy, Result};
 use waybill_store::{Migration, Registry, Settings, Store, effects};
 
 use crate::config::Config;
@@ -19,21 +19,38 @@ pub fn registry() -> Registry {
 }
 
 /// Everything that recurs, started.
-pub fn sweeps(config: &Config, store: &Store) -> effects::Runner {
-    effects::Runner::new(store.clone()).with(waybill_access::sweeps::EndedKeys::new(&config.access))
+pub fn sweeps(config: &Config, opened: &Opened) -> effects::Runner {
+    effects::Runner::new(opened.store.clone())
+        .with(waybill_access::sweeps::EndedKeys::new(&config.access))
+        .with(waybill_tasks::sweeps::ExpiredLeases::new(&opened.tasks))
+        .with(waybill_tasks::sweeps::Anomalies::new(&opened.tasks))
+        .with(effects::Follow(waybill_tasks::sweeps::Seal::new(&opened.tasks)))
 }
 
 /// An open store, and where the admin key was written if this process made the default tenant.
 pub struct Opened {
     pub store: Store,
+    /// With the name of this instance.
+    pub tasks: waybill_tasks::Settings,
     pub admin_key: Option<PathBuf>,
 }
 
 pub async fn open(config: &Config, data: &DataFolder) -> Result<Opened> {
-    let settings = Settings::default().with(config.tasks.clone());
+    let mut tasks = config.tasks.clone();
+    if tasks.instance_id.is_empty() {
+        tasks.instance_id = data.instance_id(|| new_instance_id(&OsEntropy))?;
+    }
+    let settings = Settings::default().with(tasks.clone());
     let clock = Arc::new(Clock::system());
     let store = Store::open(config.backend.clone(), &migrations(), settings, clock, Arc::new(OsEntropy)).await?;
     let made = waybill_access::ensure_default_tenant(&store).await?;
     let admin_key = made.map(|made| data.write_admin_key(made.key.expose())).transpose()?;
-    Ok(Opened { store, admin_key })
+    Ok(Opened { store, tasks, admin_key })
+}
+
+fn new_instance_id(entropy: &dyn Entropy) -> String {
+    let mut bytes = [0; 6];
+    entropy.fill(&mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("waybill-{hex}")
 }

@@ -25,9 +25,17 @@ pub trait Sweep: Send + Sync + 'static {
 
     fn plan(&self) -> Plan;
 
+    /// The key of its row. A sweep that every node runs over rows of its own has a row for each and adds the node's name.
+    fn row(&self) -> String {
+        Self::NAME.to_owned()
+    }
+
     /// Does at most `limit` rows and says how many; fewer means that there are no more. The contract of
     /// [`crate::Operation`] holds: no effect but through `tx`, and it may be run again.
     fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> impl Future<Output = Result<u64>> + Send;
+
+    /// After the commit of a batch: for metrics of the sweep's own, which must not count what was rolled back.
+    fn committed(&self) {}
 }
 
 /// How often and how much.
@@ -103,6 +111,12 @@ pub async fn sweep_once<S: Sweep>(store: &Store, sweep: &Arc<S>, holder: Holder)
     Run::new(store, sweep, holder).at_any_time().to_end(&CancellationToken::new()).await
 }
 
+/// Removes the row of a sweep that will not run again: that of a node that is gone.
+pub async fn forget(tx: &mut Tx<'_>, row: &str, now: Time) -> Result<()> {
+    const FORGET: &str = "DELETE FROM sweeps WHERE name = $1 AND lease_until <= $2";
+    tx.execute(FORGET, &[Value::from(row), Value::from(now)]).await.map(drop)
+}
+
 /// One run of a sweep, batch by batch.
 pub struct Run<'a, S> {
     store: &'a Store,
@@ -164,6 +178,7 @@ impl<'a, S: Sweep> Run<'a, S> {
     /// One batch in one transaction.
     pub async fn step(&mut self) -> Result<Progress> {
         let batch = Batch {
+            row: self.sweep.row(),
             sweep: Arc::clone(&self.sweep),
             plan: self.plan,
             holder: self.holder,
@@ -196,6 +211,7 @@ impl<'a, S: Sweep> Run<'a, S> {
             ::metrics::counter!(metrics::SWEEP_LONG_BATCHES, "sweep" => S::NAME).increment(1);
             self.limit = (self.limit / 2).max(1);
         }
+        self.sweep.committed();
         self.fence = Some(done.fence);
         self.rows += done.rows;
         self.batches += 1;
@@ -209,13 +225,13 @@ impl<'a, S: Sweep> Run<'a, S> {
     /// Another node need not wait for the lease to end.
     async fn give_back(&self) -> Result<()> {
         let Some(fence) = self.fence else { return Ok(()) };
-        self.store.system().run(GiveBack { name: S::NAME, holder: self.holder, fence }).await
+        self.store.system().run(GiveBack { row: self.sweep.row(), holder: self.holder, fence }).await
     }
 
     async fn note_failure(&self, error: &Error) {
         ::metrics::counter!(metrics::SWEEP_FAILURES, "sweep" => S::NAME).increment(1);
         // The cause is for the log alone: the row is shown through the API.
-        let failed = Failed { name: S::NAME, plan: self.plan, holder: self.holder, error: error.to_string() };
+        let failed = Failed { row: self.sweep.row(), plan: self.plan, holder: self.holder, error: error.to_string() };
         if let Err(error) = self.store.system().run(failed).await {
             tracing::debug!(sweep.name = S::NAME, %error, "a sweep's failure could not be noted either");
         }
@@ -230,6 +246,7 @@ fn chance(entropy: &dyn Entropy) -> u32 {
 
 /// The transaction of one batch.
 struct Batch<S> {
+    row: String,
     sweep: Arc<S>,
     plan: Plan,
     holder: Holder,
@@ -300,7 +317,7 @@ impl<S: Sweep> Batch<S> {
             WHERE (sweeps.lease_until <= $5 OR sweeps.holder = $3) AND sweeps.next_at <= $6 RETURNING fence, next_at";
         let due_by = if self.only_when_due { ctx.now.micros() } else { i64::MAX };
         let params = [
-            Value::from(S::NAME),
+            Value::from(&self.row),
             Value::from(micros(self.plan.interval)),
             Value::from(&self.holder.0.as_bytes()[..]),
             Value::from(ctx.now.after(self.plan.lease)),
@@ -314,7 +331,7 @@ impl<S: Sweep> Batch<S> {
     async fn renew(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, fence: i64) -> Result<Option<Held>> {
         const RENEW: &str = "UPDATE sweeps SET lease_until = $4 WHERE name = $1 AND holder = $2 AND fence = $3";
         let params = [
-            Value::from(S::NAME),
+            Value::from(&self.row),
             Value::from(&self.holder.0.as_bytes()[..]),
             Value::from(fence),
             Value::from(ctx.now.after(self.plan.lease)),
@@ -326,8 +343,8 @@ impl<S: Sweep> Batch<S> {
     /// Why the claim was not given.
     async fn explain(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Outcome> {
         const SELECT: &str = "SELECT holder, lease_until, next_at FROM sweeps WHERE name = $1";
-        let row = tx.query_opt(SELECT, &[Value::from(S::NAME)]).await?;
-        let row = row.ok_or_else(|| Error::internal(format!("the sweep {} has no row", S::NAME)))?;
+        let row = tx.query_opt(SELECT, &[Value::from(&self.row)]).await?;
+        let row = row.ok_or_else(|| Error::internal(format!("the sweep {} has no row", self.row)))?;
         let is_ours = row.bytes(0)? == self.holder.0.as_bytes();
         let free = if is_ours { ctx.now } else { row.time(1)? };
         let due = if self.only_when_due { row.time(2)? } else { ctx.now };
@@ -340,7 +357,7 @@ impl<S: Sweep> Batch<S> {
             "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2 WHERE name = $1";
         const END: &str = "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2, \
             lease_until = 0, next_at = $3, last_finished = $4, last_error = NULL WHERE name = $1";
-        let mut params = vec![Value::from(S::NAME), Value::from(rows)];
+        let mut params = vec![Value::from(&self.row), Value::from(rows)];
         let Some(next) = next else { return tx.execute(COUNT, &params).await.map(drop) };
         params.extend([Value::from(next), Value::from(ctx.now)]);
         tx.execute(END, &params).await.map(drop)
@@ -348,7 +365,7 @@ impl<S: Sweep> Batch<S> {
 }
 
 struct GiveBack {
-    name: &'static str,
+    row: String,
     holder: Holder,
     fence: i64,
 }
@@ -362,13 +379,13 @@ impl Work for GiveBack {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
         const GIVE_BACK: &str = "UPDATE sweeps SET lease_until = 0 WHERE name = $1 AND holder = $2 AND fence = $3";
-        let params = [Value::from(self.name), Value::from(&self.holder.0.as_bytes()[..]), Value::from(self.fence)];
+        let params = [Value::from(&self.row), Value::from(&self.holder.0.as_bytes()[..]), Value::from(self.fence)];
         tx.execute(GIVE_BACK, &params).await.map(drop)
     }
 }
 
 struct Failed {
-    name: &'static str,
+    row: String,
     plan: Plan,
     holder: Holder,
     error: String,
@@ -389,7 +406,7 @@ impl Work for Failed {
             failures = sweeps.failures + 1, last_error = excluded.last_error \
             WHERE sweeps.lease_until <= $5 OR sweeps.holder = $3";
         let params = [
-            Value::from(self.name),
+            Value::from(&self.row),
             Value::from(micros(self.plan.interval)),
             Value::from(&self.holder.0.as_bytes()[..]),
             Value::from(ctx.now.after(self.plan.interval)),

@@ -17,6 +17,7 @@ use crate::lease::{self, Hold, LeaseId, lease_is_live};
 use crate::outcome::{EndReason, Ended, end_lease};
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
 use crate::rules::Status;
+use crate::schedules::{self, Success};
 use crate::task::TaskId;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -66,7 +67,7 @@ impl Operation for Complete {
             "UPDATE tasks SET status = 'succeeded', lease_id = NULL, worker = NULL, lease_expires_at = NULL, \
              updated_at = $6 WHERE ",
             lease_is_live!(),
-            " RETURNING owner, assigned_receipt, attempt, epoch, created_at"
+            " RETURNING owner, assigned_receipt, attempt, epoch, created_at, type"
         );
         let work = self.check(ctx.settings())?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
@@ -158,6 +159,8 @@ impl Complete {
         if !work.is_located() {
             self.report_unlocated(ctx, tx, owner, assigned, worker).await?;
         }
+        let success = Success { task_id: self.task_id, kind: task.text(5)?, owner, result: &self.result };
+        schedules::succeeded(tx, ctx, success).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::Settings;
 use crate::lease;
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
 use crate::rules::Status;
+use crate::schedules;
 use crate::settings::seconds_of;
 use crate::task::{Requirements, TaskId};
 
@@ -114,6 +115,7 @@ impl Operation for CreateTask {
             }),
         };
         receipts::emit(tx, ctx, receipt).await?;
+        schedules::fired(tx, self.idempotency_key.as_deref()).await?;
         // A task that has to wait is announced as well: whoever waits for work learns when to look again.
         tx.wake(lease::claimable(ctx.caller.tenant), 1);
         Ok(Reply::Done(Created { task_id, status: Status::Queued }))

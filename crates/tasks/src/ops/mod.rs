@@ -3,6 +3,7 @@
 pub mod cancel_task;
 pub mod complete;
 pub mod create_task;
+pub mod export_chain;
 pub mod fail;
 pub mod get_task;
 pub mod lease_next;

@@ -1,5 +1,6 @@
 //! Receipts: proofs of transitions, written in the transaction of the transition they prove.
 
+pub mod chain;
 mod emit;
 mod record;
 

@@ -49,6 +49,11 @@ fn scrub(label: &str, field: &str, value: &Json) -> String {
             format!("[{}]", items.join(" "))
         }
         Json::String(_) if SECRET.contains(&field) => "secret".to_owned(),
+        // A text that is JSON itself has ids and times in it as well.
+        Json::String(text) if text.starts_with('{') => match serde_json::from_str(text) {
+            Ok(inner) => scrub(label, field, &inner),
+            Err(_) => scrub_text(label, text),
+        },
         Json::String(text) => scrub_text(label, text),
         Json::Number(number) if number.as_i64().is_some_and(|number| number >= TIME_US_MIN) => "time".to_owned(),
         other => other.to_string(),

@@ -12,4 +12,5 @@ mod model;
 mod race;
 mod rls;
 mod support;
+mod tasks;
 mod void_batch;

@@ -4,6 +4,7 @@ pub mod backup;
 pub mod doctor;
 pub mod key;
 pub mod mcp;
+pub mod receipts;
 pub mod restore;
 pub mod serve;
 pub mod session;

@@ -40,7 +40,7 @@ pub async fn run(flags: Serve) -> Result<()> {
         settings: config.doors.clone(),
         stopping: stopping.clone(),
     });
-    let sweeps = wiring::sweeps(&config, &opened.store);
+    let sweeps = wiring::sweeps(&config, &opened);
     let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;

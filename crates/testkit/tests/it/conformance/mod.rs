@@ -33,6 +33,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("report_progress", report_progress::CASES),
     ("complete", complete::CASES),
     ("fail", fail::CASES),
+    ("export_chain", crate::tasks::chain::CASES),
     ("create_key", create_key::CASES),
     ("list_keys", list_keys::CASES),
     ("rotate_key", rotate_key::CASES),

@@ -1,0 +1,91 @@
+//! Export the chain: the tenant's receipts as they were sealed, with everything their links were made of.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
+
+use crate::receipts::ReceiptId;
+use crate::receipts::chain::{Parties, Sealed, to_hex};
+use crate::sweeps::content;
+
+const LIMIT: i64 = 200;
+const LIMIT_MAX: i64 = 500;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportChain {
+    /// The position of the last receipt you have; 0 for the beginning.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub after: i64,
+    /// How many at most: 200 unless given, never more than 500.
+    #[schemars(range(min = 1))]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Exported {
+    /// In the order in which they were sealed.
+    pub receipts: Vec<Sealed>,
+    /// The last position of the chain, at the time of this answer.
+    pub head: i64,
+}
+
+impl Operation for ExportChain {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "export_chain",
+        door: Door::Admin,
+        method: Method::Get,
+        path: "/admin/receipts/chain",
+        tool: false,
+        mode: Mode::Read,
+        destructive: false,
+        repeatable: true,
+        relieves: false,
+        roles: &[Role::Admin],
+        scopes: &[Scope::AdminRead],
+        status: 200,
+        title: "Export the chain of receipts",
+        description: "Gives out the tenant's receipts in the order in which they were sealed, each with its link, so that \
+                      anybody can check that none was altered, dropped or put in between. Receipts of the last few \
+                      seconds may not have been sealed yet.",
+    };
+    type Output = Exported;
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Exported>> {
+        // What can be read from the receipt itself is taken from there: a change of it must show.
+        const PAGE: &str = "SELECT c.position, c.receipt_id, coalesce(r.receipt_type, c.receipt_type), \
+            coalesce(r.parents, c.parents), coalesce(r.created_at, c.created_at), c.salt, c.content, c.parties, c.link, \
+            r.sender, r.addressee, r.body, r.task_id, r.lease_id, r.schedule_id, r.instance \
+            FROM chain c LEFT JOIN receipts r ON r.tenant = $1 AND r.receipt_id = c.receipt_id \
+            WHERE c.tenant = $1 AND c.position > $2 ORDER BY c.position LIMIT $3";
+        const HEAD: &str = "SELECT position FROM chain WHERE tenant = $1 ORDER BY position DESC LIMIT 1";
+        if self.after < 0 || self.limit.is_some_and(|limit| limit < 1) {
+            return Err(Error::invalid("after must be at least 0 and limit at least 1."));
+        }
+        let limit = self.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+        let rows = tx.query(PAGE, &[Value::from(self.after), Value::from(limit)]).await?;
+        let head = tx.query_opt(HEAD, &[]).await?.map_or(Ok(0), |row| row.int(0))?;
+        Ok(Reply::Done(Exported { receipts: rows.iter().map(sealed).collect::<Result<_>>()?, head }))
+    }
+}
+
+fn sealed(row: &Row) -> Result<Sealed> {
+    let salt = row.bytes_opt(5)?.map(to_hex);
+    let present = salt.is_some() && row.text_opt(9)?.is_some();
+    let parties = || -> Result<Parties> { Ok(Parties { from: row.text(9)?.to_owned(), to: row.text(10)?.to_owned() }) };
+    Ok(Sealed {
+        position: row.int(0)?,
+        receipt_id: ReceiptId::from_slice(row.bytes(1)?)?,
+        receipt_type: row.text(2)?.to_owned(),
+        parents: row.bytes(3)?.chunks(16).map(ReceiptId::from_slice).collect::<Result<_>>()?,
+        created_at: row.time(4)?,
+        content_hash: to_hex(row.bytes(6)?),
+        parties_hash: to_hex(row.bytes(7)?),
+        link: to_hex(row.bytes(8)?),
+        salt,
+        parties: present.then(parties).transpose()?,
+        content: present.then(|| content(row, 11)).transpose()?,
+    })
+}

@@ -1,0 +1,172 @@
+//! What the server knows of schedules. Their scheduler owns them; the server watches that they run, and keeps the
+//! obligation they are, from what passes through it anyway: the scheduler's results, and the keys of the tasks it makes.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Error, Result, Time};
+use waybill_store::{Ctx, Tx, Value};
+
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::task::TaskId;
+
+const KIND_PREFIX: &str = "schedule.";
+const KEY_PREFIX: &str = "schedule:";
+/// As in 2026-01-01T00:00:00Z.
+const RUN_AT_CHARS: usize = 20;
+const ID_CHARS_MAX: usize = 200;
+
+/// A task that has succeeded.
+pub(crate) struct Success<'a> {
+    pub task_id: TaskId,
+    pub kind: &'a str,
+    pub owner: &'a str,
+    pub result: &'a Json,
+}
+
+/// Nothing for any task but those a scheduler does.
+pub(crate) async fn succeeded(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: Success<'_>) -> Result<()> {
+    let Some(what) = task.kind.strip_prefix(KIND_PREFIX) else { return Ok(()) };
+    const PAYLOAD: &str = "SELECT payload FROM tasks WHERE tenant = $1 AND task_id = $2";
+    let row = tx.query_opt(PAYLOAD, &[task.task_id.as_bytes().into()]).await?;
+    let row = row.ok_or_else(|| Error::internal("a task that succeeded is gone"))?;
+    let payload: Json = serde_json::from_str(row.text(0)?).map_err(Error::internal)?;
+    // A new schedule is named by its scheduler; the others are named by whoever asks.
+    let named = if what == "create" { None } else { payload["schedule_id"].as_str() };
+    let Some(id) = task.result["schedule_id"].as_str().or(named).filter(|id| id.len() <= ID_CHARS_MAX) else {
+        return Ok(());
+    };
+    let next_run_at = time(&task.result["next_run_at"]);
+    match what {
+        "create" => created(tx, ctx, &task, id, interval(&payload), next_run_at).await,
+        "pause" => paused(tx, id).await,
+        "resume" => resumed(tx, id, next_run_at).await,
+        "delete" => deleted(tx, ctx, &task, id).await,
+        _ => Ok(()),
+    }
+}
+
+/// A task was made under this key. One that a schedule fired has the schedule and the time in it.
+pub(crate) async fn fired(tx: &mut Tx<'_>, key: Option<&str>) -> Result<()> {
+    const FIRED: &str = "UPDATE schedule_watch SET last_run_at = $3, reported_at = NULL, \
+        next_run_at = $3 + coalesce(interval_us, $3 - last_run_at), \
+        overdue_at = CASE WHEN enabled = 1 THEN $3 + 3 * coalesce(interval_us, $3 - last_run_at) ELSE NULL END \
+        WHERE tenant = $1 AND schedule_id = $2 AND (last_run_at IS NULL OR last_run_at < $3)";
+    let Some((id, run_at)) = key.and_then(read_key) else { return Ok(()) };
+    tx.execute(FIRED, &[Value::from(id), Value::from(run_at)]).await.map(drop)
+}
+
+/// `schedule:<id>:<time>`. The id may hold colons; the time has a fixed length.
+fn read_key(key: &str) -> Option<(&str, Time)> {
+    let rest = key.strip_prefix(KEY_PREFIX)?;
+    let (id, run_at) = rest.split_at_checked(rest.len().checked_sub(RUN_AT_CHARS)?)?;
+    Some((id.strip_suffix(':')?, time(&Json::from(run_at))?))
+}
+
+fn time(value: &Json) -> Option<Time> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+/// None for cron, whose interval shows itself.
+fn interval(payload: &Json) -> Option<Duration> {
+    let seconds = payload["interval_seconds"].as_u64().filter(|seconds| *seconds > 0)?;
+    Some(Duration::from_secs(seconds.min(u64::from(u32::MAX))))
+}
+
+fn overdue_at(next_run_at: Option<Time>, interval: Option<Duration>) -> Option<Time> {
+    Some(next_run_at?.after(interval? * 2))
+}
+
+async fn created(
+    tx: &mut Tx<'_>,
+    ctx: &Ctx<'_>,
+    task: &Success<'_>,
+    id: &str,
+    interval: Option<Duration>,
+    next_run_at: Option<Time>,
+) -> Result<()> {
+    const WATCH: &str = "INSERT INTO schedule_watch (tenant, schedule_id, owner, receipt_id, interval_us, next_run_at, \
+        enabled, overdue_at) VALUES ($1, $2, $3, $4, $5, $6, 1, $7) ON CONFLICT (tenant, schedule_id) DO NOTHING";
+    const AGAIN: &str = "UPDATE schedule_watch SET interval_us = $3, next_run_at = $4, overdue_at = $5, enabled = 1, \
+                         reported_at = NULL WHERE tenant = $1 AND schedule_id = $2";
+    let receipt_id = receipts::keyed_id(ReceiptType::ScheduleCreated, &[task.task_id.as_bytes(), id.as_bytes()]);
+    let interval_us = interval.map(|interval| i64::try_from(interval.as_micros()).unwrap_or(i64::MAX));
+    let timing = [Value::from(interval_us), Value::from(next_run_at), Value::from(overdue_at(next_run_at, interval))];
+    let params =
+        [&[Value::from(id), Value::from(task.owner), Value::from(receipt_id.as_bytes())], &timing[..]].concat();
+    if tx.execute(WATCH, &params).await? == 0 {
+        // It is an obligation already, and one deletion ends it.
+        return tx.execute(AGAIN, &[&[Value::from(id)], &timing[..]].concat()).await.map(drop);
+    }
+    let body = json!({ "schedule_id": id, "next_run_at": next_run_at });
+    let receipt = receipt(receipt_id, ReceiptType::ScheduleCreated, task.owner, task.task_id, id, body);
+    receipts::emit(tx, ctx, receipt).await
+}
+
+async fn paused(tx: &mut Tx<'_>, id: &str) -> Result<()> {
+    const PAUSE: &str =
+        "UPDATE schedule_watch SET enabled = 0, overdue_at = NULL WHERE tenant = $1 AND schedule_id = $2";
+    tx.execute(PAUSE, &[Value::from(id)]).await.map(drop)
+}
+
+async fn resumed(tx: &mut Tx<'_>, id: &str, next_run_at: Option<Time>) -> Result<()> {
+    const RESUME: &str = "UPDATE schedule_watch SET enabled = 1, reported_at = NULL, next_run_at = $3, \
+                          overdue_at = $3 + 2 * interval_us WHERE tenant = $1 AND schedule_id = $2";
+    tx.execute(RESUME, &[Value::from(id), Value::from(next_run_at)]).await.map(drop)
+}
+
+async fn deleted(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: &Success<'_>, id: &str) -> Result<()> {
+    const FORGET: &str =
+        "DELETE FROM schedule_watch WHERE tenant = $1 AND schedule_id = $2 RETURNING receipt_id, owner, next_run_at";
+    let Some(row) = tx.query_opt(FORGET, &[Value::from(id)]).await? else { return Ok(()) };
+    let created = [ReceiptId::from_slice(row.bytes(0)?)?];
+    let receipt_id = receipts::keyed_id(ReceiptType::ScheduleDeleted, &[created[0].as_bytes()]);
+    let body = json!({ "schedule_id": id, "next_run_at": row.time_opt(2)? });
+    let receipt = receipt(receipt_id, ReceiptType::ScheduleDeleted, row.text(1)?, task.task_id, id, body);
+    receipts::emit(tx, ctx, Receipt { parents: &created, ..receipt }).await
+}
+
+fn receipt<'a>(
+    id: ReceiptId,
+    kind: ReceiptType,
+    to: &'a str,
+    task_id: TaskId,
+    schedule_id: &'a str,
+    body: Json,
+) -> Receipt<'a> {
+    Receipt {
+        id,
+        kind,
+        from: SYSTEM,
+        to,
+        task_id: Some(task_id),
+        lease_id: None,
+        schedule_id: Some(schedule_id),
+        parents: &[],
+        unlocated: false,
+        body,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_gives_its_schedule_and_time_or_nothing() {
+        let at = Time::from_micros(1_767_225_600_000_000);
+        assert_eq!(read_key("schedule:s1:2026-01-01T00:00:00Z"), Some(("s1", at)));
+        assert_eq!(read_key("schedule:a:b:2026-01-01T00:00:00Z"), Some(("a:b", at)));
+        for key in [
+            "schedule:s1",
+            "schedule:",
+            "s1:2026-01-01T00:00:00Z",
+            "schedule:s1:yesterday",
+            "schedule:s12026-01-01T00:00:00Z",
+            "schedule:2026-01-01T00:00:00Z",
+            "schedule:é2026-01-01T00:00:0é",
+        ] {
+            assert_eq!(read_key(key), None, "{key}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Caller, Time};
+use waybill_testkit::stores::TestStore;
+
+use super::{about, anomalies, lease, receipts, sweep_anomalies, worker};
+use crate::support::{ok, task, task_status};
+
+waybill_testkit::both! {
+    a_queued_task_without_attempts_is_reported_once_and_left_alone,
+    a_schedule_is_an_obligation_from_its_creation_to_its_deletion,
+    a_schedule_that_is_silent_for_two_intervals_is_reported_once_per_silence,
+    a_paused_schedule_is_not_expected,
+    the_interval_of_cron_is_the_gap_between_its_latest_runs,
+}
+
+async fn a_queued_task_without_attempts_is_reported_once_and_left_alone(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let task_id = task(&on, &alice, json!({ "type": "work", "max_attempts": 2 })).await;
+    task(&on, &alice, json!({ "type": "work", "max_attempts": 9 })).await;
+    assert_eq!(sweep_anomalies(&on).await, 0);
+    on.write("UPDATE tasks SET attempt = 2").await.unwrap();
+    for found in [1, 0, 0] {
+        assert_eq!(sweep_anomalies(&on).await, found);
+        assert_eq!(anomalies(&on, "attempts_exhausted").await.len(), 1);
+    }
+    let to = on.rows("SELECT addressee FROM receipts WHERE receipt_type = 'system.anomaly'").await.unwrap();
+    assert_eq!(to[0].text(0).unwrap(), "agent:alice");
+    assert_eq!(task_status(&on, &alice, &task_id).await, "queued");
+}
+
+/// A task for the scheduler, done with the given result.
+async fn scheduled(on: &TestStore, owner: &Caller, kind: &str, payload: Json, result: Json) {
+    task(on, owner, json!({ "type": kind, "payload": payload })).await;
+    let leased = lease(on, &worker(on, "scheduler")).await;
+    let done = about(&leased, json!({ "result": result, "artifacts": [{ "url": "memory:1" }] }));
+    ok(on, &worker(on, "scheduler"), "complete", done).await;
+}
+
+fn in_seconds(on: &TestStore, seconds: u64) -> Time {
+    let at = on.store.now().after(Duration::from_secs(seconds));
+    Time::from_micros(at.micros() / 1_000_000 * 1_000_000)
+}
+
+/// As a scheduler fires: the time is in the key, to the second.
+async fn fire(on: &TestStore, schedule: &str, at: Time) {
+    let at = at.to_string().replace(".000000", "");
+    let fired = task(on, &on.admin, json!({ "type": "t", "idempotency_key": format!("schedule:{schedule}:{at}") }));
+    let fired = fired.await;
+    ok(on, &on.admin, "cancel_task", json!({ "task_id": fired })).await;
+}
+
+async fn a_schedule_is_an_obligation_from_its_creation_to_its_deletion(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let open = async || {
+        let query = "SELECT count(*) FROM receipts WHERE receipt_type = 'schedule.created' AND open = 1 \
+                     AND addressee = 'agent:alice' AND schedule_id = 's1'";
+        on.count(query).await.unwrap()
+    };
+    let next = in_seconds(&on, 60);
+    let created = json!({ "schedule_id": "s1", "next_run_at": next });
+    for _ in 0..2 {
+        scheduled(&on, &alice, "schedule.create", json!({ "interval_seconds": 60 }), created.clone()).await;
+        assert_eq!((open().await, receipts(&on, "schedule.created").await.len()), (1, 1));
+    }
+    let said = json!({ "schedule_id": "s1", "next_run_at": next, "schema_version": "1" });
+    assert_eq!(receipts(&on, "schedule.created").await, [said]);
+    // Neither another kind of task nor a result without a schedule says anything.
+    scheduled(&on, &alice, "work", json!({}), json!({ "schedule_id": "s2" })).await;
+    scheduled(&on, &alice, "schedule.create", json!({}), json!({ "ok": true })).await;
+    scheduled(&on, &alice, "schedule.delete", json!({ "schedule_id": "s3" }), json!({ "ok": true })).await;
+    assert_eq!((open().await, receipts(&on, "schedule.created").await.len()), (1, 1));
+
+    scheduled(&on, &alice, "schedule.delete", json!({ "schedule_id": "s1" }), json!({ "ok": true })).await;
+    assert_eq!((open().await, receipts(&on, "schedule.deleted").await.len()), (0, 1));
+    on.time.pass(Duration::from_secs(1000));
+    assert_eq!(sweep_anomalies(&on).await, 0, "nobody waits for a schedule that is gone");
+}
+
+async fn a_schedule_that_is_silent_for_two_intervals_is_reported_once_per_silence(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let next = in_seconds(&on, 60);
+    let created = json!({ "schedule_id": "s:1", "next_run_at": next });
+    scheduled(&on, &alice, "schedule.create", json!({ "interval_seconds": 60 }), created).await;
+    on.time.pass(Duration::from_secs(179));
+    assert_eq!(sweep_anomalies(&on).await, 0);
+    on.time.pass(Duration::from_secs(2));
+    for found in [1, 0] {
+        assert_eq!(sweep_anomalies(&on).await, found);
+    }
+    let seen = anomalies(&on, "schedule_overdue").await;
+    assert_eq!((seen.len(), &seen[0]["details"]["schedule_id"]), (1, &json!("s:1")));
+    assert_eq!(seen[0]["details"]["next_run_at"], json!(next));
+
+    let run = in_seconds(&on, 0);
+    fire(&on, "s:1", run).await;
+    on.time.pass(Duration::from_secs(178));
+    // An older key is no news.
+    fire(&on, "s:1", next).await;
+    assert_eq!(sweep_anomalies(&on).await, 0);
+    on.time.pass(Duration::from_secs(5));
+    assert_eq!(sweep_anomalies(&on).await, 1, "the next silence is another one");
+    assert_eq!(anomalies(&on, "schedule_overdue").await.len(), 2);
+}
+
+async fn a_paused_schedule_is_not_expected(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let created = json!({ "schedule_id": "s", "next_run_at": in_seconds(&on, 60) });
+    scheduled(&on, &alice, "schedule.create", json!({ "interval_seconds": 60 }), created).await;
+    scheduled(&on, &alice, "schedule.pause", json!({ "schedule_id": "s" }), json!({ "ok": true })).await;
+    fire(&on, "s", in_seconds(&on, 0)).await;
+    on.time.pass(Duration::from_secs(1000));
+    assert_eq!(sweep_anomalies(&on).await, 0);
+    let resumed = json!({ "ok": true, "next_run_at": in_seconds(&on, 60) });
+    scheduled(&on, &alice, "schedule.resume", json!({ "schedule_id": "s" }), resumed).await;
+    on.time.pass(Duration::from_secs(170));
+    assert_eq!(sweep_anomalies(&on).await, 0);
+    on.time.pass(Duration::from_secs(20));
+    assert_eq!(sweep_anomalies(&on).await, 1);
+}
+
+async fn the_interval_of_cron_is_the_gap_between_its_latest_runs(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let created = json!({ "schedule_id": "s", "next_run_at": in_seconds(&on, 100) });
+    scheduled(&on, &alice, "schedule.create", json!({ "cron_expr": "* * * * *" }), created).await;
+    on.time.pass(Duration::from_secs(100_000));
+    assert_eq!(sweep_anomalies(&on).await, 0, "no two runs, no interval");
+    fire(&on, "s", in_seconds(&on, 0)).await;
+    on.time.pass(Duration::from_secs(100));
+    fire(&on, "s", in_seconds(&on, 0)).await;
+    on.time.pass(Duration::from_secs(290));
+    assert_eq!(sweep_anomalies(&on).await, 0);
+    on.time.pass(Duration::from_secs(20));
+    assert_eq!(sweep_anomalies(&on).await, 1);
+}
