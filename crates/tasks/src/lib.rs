@@ -4,18 +4,23 @@ pub mod anomaly;
 mod lease;
 pub mod ops;
 mod outcome;
+mod process;
 pub mod receipts;
+mod relationship;
 pub mod rules;
 mod settings;
 mod task;
 
 pub use lease::LeaseId;
+pub use process::Process;
 pub use settings::Settings;
 pub use task::{Outcome, Requirements, TaskId, TaskRecord};
 use waybill_store::{Migration, Registry};
 
-pub const MIGRATIONS: &[Migration] =
-    &[Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") }];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") },
+    Migration { version: 6, name: "relationships", sql: include_str!("../schema/V0006__relationships.sql") },
+];
 
 pub fn register(registry: Registry) -> Registry {
     registry
@@ -28,4 +33,11 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::report_progress::ReportProgress>()
         .with::<ops::complete::Complete>()
         .with::<ops::fail::Fail>()
+        .with::<ops::list_open_obligations::ListOpenObligations>()
+        .with::<ops::list_receipts::ListReceipts>()
+        .with::<ops::get_receipt::GetReceipt>()
+        .with::<ops::ack_receipt::AckReceipt>()
+        .with::<ops::get_config::GetConfig>()
+        .with::<ops::bootstrap::Bootstrap>()
+        .with_stream::<ops::follow_receipts::FollowReceipts>()
 }

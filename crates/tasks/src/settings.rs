@@ -38,6 +38,8 @@ pub struct Settings {
     pub receipt_artifacts_max: usize,
     /// Which server this is, to those who share its database. Fixed over restarts.
     pub instance_id: String,
+    /// What kind of place this server runs in, for those who ask it.
+    pub environment: String,
 }
 
 impl Default for Settings {
@@ -61,6 +63,7 @@ impl Default for Settings {
             receipt_parents_max: 10,
             receipt_artifacts_max: 100,
             instance_id: "waybill".to_owned(),
+            environment: "production".to_owned(),
         }
     }
 }
