@@ -31,6 +31,8 @@ const RUNS_MAX: usize = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entity {
     Task,
+    /// The one that assigned a task.
+    Receipt,
     Key,
     Tenant,
 }
@@ -41,7 +43,7 @@ pub struct World {
     pub operator: Caller,
     /// Unlike any other world's, for names that must be new.
     pub label: String,
-    /// The id of the task or key.
+    /// The id of the task, receipt or key.
     pub id: String,
 }
 
@@ -156,10 +158,10 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     let label = format!("world{number}x");
     let caller = match entity {
         Entity::Tenant => on.admin.clone(),
-        Entity::Task | Entity::Key => on.tenant(&label).await?,
+        Entity::Task | Entity::Receipt | Entity::Key => on.tenant(&label).await?,
     };
     let made = match entity {
-        Entity::Task => Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id")),
+        Entity::Task | Entity::Receipt => Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id")),
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
         Entity::Tenant => None,
     };
@@ -167,6 +169,10 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     if let Some((operation, input, field)) = made {
         let answer = on.call(&caller, operation, input).await.map_err(crate::stores::readable)?;
         id = answer.json[field].as_str().with_context(|| format!("no {field}"))?.to_owned();
+    }
+    if entity == Entity::Receipt {
+        let listed = on.call(&caller, "list_receipts", json!({})).await.map_err(crate::stores::readable)?;
+        id = listed.json["next_cursor"].as_str().context("no receipt")?.to_owned();
     }
     Ok(World { caller, operator: on.admin.clone(), label, id })
 }

@@ -58,7 +58,10 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    assert_eq!(tables, ["api_keys", "jobs", "receipt_parents", "receipts", "results", "tasks", "tenants"]);
+    let expected = [
+        "api_keys", "jobs", "leases", "progress", "receipt_parents", "receipts", "relationships", "results", "tasks", "tenants",
+    ];
+    assert_eq!(tables, expected);
 }
 
 #[tokio::test]
