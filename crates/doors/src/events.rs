@@ -70,9 +70,9 @@ impl Streams {
 
     /// The first turn waits for nothing: what is wrong with the request is said as an answer, not in the stream.
     async fn start(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Result<Response> {
-        let place = Arc::clone(&self.0.places).try_acquire_owned().map_err(|_| {
-            Error::new(Code::Overloaded, "As many streams of events are open as the server allows.")
-        })?;
+        let place = Arc::clone(&self.0.places)
+            .try_acquire_owned()
+            .map_err(|_| Error::new(Code::Overloaded, "As many streams of events are open as the server allows."))?;
         let (parts, _) = request.into_parts();
         let mut input = Map::new();
         for (name, text) in rest::query_fields(parts.uri.query().unwrap_or(""))? {

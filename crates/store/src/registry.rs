@@ -142,7 +142,8 @@ impl Registry {
     fn refuse_taken(&self, spec: &OperationSpec) {
         let taken =
             |other: &OperationSpec| other.name == spec.name || (other.method == spec.method && other.path == spec.path);
-        let mut known = self.operations.iter().map(|entry| entry.spec()).chain(self.streams.iter().map(|entry| entry.spec()));
+        let mut known =
+            self.operations.iter().map(|entry| entry.spec()).chain(self.streams.iter().map(|entry| entry.spec()));
         assert!(!known.any(taken), "{} is registered twice", spec.name);
     }
 

@@ -65,8 +65,7 @@ impl Relationship {
             }
         }
         let silent_since = Time::from_micros(ctx.now.micros() - seconds_of(SILENCE_S).as_micros() as i64);
-        let params =
-            [Value::from(principal), Value::from(instance), Value::from(ctx.now), Value::from(silent_since)];
+        let params = [Value::from(principal), Value::from(instance), Value::from(ctx.now), Value::from(silent_since)];
         let row = tx.query_opt(CONTACT, &params).await?;
         Self::read(principal, &row.ok_or_else(|| Error::internal("a contact left no row"))?)
     }

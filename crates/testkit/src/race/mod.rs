@@ -161,7 +161,9 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
         Entity::Task | Entity::Receipt | Entity::Key => on.tenant(&label).await?,
     };
     let made = match entity {
-        Entity::Task | Entity::Receipt => Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id")),
+        Entity::Task | Entity::Receipt => {
+            Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id"))
+        }
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
         Entity::Tenant => None,
     };

@@ -59,7 +59,16 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
     let expected = [
-        "api_keys", "jobs", "leases", "progress", "receipt_parents", "receipts", "relationships", "results", "tasks", "tenants",
+        "api_keys",
+        "jobs",
+        "leases",
+        "progress",
+        "receipt_parents",
+        "receipts",
+        "relationships",
+        "results",
+        "tasks",
+        "tenants",
     ];
     assert_eq!(tables, expected);
 }

@@ -29,7 +29,8 @@ async fn a12_8_only_the_inbox_is_filled(on: TestStore) {
     assert_eq!(latest, answer["attention"]["inbox_receipts"][0]["receipt_id"]);
     let again = ok(&on, &alice, "bootstrap", json!({ "since_receipt_id": latest })).await;
     assert_eq!((&again["attention"]["inbox_receipts"], &again["cursor"]["latest_receipt_id"]), (&json!([]), &latest));
-    for bad in [json!({ "max_items": 0 }), json!({ "agent_instance_id": "" }), json!({ "agent_id": "a", "principal_id": "b" })]
+    for bad in
+        [json!({ "max_items": 0 }), json!({ "agent_instance_id": "" }), json!({ "agent_id": "a", "principal_id": "b" })]
     {
         assert_eq!(refusal(&on, &alice, "bootstrap", bad).await, Code::InvalidRequest);
     }

@@ -106,13 +106,28 @@ impl Operation for Write {
         let text = "x".repeat(self.body_bytes.saturating_sub(r#"{"schema_version":"1","t":""}"#.len()));
         let (to, parents, body) = ("agent:alice", parents.as_slice(), json!({ "t": text }));
         let receipt = Receipt {
-            id, kind, from: &from, to, task_id: None, lease_id: None, schedule_id: None, parents, unlocated: false, body,
+            id,
+            kind,
+            from: &from,
+            to,
+            task_id: None,
+            lease_id: None,
+            schedule_id: None,
+            parents,
+            unlocated: false,
+            body,
         };
         receipts::emit(tx, ctx, receipt).await.map(Reply::Done)
     }
 }
 
-async fn write(on: &TestStore, caller: &Caller, kind: ReceiptType, parents: &[String], body_bytes: usize) -> Option<Code> {
+async fn write(
+    on: &TestStore,
+    caller: &Caller,
+    kind: ReceiptType,
+    parents: &[String],
+    body_bytes: usize,
+) -> Option<Code> {
     let write = Write { kind: kind.as_str().to_owned(), parents: parents.to_vec(), body_bytes };
     on.store.run(write, caller.clone()).await.err().map(|error| error.code())
 }

@@ -49,7 +49,8 @@ async fn a_caller_reads_its_own_inbox_and_an_admin_anybodys(on: TestStore) {
     let hers = ids(&on, &alice, json!({})).await;
     assert_eq!(hers.len(), 1);
     let named = json!({ "to_kind": "agent", "to_id": "alice" });
-    for (caller, input) in [(&alice, named.clone()), (&alice, json!({ "to_id": "alice" })), (&on.admin, named.clone())] {
+    for (caller, input) in [(&alice, named.clone()), (&alice, json!({ "to_id": "alice" })), (&on.admin, named.clone())]
+    {
         assert_eq!(ids(&on, caller, input).await, hers);
     }
     assert!(ids(&on, &bob, json!({})).await.is_empty());

@@ -85,7 +85,8 @@ async fn every_statement_finds_its_rows_by_an_index() {
 /// The steps of SQLite's plan that cost more than what they find.
 async fn faults(on: &TestStore, sql: &str) -> Vec<String> {
     // By name and by the alias our statements give it; a scan of a subquery is what a merge of lists is made of.
-    let tables = ["t", "r", "k", "tasks", "results", "receipts", "receipt_parents", "leases", "relationships", "api_keys"];
+    let tables =
+        ["t", "r", "k", "tasks", "results", "receipts", "receipt_parents", "leases", "relationships", "api_keys"];
     let rows = on.rows(&format!("EXPLAIN QUERY PLAN {sql}")).await.unwrap();
     let steps = rows.iter().map(|row| row.text(3).unwrap().to_owned());
     let is_fault = |step: &String| {
