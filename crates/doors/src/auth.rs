@@ -25,7 +25,7 @@ impl Gatekeeper {
         Self { access, developer: developer.map(Arc::new) }
     }
 
-    async fn identify(&self, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Caller>> {
+    pub(crate) async fn identify(&self, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Caller>> {
         match (bearer(headers)?, &self.developer) {
             (Some(key), _) => self.access.authenticate(key).await,
             (None, Some(developer)) => {

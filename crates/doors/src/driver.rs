@@ -55,7 +55,7 @@ impl Driver {
 }
 
 /// What no database takes (NUL) and what no request needs (great depth), the same on every door.
-fn check_shape(input: &Json) -> Result<()> {
+pub(crate) fn check_shape(input: &Json) -> Result<()> {
     if !input.is_object() {
         return Err(Error::invalid("The request must be a JSON object."));
     }

@@ -3,6 +3,7 @@
 mod auth;
 mod docs;
 mod driver;
+mod events;
 mod health;
 mod json;
 mod log;

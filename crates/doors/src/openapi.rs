@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
 use waybill_kernel::{Code, Method, Mode, OperationSpec};
-use waybill_store::{Entry, Registry};
+use waybill_store::{Entry, Registry, StreamEntry};
 
 /// What any request may be answered with, whatever the operation.
 const COMMON: &[Code] = &[
@@ -27,6 +27,10 @@ pub fn document(registry: &Registry) -> Json {
     for entry in registry.entries() {
         let spec = entry.spec();
         paths.entry(spec.path).or_default().insert(method(spec).to_owned(), operation(entry.as_ref()));
+    }
+    for entry in registry.streams() {
+        let spec = entry.spec();
+        paths.entry(spec.path).or_default().insert(method(spec).to_owned(), stream(entry.as_ref()));
     }
     json!({
         "openapi": "3.1.0",
@@ -54,7 +58,7 @@ pub(crate) const fn method(spec: &OperationSpec) -> &'static str {
 
 fn operation(entry: &dyn Entry) -> Json {
     let spec = entry.spec();
-    let fields = Fields::of(entry);
+    let fields = Fields::of(spec, entry.input_schema());
     let mut operation = json!({
         "operationId": spec.name,
         "summary": spec.title,
@@ -70,7 +74,26 @@ fn operation(entry: &dyn Entry) -> Json {
         operation["requestBody"] =
             json!({ "required": required, "content": { "application/json": { "schema": body } } });
     }
+    if entry.successor().is_some() {
+        operation["deprecated"] = json!(true);
+    }
     operation
+}
+
+/// Events come until somebody hangs up.
+fn stream(entry: &dyn StreamEntry) -> Json {
+    let spec = entry.spec();
+    let events = json!({ "description": "Events, as they come.", "content": { "text/event-stream": {} } });
+    json!({
+        "operationId": spec.name,
+        "summary": spec.title,
+        "description": spec.description,
+        "tags": [format!("{:?}", spec.door).to_lowercase()],
+        "parameters": Fields::of(spec, entry.input_schema()).parameters,
+        "responses": with_errors(Map::from_iter([(spec.status.to_string(), events)])),
+        "x-waybill-roles": spec.roles,
+        "x-waybill-scopes": spec.scopes,
+    })
 }
 
 /// The input's fields, by where REST carries them.
@@ -80,9 +103,7 @@ struct Fields {
 }
 
 impl Fields {
-    fn of(entry: &dyn Entry) -> Self {
-        let spec = entry.spec();
-        let mut schema = entry.input_schema();
+    fn of(spec: &OperationSpec, mut schema: Json) -> Self {
         let required: Vec<String> =
             schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).map(str::to_owned).collect();
         let properties = schema["properties"].as_object().cloned().unwrap_or_default();
@@ -126,6 +147,10 @@ fn responses(entry: &dyn Entry) -> Json {
         replay["headers"] = json!({ "X-Idempotent-Replay": { "schema": { "const": "true" } } });
         responses.insert("200".to_owned(), replay);
     }
+    with_errors(responses)
+}
+
+fn with_errors(mut responses: Map<String, Json>) -> Json {
     for code in COMMON {
         let entry = code.entry();
         let error = json!({ "description": entry.title, "content": { "application/json": {

@@ -2,11 +2,13 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, StatusCode};
 use waybill_kernel::{Code, Error};
 use waybill_store::Answer;
 
+const PROTOCOL_DEPRECATED: HeaderName = HeaderName::from_static("x-asyncgate-deprecated");
+const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
 const REPLAY: HeaderName = HeaderName::from_static("x-idempotent-replay");
 
 pub(crate) fn answer(answer: Answer, status: u16) -> Response {
@@ -16,6 +18,16 @@ pub(crate) fn answer(answer: Answer, status: u16) -> Response {
         response.headers_mut().insert(REPLAY, HeaderValue::from_static("true"));
     }
     response
+}
+
+/// There is a better way now, and this is it.
+pub(crate) fn deprecate(response: &mut Response, successor: &'static str) {
+    let headers = response.headers_mut();
+    headers.insert(PROTOCOL_DEPRECATED, HeaderValue::from_static("true"));
+    headers.insert(DEPRECATION, HeaderValue::from_static("true"));
+    if let Ok(link) = HeaderValue::from_str(&format!("<{successor}>; rel=\"successor-version\"")) {
+        headers.insert(LINK, link);
+    }
 }
 
 pub(crate) fn json(status: StatusCode, text: String) -> Response {

@@ -42,10 +42,14 @@ impl Endpoint {
     }
 
     pub(crate) async fn handle(&self, request: Request<Body>) -> Response {
-        match self.run(request).await {
+        let mut response = match self.run(request).await {
             Ok(response) => response,
             Err(error) => reply::error(&error),
+        };
+        if let Some(successor) = self.entry.successor() {
+            reply::deprecate(&mut response, successor);
         }
+        response
     }
 
     async fn run(&self, request: Request<Body>) -> Result<Response> {
@@ -84,7 +88,7 @@ impl Endpoint {
     }
 }
 
-fn insert(input: &mut Map<String, Json>, name: String, value: Json) -> Result<()> {
+pub(crate) fn insert(input: &mut Map<String, Json>, name: String, value: Json) -> Result<()> {
     if input.contains_key(&name) {
         return Err(Error::invalid(format!("{name} is given twice.")));
     }
@@ -120,7 +124,7 @@ fn path_fields(template: &str, path: &str) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-fn query_fields(query: &str) -> Result<Vec<(String, String)>> {
+pub(crate) fn query_fields(query: &str) -> Result<Vec<(String, String)>> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {

@@ -17,6 +17,7 @@ use waybill_store::{Registry, Store};
 
 use crate::auth::{self, Gatekeeper};
 use crate::driver::Driver;
+use crate::events::Streams;
 use crate::health::{self, Readiness};
 use crate::log::{self, Requests};
 use crate::rest::Endpoint;
@@ -36,7 +37,7 @@ pub struct Doors {
 pub fn router(doors: Doors) -> Router {
     let Doors { registry, store, gatekeeper, metrics, settings, stopping } = doors;
     let readiness = Readiness::new(store.clone(), Duration::from_millis(settings.probe_ms));
-    tell_when_stopping(readiness.clone(), store.clone(), stopping);
+    tell_when_stopping(readiness.clone(), store.clone(), stopping.clone());
 
     let driver = Driver::new(registry, store.clone(), Duration::from_millis(settings.answer_ms));
     let requests = Requests::new(settings.requests_max, store.entropy().as_ref());
@@ -44,7 +45,9 @@ pub fn router(doors: Doors) -> Router {
         .route_service("/mcp", mcp::service(driver.clone(), None, &settings))
         .route_service("/mcp/tasks", mcp::service(driver.clone(), Some(Door::Tasks), &settings))
         .layer(from_fn_with_state(settings.clone(), mcp::check_body));
+    let streams = Streams::new(store.clone(), gatekeeper.clone(), settings.streams_max, stopping.clone());
     let kept = operations(&driver, &settings)
+        .merge(events(&driver, &streams))
         .merge(tools)
         .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
         // Inside the layer: which methods a path has is not for those without a key.
@@ -83,6 +86,14 @@ fn operations(driver: &Driver, settings: &Settings) -> Router {
         routes.insert(spec.path, route.merge(on(filter, handler)));
     }
     routes.into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route))
+}
+
+fn events(driver: &Driver, streams: &Streams) -> Router {
+    driver.registry().streams().fold(Router::new(), |router, entry| {
+        let (streams, entry) = (streams.clone(), Arc::clone(entry));
+        let path = entry.spec().path;
+        router.route(path, get(move |request: Request<Body>| streams.open(entry, request)))
+    })
 }
 
 /// Waiting calls answer with what they have; nobody is kept until the deadline.

@@ -19,6 +19,8 @@ pub struct Settings {
     pub requests_max: usize,
     /// Open connections; further ones wait to be accepted.
     pub connections_max: usize,
+    /// Open streams of events; one more gets 503.
+    pub streams_max: usize,
     /// After this long a stopping server closes what is still open.
     pub drain_ms: u64,
     /// How long an answer of /readyz is shared.
@@ -36,6 +38,7 @@ impl Default for Settings {
             answer_ms: 60_000,
             requests_max: 8_192,
             connections_max: 10_000,
+            streams_max: 1_000,
             drain_ms: 10_000,
             probe_ms: 1_000,
             mcp: McpSettings::default(),

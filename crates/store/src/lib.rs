@@ -21,9 +21,9 @@ mod value;
 mod wake;
 
 pub use migrate::Migration;
-pub use operation::{Call, Ctx, Operation, Reach, Reply, Wait, Work};
+pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Wait, Work};
 pub use postgres::Options as PostgresOptions;
-pub use registry::{Answer, Entry, Registry};
+pub use registry::{Answer, Entry, Registry, StreamEntry};
 pub use settings::Settings;
 pub use sqlite::Options as SqliteOptions;
 pub use store::{Backend, Health, Store, System};

@@ -35,6 +35,9 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// moment while older transactions hold that back.
     const SETTLES: bool = false;
 
+    /// The path that takes its place, once it is deprecated: every answer says so.
+    const SUCCESSOR: Option<&'static str> = None;
+
     /// What the caller is willing to wait for, if anything.
     fn wait(&self, _caller: &Caller) -> Option<Wait> {
         None
@@ -67,6 +70,23 @@ pub enum Reply<T> {
         answer: T,
         at: Option<Time>,
     },
+}
+
+/// What one run of a stream gives out.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Turn {
+    pub events: Vec<Event>,
+    /// Where the next turn begins: its `last_event_id`.
+    pub place: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Event {
+    /// The place after it.
+    pub id: String,
+    pub kind: &'static str,
+    /// JSON on one line.
+    pub data: String,
 }
 
 /// What a run knows besides its input. `now` is taken when the run begins.

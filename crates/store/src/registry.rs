@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value as Json;
 use waybill_kernel::{Caller, Error, OperationSpec, Result};
 
-use crate::{Operation, Reply, Store};
+use crate::{Operation, Reply, Store, Turn};
 
 /// What a door encodes.
 #[derive(Debug)]
@@ -22,8 +22,18 @@ pub trait Entry: Send + Sync {
     fn spec(&self) -> &'static OperationSpec;
     fn input_schema(&self) -> Json;
     fn output_schema(&self) -> Json;
+    /// The path that takes its place, if it is deprecated.
+    fn successor(&self) -> Option<&'static str>;
     /// Decodes, runs, encodes. The caller has been authorised.
     fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>>;
+}
+
+/// An operation that is run again and again for one caller, each run going on where the one before has ended.
+pub trait StreamEntry: Send + Sync {
+    fn spec(&self) -> &'static OperationSpec;
+    fn input_schema(&self) -> Json;
+    /// One run. The caller has been authorised.
+    fn turn<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Turn>>;
 }
 
 struct Typed<O>(std::marker::PhantomData<fn() -> O>);
@@ -41,9 +51,13 @@ impl<O: Operation> Entry for Typed<O> {
         schema_of::<O::Output>()
     }
 
+    fn successor(&self) -> Option<&'static str> {
+        O::SUCCESSOR
+    }
+
     fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
-            let operation: O = serde_json::from_value(input).map_err(|error| Error::invalid(sentence(&error)))?;
+            let operation: O = decoded(input)?;
             let (output, replay) = match store.run(operation, caller.clone()).await? {
                 Reply::Done(output) | Reply::Empty { answer: output, .. } => (output, false),
                 Reply::Replay(output) => (output, true),
@@ -52,6 +66,29 @@ impl<O: Operation> Entry for Typed<O> {
             Ok(Answer { json, replay })
         })
     }
+}
+
+impl<O: Operation<Output = Turn>> StreamEntry for Typed<O> {
+    fn spec(&self) -> &'static OperationSpec {
+        const { &O::SPEC }
+    }
+
+    fn input_schema(&self) -> Json {
+        schema_of::<O>()
+    }
+
+    fn turn<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Turn>> {
+        Box::pin(async move {
+            let operation: O = decoded(input)?;
+            match store.run(operation, caller.clone()).await? {
+                Reply::Done(turn) | Reply::Replay(turn) | Reply::Empty { answer: turn, .. } => Ok(turn),
+            }
+        })
+    }
+}
+
+fn decoded<O: Operation>(input: Json) -> Result<O> {
+    serde_json::from_value(input).map_err(|error| Error::invalid(sentence(&error)))
 }
 
 fn schema_of<T: schemars::JsonSchema>() -> Json {
@@ -78,23 +115,45 @@ fn sentence(error: &serde_json::Error) -> String {
 }
 
 #[derive(Clone, Default)]
-pub struct Registry(Vec<Arc<dyn Entry>>);
+pub struct Registry {
+    operations: Vec<Arc<dyn Entry>>,
+    streams: Vec<Arc<dyn StreamEntry>>,
+}
 
 impl Registry {
     /// # Panics
     /// When the name or the route is taken: two operations would answer to one call.
     #[must_use]
     pub fn with<O: Operation>(mut self) -> Self {
-        let spec = const { &O::SPEC };
-        let taken =
-            |other: &OperationSpec| other.name == spec.name || (other.method == spec.method && other.path == spec.path);
-        assert!(!self.entries().any(|entry| taken(entry.spec())), "{} is registered twice", spec.name);
-        self.0.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
+        self.refuse_taken(const { &O::SPEC });
+        self.operations.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
         self
     }
 
+    /// # Panics
+    /// As `with`.
+    #[must_use]
+    pub fn with_stream<O: Operation<Output = Turn>>(mut self) -> Self {
+        self.refuse_taken(const { &O::SPEC });
+        self.streams.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
+        self
+    }
+
+    fn refuse_taken(&self, spec: &OperationSpec) {
+        let taken =
+            |other: &OperationSpec| other.name == spec.name || (other.method == spec.method && other.path == spec.path);
+        let mut known =
+            self.operations.iter().map(|entry| entry.spec()).chain(self.streams.iter().map(|entry| entry.spec()));
+        assert!(!known.any(taken), "{} is registered twice", spec.name);
+    }
+
     pub fn entries(&self) -> impl Iterator<Item = &Arc<dyn Entry>> {
-        self.0.iter()
+        self.operations.iter()
+    }
+
+    /// What a door gives out as it comes.
+    pub fn streams(&self) -> impl Iterator<Item = &Arc<dyn StreamEntry>> {
+        self.streams.iter()
     }
 
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Entry>> {

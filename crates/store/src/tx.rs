@@ -83,7 +83,8 @@ impl<'a> Tx<'a> {
         }
     }
 
-    pub(crate) fn tenant(&self) -> Option<Tenant> {
+    /// Whose rows the statements are about; None in the program's own work.
+    pub fn tenant(&self) -> Option<Tenant> {
         self.tenant
     }
 

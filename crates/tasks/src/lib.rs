@@ -5,7 +5,9 @@ mod lease;
 mod metrics;
 pub mod ops;
 mod outcome;
+mod process;
 pub mod receipts;
+mod relationship;
 pub mod rules;
 mod schedules;
 mod settings;
@@ -13,12 +15,14 @@ pub mod sweeps;
 mod task;
 
 pub use lease::LeaseId;
+pub use process::Process;
 pub use settings::Settings;
 pub use task::{Outcome, Requirements, TaskId, TaskRecord};
 use waybill_store::{Migration, Registry};
 
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") },
+    Migration { version: 6, name: "relationships", sql: include_str!("../schema/V0006__relationships.sql") },
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
 ];
 
@@ -33,5 +37,12 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::report_progress::ReportProgress>()
         .with::<ops::complete::Complete>()
         .with::<ops::fail::Fail>()
+        .with::<ops::list_open_obligations::ListOpenObligations>()
+        .with::<ops::list_receipts::ListReceipts>()
+        .with::<ops::get_receipt::GetReceipt>()
+        .with::<ops::ack_receipt::AckReceipt>()
+        .with::<ops::get_config::GetConfig>()
+        .with::<ops::bootstrap::Bootstrap>()
         .with::<ops::export_chain::ExportChain>()
+        .with_stream::<ops::follow_receipts::FollowReceipts>()
 }

@@ -40,7 +40,7 @@ pub struct Settings {
     pub instance_id: String,
     /// How often leases that ran out are looked for, and how often a server says that it is alive.
     pub sweep_interval_s: i64,
-    /// Leases ended in one transaction; never more than 30.
+    /// Leases ended in one transaction; never more than 20.
     pub sweep_batch: i64,
     /// A task whose lease ran out is offered again after anything from nothing to this.
     pub requeue_delay_s_max: i64,
@@ -48,6 +48,8 @@ pub struct Settings {
     pub chain_interval_s: i64,
     /// Receipts sealed in one transaction.
     pub chain_batch: i64,
+    /// What kind of place this server runs in, for those who ask it.
+    pub environment: String,
 }
 
 impl Default for Settings {
@@ -76,6 +78,7 @@ impl Default for Settings {
             requeue_delay_s_max: 5,
             chain_interval_s: 5,
             chain_batch: 500,
+            environment: "production".to_owned(),
         }
     }
 }

@@ -15,6 +15,7 @@ use waybill_kernel::{Caller, Clock, Error, Mode, Principal, Result, Role, Roles,
 use waybill_store::{
     Backend, Ctx, Migration, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work, effects,
 };
+use waybill_tasks::Process;
 
 use crate::postgres::{Database, Postgres};
 
@@ -25,6 +26,8 @@ pub struct TestStore {
     pub store: Store,
     /// The clock's source. On PostgreSQL the clock begins at the database's time and then moves only by this one.
     pub time: ManualSource,
+    /// What the server remembers beside its database.
+    pub process: Process,
     /// Every operation of the product.
     pub registry: Registry,
     /// The admin of the default tenant.
@@ -90,18 +93,23 @@ pub async fn open_postgres_in(
 
 /// A store alone, as a second node opens it.
 pub async fn open(backend: Backend, time: &ManualSource) -> Result<Store> {
+    open_as(backend, time, Process::default()).await
+}
+
+async fn open_as(backend: Backend, time: &ManualSource, process: Process) -> Result<Store> {
     let clock = Arc::new(Clock::new(time.clone()));
-    let settings = Settings::default().with(waybill_tasks::Settings::default());
+    let settings = Settings::default().with(waybill_tasks::Settings::default()).with(process);
     Store::open(backend, &migrations(), settings, clock, Arc::new(OsEntropy)).await
 }
 
 impl TestStore {
     async fn open(backend: Backend, home: Home) -> anyhow::Result<Self> {
         let time = ManualSource::at(START_US);
-        let store = open(backend, &time).await.map_err(readable)?;
+        let process = Process::default();
+        let store = open_as(backend, &time, process.clone()).await.map_err(readable)?;
         waybill_access::ensure_default_tenant(&store).await?;
         let admin = waybill_access::admin_caller(&store).await?;
-        Ok(Self { store, time, registry: registry(), admin, home })
+        Ok(Self { store, time, process, registry: registry(), admin, home })
     }
 
     /// The database behind a PostgreSQL store.

@@ -116,6 +116,9 @@ impl Config {
             let message = format!("--insecure-dev lets everybody in, so it is refused on {}.", config.http);
             return Err(Error::new(Code::ConfigInvalid, message));
         }
+        if config.insecure_dev {
+            "development".clone_into(&mut config.tasks.environment);
+        }
         Ok(config)
     }
 

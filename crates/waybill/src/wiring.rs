@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Entropy, Result};
 use waybill_store::{Migration, Registry, Settings, Store, effects};
+use waybill_tasks::Process;
 
 use crate::config::Config;
 use crate::data::DataFolder;
@@ -27,12 +30,30 @@ pub fn sweeps(config: &Config, opened: &Opened) -> effects::Runner {
         .with(effects::Follow(waybill_tasks::sweeps::Seal::new(&opened.tasks)))
 }
 
+/// Between two times at which it is written down who was seen.
+const SEEN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is
+/// no sweep, of which one node does the work of all.
+pub async fn record_seen(process: Process, store: Store, stopping: CancellationToken) {
+    while !stopping.is_cancelled() {
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            () = tokio::time::sleep(SEEN_INTERVAL) => {}
+        }
+        if let Err(error) = process.flush(&store).await {
+            tracing::warn!(%error, "who was seen could not be written down; it is tried again");
+        }
+    }
+}
+
 /// An open store, and where the admin key was written if this process made the default tenant.
 pub struct Opened {
     pub store: Store,
     /// With the name of this instance.
     pub tasks: waybill_tasks::Settings,
     pub admin_key: Option<PathBuf>,
+    pub process: Process,
 }
 
 pub async fn open(config: &Config, data: &DataFolder) -> Result<Opened> {
@@ -40,12 +61,13 @@ pub async fn open(config: &Config, data: &DataFolder) -> Result<Opened> {
     if tasks.instance_id.is_empty() {
         tasks.instance_id = data.instance_id(|| new_instance_id(&OsEntropy))?;
     }
-    let settings = Settings::default().with(tasks.clone());
+    let process = Process::default();
+    let settings = Settings::default().with(tasks.clone()).with(process.clone());
     let clock = Arc::new(Clock::system());
     let store = Store::open(config.backend.clone(), &migrations(), settings, clock, Arc::new(OsEntropy)).await?;
     let made = waybill_access::ensure_default_tenant(&store).await?;
     let admin_key = made.map(|made| data.write_admin_key(made.key.expose())).transpose()?;
-    Ok(Opened { store, tasks, admin_key })
+    Ok(Opened { store, tasks, admin_key, process })
 }
 
 fn new_instance_id(entropy: &dyn Entropy) -> String {

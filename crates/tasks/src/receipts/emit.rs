@@ -5,7 +5,7 @@ use waybill_kernel::id::digest_id;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Ctx, Statement, Tx, Value};
 
-use super::{ReceiptId, ReceiptType};
+use super::{ReceiptId, ReceiptType, inbox};
 use crate::Settings;
 use crate::lease::LeaseId;
 use crate::task::TaskId;
@@ -57,6 +57,7 @@ pub async fn emit_all(
     let mut endings = Vec::new();
     for (receipt, (body, parents)) in receipts.iter().zip(&texts) {
         statements.push((INSERT, receipt.row(ctx, settings, body, parents)));
+        wake(tx, ctx, receipt);
         statements.extend(receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))));
         if let Some(ended) = receipt.kind.ends().filter(|_| !receipt.unlocated) {
             for parent in receipt.parents {
@@ -77,9 +78,40 @@ pub async fn emit_all(
     Ok(written)
 }
 
-const INSERT: &str = "INSERT INTO receipts (tenant, receipt_id, receipt_type, sender, addressee, task_id, lease_id, \
-                      schedule_id, parents, body, instance, open, created_at) \
-                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+/// Writes a receipt whose id is of [`keyed_id`], unless it is there already: of several that write the same one, one is
+/// told that it has.
+///
+/// # Contract
+/// The receipt ends no obligation.
+pub async fn emit_once(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> Result<bool> {
+    const INSERT_ONCE: &str = concat!(insert!(), " ON CONFLICT (tenant, receipt_id) DO NOTHING");
+    assert!(receipt.kind.ends().is_none(), "{} ends an obligation", receipt.kind.as_str());
+    let settings = ctx.settings::<Settings>();
+    let (body, parents) = (receipt.checked_body(settings)?, receipt.parents_bytes());
+    if tx.execute(INSERT_ONCE, &receipt.row(ctx, settings, &body, &parents)).await? == 0 {
+        return Ok(false);
+    }
+    let links: Vec<Statement<'_>> = receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))).collect();
+    tx.execute_all(&links).await?;
+    wake(tx, ctx, receipt);
+    Ok(true)
+}
+
+macro_rules! insert {
+    () => {
+        "INSERT INTO receipts (tenant, receipt_id, receipt_type, sender, addressee, task_id, lease_id, schedule_id, \
+         parents, body, instance, open, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+    };
+}
+use insert;
+
+/// Those who follow the addressee's receipts. A sweep acts for the tenant of each row, not for its caller's.
+fn wake(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: &Receipt<'_>) {
+    let tenant = tx.tenant().unwrap_or(ctx.caller.tenant);
+    tx.wake(inbox::topic(tenant, receipt.to), u32::MAX);
+}
+
+const INSERT: &str = insert!();
 const LINK: &str = "INSERT INTO receipt_parents (tenant, parent_id, child_id, child_type) VALUES ($1, $2, $3, $4)";
 const END: &str =
     "UPDATE receipts SET open = 0 WHERE tenant = $1 AND receipt_id = $2 AND receipt_type = $3 AND open = 1";

@@ -2,10 +2,12 @@
 
 pub mod chain;
 mod emit;
+pub(crate) mod inbox;
 mod record;
 
 pub(crate) use emit::body_text;
-pub use emit::{Receipt, emit, emit_all, keyed_id};
+pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
+pub(crate) use record::receipt_columns;
 pub use record::{COLUMNS, Party, ReceiptRecord};
 
 use waybill_kernel::id_type;

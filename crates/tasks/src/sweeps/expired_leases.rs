@@ -19,8 +19,8 @@ use crate::receipts::{self, Party, Receipt, ReceiptId, ReceiptType, SYSTEM};
 use crate::settings::seconds_of;
 use crate::task::TaskId;
 
-/// Each task wakes two topics, and a transaction wakes 64 at most.
-const BATCH_MAX: i64 = 30;
+/// Each task wakes three topics, and a transaction wakes 64 at most.
+const BATCH_MAX: i64 = 20;
 /// A task whose leases ran out more often than this is worth a look.
 const EXPIRIES_USUAL: i64 = 3;
 

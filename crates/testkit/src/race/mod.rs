@@ -33,6 +33,8 @@ pub enum Entity {
     Task,
     /// A task that `caller` holds.
     Lease,
+    /// The one that assigned a task.
+    Receipt,
     Key,
     Tenant,
 }
@@ -43,7 +45,7 @@ pub struct World {
     pub operator: Caller,
     /// Unlike any other world's, for names that must be new.
     pub label: String,
-    /// The id of the task or key.
+    /// The id of the task, receipt or key.
     pub id: String,
     /// Of the leased task.
     pub lease_id: String,
@@ -160,10 +162,10 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     let label = format!("world{number}x");
     let caller = match entity {
         Entity::Tenant => on.admin.clone(),
-        Entity::Task | Entity::Lease | Entity::Key => on.tenant(&label).await?,
+        Entity::Task | Entity::Lease | Entity::Receipt | Entity::Key => on.tenant(&label).await?,
     };
     let made = match entity {
-        Entity::Task | Entity::Lease => {
+        Entity::Task | Entity::Lease | Entity::Receipt => {
             Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id"))
         }
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
@@ -178,6 +180,10 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     if entity == Entity::Lease {
         let answer = on.call(&caller, "lease_next", json!({})).await.map_err(crate::stores::readable)?;
         lease_id = answer.json["tasks"][0]["lease_id"].as_str().context("no lease")?.to_owned();
+    }
+    if entity == Entity::Receipt {
+        let listed = on.call(&caller, "list_receipts", json!({})).await.map_err(crate::stores::readable)?;
+        id = listed.json["next_cursor"].as_str().context("no receipt")?.to_owned();
     }
     Ok(World { caller, operator: on.admin.clone(), label, id, lease_id })
 }

@@ -6,6 +6,8 @@ use serde_json::{Value as Json, json};
 use waybill_access::ops::{CreateKey, CreateTenant, RevokeKey, RotateKey};
 use waybill_kernel::{Error, Mode, OperationSpec, Result};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+use waybill_tasks::ops::ack_receipt::AckReceipt;
+use waybill_tasks::ops::bootstrap::Bootstrap;
 use waybill_tasks::ops::cancel_task::CancelTask;
 use waybill_tasks::ops::complete::Complete;
 use waybill_tasks::ops::create_task::CreateTask;
@@ -48,6 +50,13 @@ fn contenders() -> Vec<Contender> {
         }),
         Contender::new::<Fail>("for now", Entity::Lease, |world| {
             (world.caller.clone(), lease(world, json!({ "error": 2, "retryable": true })))
+        }),
+        Contender::new::<AckReceipt>("the receipt", Entity::Receipt, |world| {
+            (world.caller.clone(), json!({ "receipt_id": world.id }))
+        }),
+        Contender::new::<Bootstrap>("the inbox", Entity::Receipt, |world| (world.caller.clone(), json!({}))),
+        Contender::new::<Bootstrap>("the inbox, as an instance", Entity::Receipt, |world| {
+            (world.caller.clone(), json!({ "agent_instance_id": "one" }))
         }),
         Contender::new::<CreateKey>("for the same principal", Entity::Key, |world| {
             (world.caller.clone(), json!({ "principal": "agent:a" }))
@@ -111,6 +120,11 @@ async fn two_writes_on_one_task_end_as_if_one_came_after_the_other() {
 #[tokio::test]
 async fn a12_9_two_writes_on_one_leased_task_end_as_if_one_came_after_the_other() {
     all_are_serial(Entity::Lease).await;
+}
+
+#[tokio::test]
+async fn two_writes_on_one_receipt_end_as_if_one_came_after_the_other() {
+    all_are_serial(Entity::Receipt).await;
 }
 
 #[tokio::test]

@@ -58,7 +58,8 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    let expected = "api_keys jobs leases receipt_parents receipts results task_progress tasks tenants";
+    let expected = "api_keys chain jobs leases receipt_parents receipts relationships results \
+                    schedule_watch task_progress tasks tenants";
     assert_eq!(tables.join(" "), expected);
 }
 

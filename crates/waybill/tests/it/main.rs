@@ -6,6 +6,7 @@ mod access;
 mod bad_input;
 mod cli;
 mod equivalence;
+mod events;
 mod health;
 mod insecure_dev;
 mod lifecycle;

@@ -42,6 +42,14 @@ async fn run_everything(on: &TestStore) {
             ok(on, caller, "list_tasks", filter).await;
         }
     }
+    let listed = ok(on, &alice, "list_receipts", json!({ "task_id": task_id })).await;
+    let since = json!({ "since_receipt_id": listed["receipts"][0]["receipt_id"] });
+    for name in ["list_receipts", "list_open_obligations", "bootstrap"] {
+        ok(on, &alice, name, since.clone()).await;
+    }
+    for name in ["get_receipt", "ack_receipt"] {
+        ok(on, &alice, name, json!({ "receipt_id": since["since_receipt_id"] })).await;
+    }
     on.tenant("other").await.unwrap();
     ok(on, &on.admin, "list_tenants", json!({})).await;
     for tenant in ["other", "0198c0de-0000-7000-8000-000000000000"] {
@@ -75,11 +83,14 @@ async fn every_statement_finds_its_rows_by_an_index() {
         ("the list of a status", "AND t.status = $5 ORDER BY"),
         ("the list of an owner", "UNION ALL"),
         ("the list of an owner and a status", "AND t.owner = $5 AND t.status = $6"),
+        ("the inbox", "r.addressee = $6 AND r.xact = $2 AND r.seq > $3"),
+        ("open obligations", "r.addressee = $6 AND r.open = 1 AND r.xact = $2"),
+        ("the receipts of a task", "WITH RECURSIVE chain"),
         ("the look at a key", "tenant = $1 AND idempotency_key = $2"),
     ] {
         assert!(statements.iter().any(|sql| sql.contains(marks)), "{what} was not seen among {statements:#?}");
     }
-    let finds_rows = |sql: &&String| ["SELECT", "UPDATE", "DELETE"].iter().any(|verb| sql.starts_with(verb));
+    let finds_rows = |sql: &&String| ["SELECT", "UPDATE", "DELETE", "WITH"].iter().any(|verb| sql.starts_with(verb));
     for sql in statements.iter().filter(finds_rows).filter(|sql| !sql.contains("pg_")) {
         assert_eq!(faults(&on, sql).await, Vec::<String>::new(), "{sql}");
     }
@@ -88,7 +99,8 @@ async fn every_statement_finds_its_rows_by_an_index() {
 /// The steps of SQLite's plan that cost more than what they find.
 async fn faults(on: &TestStore, sql: &str) -> Vec<String> {
     // By name and by the alias our statements give it; a scan of a subquery is what a merge of lists is made of.
-    let tables = ["t", "r", "k", "tasks", "results", "receipts", "receipt_parents", "api_keys"];
+    let tables =
+        ["t", "r", "k", "tasks", "results", "receipts", "receipt_parents", "leases", "relationships", "api_keys"];
     let rows = on.rows(&format!("EXPLAIN QUERY PLAN {sql}")).await.unwrap();
     let steps = rows.iter().map(|row| row.text(3).unwrap().to_owned());
     let is_fault = |step: &String| {

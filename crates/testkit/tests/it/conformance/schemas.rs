@@ -65,7 +65,7 @@ async fn both_engines_have_the_same_tables_columns_and_indexes() {
         "receipts key seq",
         "tasks key tenant,task_id",
         "tasks tasks_by_key tenant,idempotency_key unique where idempotency_key is not null",
-        "receipts receipts_open tenant,addressee,seq where open = 1",
+        "receipts receipts_open tenant,addressee,xact,seq where open = 1",
     ] {
         assert!(sqlite.contains(fact), "{fact} is missing from {sqlite:#?}");
     }

@@ -26,6 +26,12 @@ pub fn of(operation: &str) -> Option<Scenario> {
         "report_progress" => Some(report_progress()),
         "complete" => Some(complete()),
         "fail" => Some(fail()),
+        "list_open_obligations" => Some(list_open_obligations()),
+        "list_receipts" => Some(list_receipts()),
+        "get_receipt" => Some(get_receipt()),
+        "ack_receipt" => Some(ack_receipt()),
+        "get_config" => Some(get_config()),
+        "bootstrap" => Some(bootstrap()),
         _ => None,
     }
 }
@@ -163,6 +169,23 @@ fn lease_next() -> Scenario {
             Row::new("what another works on", "walt", "get_task", json!({ "task_id": "$lift1" }))
                 .refused(Code::Forbidden),
             row("an empty capability", "wendy", json!({ "capabilities": [""] })).refused(Code::InvalidRequest),
+const NOBODY: &str = "01a1e0e7-2b84-7d12-9a6e-99fae6af2091";
+
+fn list_open_obligations() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_open_obligations", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("one's own", "alice", json!({})).keep("newest_open", "cursor"),
+            row("none", "carol", json!({})),
+            row("a page", "alice", json!({ "limit": 1 })).keep("open1", "cursor"),
+            row("the page after", "alice", json!({ "limit": 1, "since_receipt_id": "$open1" })),
+            row("after a receipt that nobody has", "alice", json!({ "since_receipt_id": NOBODY }))
+                .refused(Code::InvalidCursor),
+            row("after another's receipt", "bob", json!({ "since_receipt_id": "$open1" })).refused(Code::InvalidCursor),
+            row("another's", "bob", json!({ "principal_kind": "agent", "principal_id": "alice" }))
+                .refused(Code::Forbidden),
+            row("another's, for the admin", "admin", json!({ "principal_kind": "agent", "principal_id": "alice" })),
         ],
     }
 }
@@ -178,6 +201,23 @@ fn renew_lease() -> Scenario {
             row("another's", "walt", lease.clone()).refused(Code::LeaseInvalidOrExpired),
             row("by a lease of another task", "wendy", stale).refused(Code::LeaseInvalidOrExpired),
             row("in another tenant", "strange_worker", lease).refused(Code::NotFound),
+fn list_receipts() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_receipts", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("one's own", "alice", json!({})).keep("receipt", "cursor"),
+            row("none", "carol", json!({})),
+            row("a page", "alice", json!({ "limit": 1 })).keep("receipt1", "cursor"),
+            row("the page after", "alice", json!({ "limit": 1, "since_receipt_id": "$receipt1" })),
+            row("of a task", "alice", json!({ "task_id": "$full" })),
+            row("of another's task", "bob", json!({ "task_id": "$full" })).refused(Code::Forbidden),
+            row("of a task that nobody has", "alice", json!({ "task_id": NOBODY })).refused(Code::NotFound),
+            row("of another tenant's task", "stranger", json!({ "task_id": "$full" })).refused(Code::NotFound),
+            row("another's", "bob", json!({ "to_kind": "agent", "to_id": "alice" })).refused(Code::Forbidden),
+            row("another's, for the admin", "admin", json!({ "to_kind": "agent", "to_id": "alice" })),
+            row("after another tenant's receipt", "stranger", json!({ "since_receipt_id": "$receipt1" }))
+                .refused(Code::InvalidCursor),
         ],
     }
 }
@@ -192,6 +232,16 @@ fn report_progress() -> Scenario {
             row("an object", "wendy", report(json!({ "percent": 55, "step": "lifting" }))),
             row("too long a report", "wendy", report(json!("x".repeat(40_000)))).refused(Code::ReceiptTooLarge),
             Row::new("a task in work", "alice", "get_task", json!({ "task_id": "$lift1" })),
+fn get_receipt() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "get_receipt", args);
+    Scenario {
+        good: json!({ "receipt_id": "$receipt1" }),
+        rows: vec![
+            row("one's own", "alice", json!({ "receipt_id": "$receipt1" })),
+            row("anybody's, for the admin", "admin", json!({ "receipt_id": "$receipt1" })),
+            row("another's", "bob", json!({ "receipt_id": "$receipt1" })).refused(Code::Forbidden),
+            row("one that nobody has", "alice", json!({ "receipt_id": NOBODY })).refused(Code::NotFound),
+            row("another tenant's", "stranger", json!({ "receipt_id": "$receipt1" })).refused(Code::NotFound),
         ],
     }
 }
@@ -222,6 +272,16 @@ fn complete() -> Scenario {
             row("too many artifacts", "wendy", many).refused(Code::ReceiptTooLarge),
             row("a large result", "wendy", large),
             Row::new("a result for its owner", "alice", "get_task", json!({ "task_id": "$lift1", "wait_seconds": 20 })),
+fn ack_receipt() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "ack_receipt", args);
+    Scenario {
+        good: json!({ "receipt_id": "$receipt1" }),
+        rows: vec![
+            row("one's own", "alice", json!({ "receipt_id": "$receipt1" })),
+            row("a second time", "alice", json!({ "receipt_id": "$receipt1" })).replay(),
+            row("another's", "bob", json!({ "receipt_id": "$receipt1" })).refused(Code::Forbidden),
+            row("one that nobody has", "alice", json!({ "receipt_id": NOBODY })).refused(Code::NotFound),
+            row("another tenant's", "stranger", json!({ "receipt_id": "$receipt1" })).refused(Code::NotFound),
         ],
     }
 }
@@ -241,6 +301,20 @@ fn fail() -> Scenario {
                 .refused(Code::InvalidStateTransition),
             Row::new("a failed task", "alice", "get_task", json!({ "task_id": "$lift5" })),
             Row::new("a task that waits", "alice", "get_task", json!({ "task_id": "$lift4" })),
+fn get_config() -> Scenario {
+    Scenario { good: json!({}), rows: vec![Row::new("what the server is", "carol", "get_config", json!({}))] }
+}
+
+fn bootstrap() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "bootstrap", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("the first contact", "alice", json!({ "agent_id": "alice" })),
+            row("another run", "alice", json!({ "agent_instance_id": "run-2", "max_items": 1 })),
+            row("after a receipt", "alice", json!({ "since_receipt_id": "$receipt" })),
+            row("another's", "bob", json!({ "principal_kind": "agent", "principal_id": "alice" }))
+                .refused(Code::Forbidden),
         ],
     }
 }

@@ -1,0 +1,145 @@
+//! Events: what comes for a principal, over one connection that stays open.
+//!
+//! A stream is an operation run again and again, each turn from where the one before has ended. A turn waits for something
+//! to give; one that found nothing becomes a comment, which keeps proxies from closing the connection and tells a client
+//! that hears none that the server is gone. Who is asking is looked at anew before every turn, so that a key that was
+//! revoked ends its streams.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use futures_util::stream::{iter, unfold};
+use http::{HeaderMap, HeaderName, Request, Uri};
+use serde_json::{Map, Value as Json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::{Store, StreamEntry, Turn};
+
+use crate::auth::Gatekeeper;
+use crate::driver::check_shape;
+use crate::{reply, rest};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// A turn's longest wait: the time between two comments, and the longest a revoked key goes unnoticed beside the time for
+/// which a key is remembered.
+const HEARTBEAT_S: u64 = 15;
+/// How long a client waits before it connects again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// All open streams of the server.
+#[derive(Clone)]
+pub(crate) struct Streams(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    gatekeeper: Gatekeeper,
+    places: Arc<Semaphore>,
+    stopping: CancellationToken,
+}
+
+/// One of them.
+struct Open {
+    streams: Streams,
+    entry: Arc<dyn StreamEntry>,
+    headers: HeaderMap,
+    uri: Uri,
+    /// What the client asked for, but for the place.
+    input: Map<String, Json>,
+    place: String,
+    ended: bool,
+    _place_among_streams: OwnedSemaphorePermit,
+}
+
+impl Streams {
+    pub(crate) fn new(store: Store, gatekeeper: Gatekeeper, max: usize, stopping: CancellationToken) -> Self {
+        Self(Arc::new(Inner { store, gatekeeper, places: Arc::new(Semaphore::new(max)), stopping }))
+    }
+
+    pub(crate) async fn open(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Response {
+        match self.start(entry, request).await {
+            Ok(response) => response,
+            Err(error) => reply::error(&error),
+        }
+    }
+
+    /// The first turn waits for nothing: what is wrong with the request is said as an answer, not in the stream.
+    async fn start(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Result<Response> {
+        let place = Arc::clone(&self.0.places)
+            .try_acquire_owned()
+            .map_err(|_| Error::new(Code::Overloaded, "As many streams of events are open as the server allows."))?;
+        let (parts, _) = request.into_parts();
+        let mut input = Map::new();
+        for (name, text) in rest::query_fields(parts.uri.query().unwrap_or(""))? {
+            rest::insert(&mut input, name, Json::String(text))?;
+        }
+        if let Some(id) = parts.headers.get(LAST_EVENT_ID) {
+            let id = id.to_str().map_err(|_| Error::invalid("The Last-Event-ID header is not text."))?;
+            input.insert("last_event_id".to_owned(), Json::String(id.to_owned()));
+        }
+        let (headers, uri) = (parts.headers, parts.uri);
+        let mut open = Open {
+            streams: self,
+            entry,
+            headers,
+            uri,
+            input,
+            place: String::new(),
+            ended: false,
+            _place_among_streams: place,
+        };
+        let first = open.turn(0).await?;
+        let mut events = vec![Event::default().retry(RETRY).id(&open.place).comment("connected")];
+        events.extend(first.events.into_iter().map(event));
+        let later = unfold(open, Open::next).flat_map(iter);
+        Ok(Sse::new(iter(events).chain(later).map(Ok::<_, Infallible>)).into_response())
+    }
+}
+
+impl Open {
+    async fn next(mut self) -> Option<(Vec<Event>, Self)> {
+        let stopping = self.streams.0.stopping.clone();
+        if self.ended || stopping.is_cancelled() {
+            return None;
+        }
+        let turn = tokio::select! {
+            turn = self.turn(HEARTBEAT_S) => turn,
+            // The client connects again, with the id of the last event it has.
+            () = stopping.cancelled() => return None,
+        };
+        let events = match turn {
+            Ok(turn) if turn.events.is_empty() => vec![Event::default().comment("nothing new")],
+            Ok(turn) => turn.events.into_iter().map(event).collect(),
+            Err(error) => {
+                self.ended = true;
+                vec![Event::default().event("error").data(error.to_json().to_string())]
+            }
+        };
+        Some((events, self))
+    }
+
+    async fn turn(&mut self, wait_s: u64) -> Result<Turn> {
+        let Inner { store, gatekeeper, .. } = &*self.streams.0;
+        let caller = gatekeeper.identify(&self.headers, &self.uri).await?;
+        self.entry.spec().authorise(&caller)?;
+        let mut input = self.input.clone();
+        if !self.place.is_empty() {
+            input.insert("last_event_id".to_owned(), Json::String(self.place.clone()));
+        }
+        rest::insert(&mut input, "wait_seconds".to_owned(), Json::from(wait_s))?;
+        let input = Json::Object(input);
+        check_shape(&input)?;
+        let turn = self.entry.turn(store, &caller, input).await?;
+        self.place.clone_from(&turn.place);
+        Ok(turn)
+    }
+}
+
+fn event(event: waybill_store::Event) -> Event {
+    Event::default().event(event.kind).id(event.id).data(event.data)
+}

@@ -1,0 +1,71 @@
+//! Acknowledge: the addressee says that it has read a receipt. Ends nothing; it is a receipt about a receipt.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use waybill_kernel::principal::forbidden;
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::task::TaskId;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AckReceipt {
+    pub receipt_id: ReceiptId,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Acknowledged {
+    pub ok: bool,
+}
+
+impl Operation for AckReceipt {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "ack_receipt",
+        door: Door::Tasks,
+        method: Method::Post,
+        path: "/v1/receipts/{receipt_id}/ack",
+        tool: true,
+        mode: Mode::Write,
+        destructive: false,
+        repeatable: true,
+        relieves: false,
+        roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
+        scopes: &[Scope::ReceiptsAck],
+        status: 200,
+        title: "Acknowledge a receipt",
+        description: "Say that you have read a receipt addressed to you. It is put on record and changes nothing else: an \
+                      obligation stays open. Safe to repeat.",
+    };
+    type Output = Acknowledged;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Acknowledged>> {
+        const RECEIPT: &str = "SELECT addressee, task_id FROM receipts WHERE tenant = $1 AND receipt_id = $2";
+        let row = tx.query_opt(RECEIPT, &[self.receipt_id.as_bytes().into()]).await?;
+        let row = row.ok_or_else(|| Error::not_found("receipt"))?;
+        let caller = ctx.caller.principal.to_string();
+        if row.text(0)? != caller && !ctx.caller.has(Role::Admin) {
+            let message = "Only its addressee may acknowledge a receipt.";
+            return Err(forbidden(message, &[Role::Admin], &ctx.caller.roles));
+        }
+        let parents = [self.receipt_id];
+        let receipt = Receipt {
+            // Once per receipt and reader.
+            id: receipts::keyed_id(ReceiptType::ReceiptAcknowledged, &[self.receipt_id.as_bytes(), caller.as_bytes()]),
+            kind: ReceiptType::ReceiptAcknowledged,
+            from: &caller,
+            to: SYSTEM,
+            task_id: row.bytes_opt(1)?.map(TaskId::from_slice).transpose()?,
+            lease_id: None,
+            schedule_id: None,
+            parents: &parents,
+            unlocated: false,
+            body: json!({ "acknowledged_receipt_id": self.receipt_id }),
+        };
+        let answer = Acknowledged { ok: true };
+        let written = receipts::emit_once(tx, ctx, receipt).await?;
+        if written { Ok(Reply::Done(answer)) } else { Ok(Reply::Replay(answer)) }
+    }
+}

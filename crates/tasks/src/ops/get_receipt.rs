@@ -1,0 +1,53 @@
+//! Get: one receipt, for those it concerns.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use crate::receipts::{ReceiptId, ReceiptRecord, receipt_columns};
+
+/// After a receipt's own columns.
+const OWNER_AT: usize = 12;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetReceipt {
+    pub receipt_id: ReceiptId,
+}
+
+impl Operation for GetReceipt {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "get_receipt",
+        door: Door::Tasks,
+        method: Method::Get,
+        path: "/v1/receipts/{receipt_id}",
+        tool: true,
+        mode: Mode::Read,
+        destructive: false,
+        repeatable: true,
+        relieves: false,
+        roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
+        scopes: &[Scope::ReceiptsRead],
+        status: 200,
+        title: "Read a receipt",
+        description: "Read one receipt: for its addressee, its sender, and the owner of the task it is about.",
+    };
+    type Output = ReceiptRecord;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ReceiptRecord>> {
+        const RECEIPT: &str = concat!(
+            "SELECT ",
+            receipt_columns!(),
+            ", t.owner FROM receipts r LEFT JOIN tasks t ON t.tenant = $1 AND t.task_id = r.task_id \
+             WHERE r.tenant = $1 AND r.receipt_id = $2"
+        );
+        let row = tx.query_opt(RECEIPT, &[self.receipt_id.as_bytes().into()]).await?;
+        let row = row.ok_or_else(|| Error::not_found("receipt"))?;
+        let (sender, addressee, caller) = (row.text(3)?, row.text(4)?, ctx.caller.principal.to_string());
+        if sender != caller && row.text_opt(OWNER_AT)? != Some(caller.as_str()) {
+            ctx.caller.require_owner(addressee, "receipt")?;
+        }
+        Ok(Reply::Done(ReceiptRecord::from_row(&row, 0)?))
+    }
+}

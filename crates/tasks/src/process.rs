@@ -1,0 +1,90 @@
+//! What one running server remembers beside its settings: since when it runs, and whom it has seen.
+//!
+//! A principal that only reads is remembered here and written down later, so that a read costs no commit.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use waybill_kernel::{Mode, Result, Tenant, Time};
+use waybill_store::{Ctx, Statement, Store, Tx, Value, Work};
+
+/// Principals remembered between two flushes. Of further ones the last contact is not noted; nothing depends on it.
+const SEEN_MAX: usize = 10_000;
+/// Principals written in one transaction.
+const BATCH_MAX: usize = 300;
+/// Statements sent at once.
+const STATEMENTS_MAX: usize = 25;
+
+/// Cheap to clone; all clones remember together.
+#[derive(Clone, Debug)]
+pub struct Process(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    started: Instant,
+    seen: Mutex<HashMap<(Tenant, String), Time>>,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self(Arc::new(Inner { started: Instant::now(), seen: Mutex::default() }))
+    }
+}
+
+impl Process {
+    pub(crate) fn uptime_s(&self) -> u64 {
+        self.0.started.elapsed().as_secs()
+    }
+
+    /// Safe to repeat, as a run of an operation may be.
+    pub(crate) fn saw(&self, tenant: Tenant, principal: &str, now: Time) {
+        let mut seen = self.lock();
+        if let Some(last) = seen.get_mut(&(tenant, principal.to_owned())) {
+            *last = now.max(*last);
+        } else if seen.len() < SEEN_MAX {
+            seen.insert((tenant, principal.to_owned()), now);
+        }
+    }
+
+    /// Writes down who was seen since the last time. Whoever could not be written is kept for the next time.
+    pub async fn flush(&self, store: &Store) -> Result<()> {
+        let seen: Vec<_> = self.lock().drain().collect();
+        let mut outcome = Ok(());
+        for batch in seen.chunks(BATCH_MAX) {
+            if outcome.is_ok() {
+                outcome = store.system().run(LastSeen(batch.to_vec())).await;
+            }
+            if outcome.is_err() {
+                batch.iter().for_each(|((tenant, principal), at)| self.saw(*tenant, principal, *at));
+            }
+        }
+        outcome
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Tenant, String), Time>> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct LastSeen(Vec<((Tenant, String), Time)>);
+
+impl Work for LastSeen {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const SEEN: &str = "INSERT INTO relationships (tenant, principal, first_seen_at, last_seen_at, sessions_count) \
+            VALUES ($1, $2, $3, $3, 0) ON CONFLICT (tenant, principal) DO UPDATE SET last_seen_at = excluded.last_seen_at \
+            WHERE relationships.last_seen_at < excluded.last_seen_at";
+        for some in self.0.chunks(STATEMENTS_MAX) {
+            let row = some.iter().map(|((tenant, principal), at)| [tenant.0.into(), principal.into(), (*at).into()]);
+            let statements: Vec<Statement<'_>> = row.map(|row: [Value<'_>; 3]| (SEEN, row.to_vec())).collect();
+            tx.execute_all(&statements).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Receipts in the order of feeds: those addressed to a principal, and those of them that are open obligations.
+
+use waybill_kernel::principal::forbidden;
+use waybill_kernel::{Caller, Error, Principal, PrincipalKind, Result, Role, Tenant, cursor};
+use waybill_store::effects::{Cursor, Feed};
+use waybill_store::{Ctx, Topic, Tx};
+
+use super::ReceiptId;
+use super::record::receipt_columns;
+use crate::Settings;
+use crate::task::TaskId;
+
+/// `$6` is the addressee. Two ranges rather than one comparison of pairs: SQLite does not look a pair up in an index whose
+/// last column is the row's own number, and would read everything the addressee has ever got.
+macro_rules! addressed {
+    ($filter:literal) => {
+        concat!(
+            "SELECT * FROM (SELECT r.xact, r.seq, ",
+            receipt_columns!(),
+            " FROM receipts r WHERE r.tenant = $1 AND r.addressee = $6",
+            $filter,
+            " AND r.xact = $2 AND r.seq > $3 AND r.xact < $4 ORDER BY r.seq LIMIT $5) AS same_xact \
+             UNION ALL SELECT * FROM (SELECT r.xact, r.seq, ",
+            receipt_columns!(),
+            " FROM receipts r WHERE r.tenant = $1 AND r.addressee = $6",
+            $filter,
+            " AND r.xact > $2 AND r.xact < $4 ORDER BY r.xact, r.seq LIMIT $5) AS later_xact \
+             ORDER BY 1, 2 LIMIT $5"
+        )
+    };
+}
+
+/// Everything addressed to a principal.
+pub(crate) const INBOX: Feed = Feed { sql: addressed!("") };
+/// Its open obligations: costs as much as there are open ones.
+pub(crate) const OPEN: Feed = Feed { sql: addressed!(" AND r.open = 1") };
+
+/// Where the columns of a receipt begin in the rows of these feeds.
+pub(crate) const RECEIPT_AT: usize = 2;
+
+/// Woken when a receipt is addressed to this principal.
+pub(crate) fn topic(tenant: Tenant, addressee: &str) -> Topic {
+    Topic::new("receipts", tenant, addressee.as_bytes())
+}
+
+/// Of whom or of what a list is: a place in it belongs to nothing else.
+#[derive(Clone, Copy)]
+pub(crate) enum Of<'a> {
+    Addressee(&'a str),
+    Task(TaskId),
+}
+
+/// The place after a receipt that such a list has given out.
+pub(crate) async fn place(tx: &mut Tx<'_>, since: Option<ReceiptId>, of: Of<'_>) -> Result<Cursor> {
+    const PLACE: &str = "SELECT xact, seq, addressee, task_id FROM receipts WHERE tenant = $1 AND receipt_id = $2";
+    let Some(since) = since else { return Ok(Cursor::START) };
+    let row = tx.query_opt(PLACE, &[since.as_bytes().into()]).await?.ok_or_else(cursor::refused)?;
+    let belongs = match of {
+        Of::Addressee(addressee) => row.text(2)? == addressee,
+        Of::Task(task_id) => row.bytes_opt(3)? == Some(task_id.as_bytes()),
+    };
+    if belongs { Ok(Cursor { xact: row.int(0)?, seq: row.int(1)? }) } else { Err(cursor::refused()) }
+}
+
+/// The principal a request names, the caller itself when it names none. Not yet whether the caller may.
+pub(crate) fn named(caller: &Caller, kind: Option<PrincipalKind>, id: Option<&str>) -> Result<Principal> {
+    let caller = &caller.principal;
+    match (kind, id) {
+        (None, None) => Ok(caller.clone()),
+        (Some(_), None) => Err(Error::invalid("A principal's kind needs its id beside it.")),
+        (None, Some(id)) if id == caller.id => Ok(caller.clone()),
+        (kind, Some(id)) => Principal::new(kind.unwrap_or(PrincipalKind::Agent), id),
+    }
+}
+
+/// Whose receipts: the caller's own unless a principal is named, and another's for admin and system only.
+pub(crate) fn whose(ctx: &Ctx<'_>, kind: Option<PrincipalKind>, id: Option<&str>) -> Result<String> {
+    let (caller, named) = (&ctx.caller.principal, named(ctx.caller, kind, id)?);
+    if named == *caller || ctx.caller.sees_all_owners() {
+        return Ok(named.to_string());
+    }
+    let message = format!("The key belongs to {caller}; what is addressed to {named} is not its to see.");
+    Err(forbidden(message, &[Role::Admin, Role::System], &ctx.caller.roles))
+}
+
+/// Receipts per page: too many are cut, none is a mistake.
+pub(crate) fn page_size(settings: &Settings, field: &str, asked: Option<i64>) -> Result<i64> {
+    let size = asked.unwrap_or(settings.list_limit);
+    if size < 1 {
+        return Err(Error::invalid(format!("{field} must be at least 1.")));
+    }
+    Ok(size.min(settings.list_limit_max))
+}
