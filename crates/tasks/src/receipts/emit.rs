@@ -93,7 +93,7 @@ pub async fn emit_once(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> 
     }
     let links: Vec<Statement<'_>> = receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))).collect();
     tx.execute_all(&links).await?;
-    wake(tx, ctx, receipt);
+    wake(tx, ctx, &receipt);
     Ok(true)
 }
 

@@ -8,6 +8,7 @@ use super::Row;
 
 /// The largest payload, as compact JSON.
 const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+const NOBODY: &str = "01a1e0e7-2b84-7d12-9a6e-99fae6af2091";
 
 pub struct Scenario {
     /// Arguments that `alice` may use: bad input is made by spoiling them.
@@ -169,23 +170,6 @@ fn lease_next() -> Scenario {
             Row::new("what another works on", "walt", "get_task", json!({ "task_id": "$lift1" }))
                 .refused(Code::Forbidden),
             row("an empty capability", "wendy", json!({ "capabilities": [""] })).refused(Code::InvalidRequest),
-const NOBODY: &str = "01a1e0e7-2b84-7d12-9a6e-99fae6af2091";
-
-fn list_open_obligations() -> Scenario {
-    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_open_obligations", args);
-    Scenario {
-        good: json!({}),
-        rows: vec![
-            row("one's own", "alice", json!({})).keep("newest_open", "cursor"),
-            row("none", "carol", json!({})),
-            row("a page", "alice", json!({ "limit": 1 })).keep("open1", "cursor"),
-            row("the page after", "alice", json!({ "limit": 1, "since_receipt_id": "$open1" })),
-            row("after a receipt that nobody has", "alice", json!({ "since_receipt_id": NOBODY }))
-                .refused(Code::InvalidCursor),
-            row("after another's receipt", "bob", json!({ "since_receipt_id": "$open1" })).refused(Code::InvalidCursor),
-            row("another's", "bob", json!({ "principal_kind": "agent", "principal_id": "alice" }))
-                .refused(Code::Forbidden),
-            row("another's, for the admin", "admin", json!({ "principal_kind": "agent", "principal_id": "alice" })),
         ],
     }
 }
@@ -201,23 +185,6 @@ fn renew_lease() -> Scenario {
             row("another's", "walt", lease.clone()).refused(Code::LeaseInvalidOrExpired),
             row("by a lease of another task", "wendy", stale).refused(Code::LeaseInvalidOrExpired),
             row("in another tenant", "strange_worker", lease).refused(Code::NotFound),
-fn list_receipts() -> Scenario {
-    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_receipts", args);
-    Scenario {
-        good: json!({}),
-        rows: vec![
-            row("one's own", "alice", json!({})).keep("receipt", "cursor"),
-            row("none", "carol", json!({})),
-            row("a page", "alice", json!({ "limit": 1 })).keep("receipt1", "cursor"),
-            row("the page after", "alice", json!({ "limit": 1, "since_receipt_id": "$receipt1" })),
-            row("of a task", "alice", json!({ "task_id": "$full" })),
-            row("of another's task", "bob", json!({ "task_id": "$full" })).refused(Code::Forbidden),
-            row("of a task that nobody has", "alice", json!({ "task_id": NOBODY })).refused(Code::NotFound),
-            row("of another tenant's task", "stranger", json!({ "task_id": "$full" })).refused(Code::NotFound),
-            row("another's", "bob", json!({ "to_kind": "agent", "to_id": "alice" })).refused(Code::Forbidden),
-            row("another's, for the admin", "admin", json!({ "to_kind": "agent", "to_id": "alice" })),
-            row("after another tenant's receipt", "stranger", json!({ "since_receipt_id": "$receipt1" }))
-                .refused(Code::InvalidCursor),
         ],
     }
 }
@@ -232,16 +199,6 @@ fn report_progress() -> Scenario {
             row("an object", "wendy", report(json!({ "percent": 55, "step": "lifting" }))),
             row("too long a report", "wendy", report(json!("x".repeat(40_000)))).refused(Code::ReceiptTooLarge),
             Row::new("a task in work", "alice", "get_task", json!({ "task_id": "$lift1" })),
-fn get_receipt() -> Scenario {
-    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "get_receipt", args);
-    Scenario {
-        good: json!({ "receipt_id": "$receipt1" }),
-        rows: vec![
-            row("one's own", "alice", json!({ "receipt_id": "$receipt1" })),
-            row("anybody's, for the admin", "admin", json!({ "receipt_id": "$receipt1" })),
-            row("another's", "bob", json!({ "receipt_id": "$receipt1" })).refused(Code::Forbidden),
-            row("one that nobody has", "alice", json!({ "receipt_id": NOBODY })).refused(Code::NotFound),
-            row("another tenant's", "stranger", json!({ "receipt_id": "$receipt1" })).refused(Code::NotFound),
         ],
     }
 }
@@ -272,16 +229,6 @@ fn complete() -> Scenario {
             row("too many artifacts", "wendy", many).refused(Code::ReceiptTooLarge),
             row("a large result", "wendy", large),
             Row::new("a result for its owner", "alice", "get_task", json!({ "task_id": "$lift1", "wait_seconds": 20 })),
-fn ack_receipt() -> Scenario {
-    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "ack_receipt", args);
-    Scenario {
-        good: json!({ "receipt_id": "$receipt1" }),
-        rows: vec![
-            row("one's own", "alice", json!({ "receipt_id": "$receipt1" })),
-            row("a second time", "alice", json!({ "receipt_id": "$receipt1" })).replay(),
-            row("another's", "bob", json!({ "receipt_id": "$receipt1" })).refused(Code::Forbidden),
-            row("one that nobody has", "alice", json!({ "receipt_id": NOBODY })).refused(Code::NotFound),
-            row("another tenant's", "stranger", json!({ "receipt_id": "$receipt1" })).refused(Code::NotFound),
         ],
     }
 }
@@ -301,6 +248,78 @@ fn fail() -> Scenario {
                 .refused(Code::InvalidStateTransition),
             Row::new("a failed task", "alice", "get_task", json!({ "task_id": "$lift5" })),
             Row::new("a task that waits", "alice", "get_task", json!({ "task_id": "$lift4" })),
+        ],
+    }
+}
+
+fn list_open_obligations() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_open_obligations", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("one's own", "alice", json!({})).keep("newest_open", "cursor"),
+            row("none", "carol", json!({})),
+            row("a page", "alice", json!({ "limit": 1 })).keep("open1", "cursor"),
+            row("the page after", "alice", json!({ "limit": 1, "since_receipt_id": "$open1" })),
+            row("after a receipt that nobody has", "alice", json!({ "since_receipt_id": NOBODY }))
+                .refused(Code::InvalidCursor),
+            row("after another's receipt", "bob", json!({ "since_receipt_id": "$open1" })).refused(Code::InvalidCursor),
+            row("another's", "bob", json!({ "principal_kind": "agent", "principal_id": "alice" }))
+                .refused(Code::Forbidden),
+            row("another's, for the admin", "admin", json!({ "principal_kind": "agent", "principal_id": "alice" })),
+        ],
+    }
+}
+
+fn list_receipts() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_receipts", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("one's own", "alice", json!({})).keep("receipt", "cursor"),
+            row("none", "carol", json!({})),
+            row("a page", "alice", json!({ "limit": 1 })).keep("receipt1", "cursor"),
+            row("the page after", "alice", json!({ "limit": 1, "since_receipt_id": "$receipt1" })),
+            row("of a task", "alice", json!({ "task_id": "$full" })),
+            row("of another's task", "bob", json!({ "task_id": "$full" })).refused(Code::Forbidden),
+            row("of a task that nobody has", "alice", json!({ "task_id": NOBODY })).refused(Code::NotFound),
+            row("of another tenant's task", "stranger", json!({ "task_id": "$full" })).refused(Code::NotFound),
+            row("another's", "bob", json!({ "to_kind": "agent", "to_id": "alice" })).refused(Code::Forbidden),
+            row("another's, for the admin", "admin", json!({ "to_kind": "agent", "to_id": "alice" })),
+            row("after another tenant's receipt", "stranger", json!({ "since_receipt_id": "$receipt1" }))
+                .refused(Code::InvalidCursor),
+        ],
+    }
+}
+
+fn get_receipt() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "get_receipt", args);
+    Scenario {
+        good: json!({ "receipt_id": "$receipt1" }),
+        rows: vec![
+            row("one's own", "alice", json!({ "receipt_id": "$receipt1" })),
+            row("anybody's, for the admin", "admin", json!({ "receipt_id": "$receipt1" })),
+            row("another's", "bob", json!({ "receipt_id": "$receipt1" })).refused(Code::Forbidden),
+            row("one that nobody has", "alice", json!({ "receipt_id": NOBODY })).refused(Code::NotFound),
+            row("another tenant's", "stranger", json!({ "receipt_id": "$receipt1" })).refused(Code::NotFound),
+        ],
+    }
+}
+
+fn ack_receipt() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "ack_receipt", args);
+    Scenario {
+        good: json!({ "receipt_id": "$receipt1" }),
+        rows: vec![
+            row("one's own", "alice", json!({ "receipt_id": "$receipt1" })),
+            row("a second time", "alice", json!({ "receipt_id": "$receipt1" })).replay(),
+            row("another's", "bob", json!({ "receipt_id": "$receipt1" })).refused(Code::Forbidden),
+            row("one that nobody has", "alice", json!({ "receipt_id": NOBODY })).refused(Code::NotFound),
+            row("another tenant's", "stranger", json!({ "receipt_id": "$receipt1" })).refused(Code::NotFound),
+        ],
+    }
+}
+
 fn get_config() -> Scenario {
     Scenario { good: json!({}), rows: vec![Row::new("what the server is", "carol", "get_config", json!({}))] }
 }
