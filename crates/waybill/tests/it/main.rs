@@ -5,11 +5,14 @@
 mod access;
 mod bad_input;
 mod cli;
+mod demo;
 mod equivalence;
 mod health;
 mod insecure_dev;
 mod lifecycle;
 mod safety;
+mod scheduler;
 mod snapshots;
 mod startup;
+mod worker;
 mod world;
