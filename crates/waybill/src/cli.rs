@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::demo::Demo;
+use crate::commands::scheduler::Scheduler;
+use crate::commands::worker::Worker;
+
 #[derive(Parser)]
 #[command(
     name = "waybill",
@@ -49,6 +53,21 @@ pub enum Command {
     Doctor(Doctor),
     /// Serve the tools of a running server over stdin and stdout, for MCP clients that start programs.
     Mcp(Mcp),
+    /// Do tasks of a running server.
+    Worker {
+        #[command(subcommand)]
+        command: Worker,
+    },
+    /// Create tasks of a running server on time.
+    Scheduler {
+        #[command(subcommand)]
+        command: Scheduler,
+    },
+    /// See it at work, on a server of its own that leaves nothing behind.
+    Demo {
+        #[command(subcommand)]
+        command: Demo,
+    },
     /// Print the completion script of a shell.
     Completions { shell: clap_complete::Shell },
 }

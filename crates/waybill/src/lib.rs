@@ -43,6 +43,9 @@ async fn run(command: Command) -> Result<()> {
                 server.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
             commands::mcp::run(&url, Some(key)).await
         }
+        Command::Worker { command } => commands::worker::run(command).await,
+        Command::Scheduler { command } => commands::scheduler::run(command).await,
+        Command::Demo { command } => commands::demo::run(command).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
             Ok(())

@@ -12,7 +12,12 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
-    ("waybill", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-doors"]),
+    // The client meets the server only over the wire.
+    ("waybill-client", &["waybill-kernel"]),
+    (
+        "waybill",
+        &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-doors", "waybill-client"],
+    ),
     (TESTKIT, &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks"]),
     // Black boxes: they meet the product only as a program.
     ("waybill-bench", &[]),
@@ -25,7 +30,8 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("axum", &["waybill-doors", "waybill-bench"]),
     // The binary needs the client half for `waybill mcp`, its stdio bridge.
     ("rmcp", &["waybill-doors", "waybill"]),
-    ("rusqlite", &["waybill-store"]),
+    // The scheduler is a worker: its schedules are in a file of its own, not in the server's store.
+    ("rusqlite", &["waybill-store", "waybill"]),
     // The test kit makes databases; the bench measures the database without us.
     ("tokio-postgres", &["waybill-store", TESTKIT, "waybill-bench"]),
     ("deadpool-postgres", &["waybill-store"]),
@@ -81,6 +87,9 @@ mod tests {
             ("waybill-doors", "waybill-tasks", Some("dev"), false),
             ("waybill-tasks", "waybill-access", None, false),
             ("waybill", "waybill-tasks", None, true),
+            ("waybill", "waybill-client", None, true),
+            ("waybill-client", "waybill-store", None, false),
+            ("waybill-client", "waybill-doors", Some("dev"), false),
             ("waybill-bench", "waybill-kernel", None, false),
             ("xtask", "waybill-testkit", None, false),
             ("waybill-store", "waybill-testkit", Some("dev"), true),

@@ -5,12 +5,15 @@
 mod access;
 mod bad_input;
 mod cli;
+mod demo;
 mod equivalence;
 mod events;
 mod health;
 mod insecure_dev;
 mod lifecycle;
 mod safety;
+mod scheduler;
 mod snapshots;
 mod startup;
+mod worker;
 mod world;

@@ -1,0 +1,105 @@
+//! The scene of the tasks: handed over, a worker dies, another finishes, and the receipts prove it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::sleep;
+use waybill_client::{Client, NewTask, Task};
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Code, Error, Result};
+
+use super::stage::{Stage, shown};
+use super::tree;
+use crate::commands::worker::connect::Stop;
+use crate::output::{line, note};
+
+/// Short, so that the death of a worker is noticed while somebody watches.
+const LEASE_TTL_S: u64 = 3;
+/// Longer than the lease, so that the second worker is seen to renew it.
+const WORK_S: u64 = 5;
+const POLL: Duration = Duration::from_millis(100);
+/// For each step; the whole takes a third of it.
+const STEP_WAIT: Duration = Duration::from_secs(60);
+
+pub async fn run() -> Result<()> {
+    let stop = Stop::on_signals()?;
+    line("A private server, in a folder that is gone when this is over …")?;
+    let stage = tokio::select! {
+        stage = Stage::build() => stage?,
+        () = stop.stopping.cancelled() => return interrupted(),
+    };
+    let played = tokio::select! {
+        played = play(&stage) => played,
+        () = stop.stopping.cancelled() => interrupted(),
+    };
+    let cleared = stage.clear().await;
+    played?;
+    cleared
+}
+
+fn interrupted() -> Result<()> {
+    note("Stopped. Nothing is left behind.")
+}
+
+async fn play(stage: &Stage) -> Result<()> {
+    let alice = stage.client("agent:alice").await?;
+    line("\n1. agent:alice hands over a task and goes on with her own work.")?;
+    let task = NewTask {
+        kind: "sleep_then_return".to_owned(),
+        payload: json!({ "seconds": WORK_S, "value": { "answer": 42 } }),
+        idempotency_key: Some("demo-1".to_owned()),
+        ..NewTask::default()
+    };
+    let task_id = alice.create_task(&task).await?.task_id;
+    line(&format!("   task {task_id} is queued. From here on it cannot be lost."))?;
+    let again = alice.create_task(&task).await?.task_id;
+    line(&format!("   She was not sure her call arrived, so she sends it again: the same task {again}."))?;
+
+    line(&format!("\n2. worker-1 leases it for {LEASE_TTL_S} s at a time … and is killed in the middle (kill -9)."))?;
+    let mut first = stage.worker("worker-1", LEASE_TTL_S).await?;
+    until(&alice, task_id, "worker-1 to take it", |task| task.status != "queued").await?;
+    sleep(Duration::from_secs(1)).await;
+    let pid = first.pid();
+    first.kill().await;
+    line(&format!("   Process {pid} is gone. It said nothing to anybody."))?;
+
+    line("\n3. Nobody renews the lease. It runs out, and the task is queued again.")?;
+    let waiting = until(&alice, task_id, "the lease to run out", |task| task.status == "queued").await?;
+    line(&format!("   Queued, attempt {} as before: a worker's death is not the task's fault.", waiting.attempt))?;
+
+    line(&format!("\n4. worker-2 takes it. The work takes {WORK_S} s, so it renews its lease on the way."))?;
+    let mut second = stage.worker("worker-2", LEASE_TTL_S).await?;
+    until(&alice, task_id, "worker-2 to finish it", Task::has_ended).await?;
+    if !second.ended().await? {
+        return Err(Error::internal("worker-2 ended with an error"));
+    }
+
+    line("\n5. Whenever alice asks, the result is there.")?;
+    let ended = alice.get_task(task_id, Duration::ZERO).await?;
+    line(&format!(
+        "   {}: {}",
+        ended.status,
+        shown(ended.rest.get("result").and_then(|outcome| outcome.get("result")))
+    ))?;
+
+    line("\n6. And who promised what, and who delivered it, can be shown.\n")?;
+    for drawn in tree::draw(&alice.task_receipts(task_id).await?) {
+        line(&format!("   {drawn}"))?;
+    }
+    line("\nYour turn: `waybill serve`, then `waybill worker run` with a key of its own.")
+}
+
+/// The first time the task is as wanted.
+async fn until(client: &Client, task_id: Uuid, what: &str, wanted: impl Fn(&Task) -> bool) -> Result<Task> {
+    let seen = async {
+        loop {
+            let task = client.get_task(task_id, Duration::ZERO).await?;
+            if wanted(&task) {
+                return Ok(task);
+            }
+            sleep(POLL).await;
+        }
+    };
+    let late = || Error::new(Code::Unavailable, format!("The demo has waited in vain for {what}."));
+    tokio::time::timeout(STEP_WAIT, seen).await.map_err(|_| late())?
+}

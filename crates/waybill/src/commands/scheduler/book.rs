@@ -1,0 +1,379 @@
+//! The scheduler's file: its schedules, and the changes that wait for the server's word.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use waybill_client::LeaseRef;
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Code, Error, Result};
+
+use super::definition::Definition;
+
+const VERSION: i64 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE schedules (
+        schedule_id     TEXT PRIMARY KEY,
+        definition      TEXT NOT NULL,
+        enabled         INTEGER NOT NULL,
+        -- Intervals are counted from here.
+        anchor_s        INTEGER NOT NULL,
+        -- Runs up to here have been dealt with: fired, skipped, or passed while paused.
+        handled_until_s INTEGER NOT NULL,
+        -- NULL when nothing is to come.
+        next_run_s      INTEGER,
+        last_run_s      INTEGER,
+        last_status     TEXT
+    ) STRICT;
+    CREATE INDEX schedules_due ON schedules (next_run_s) WHERE enabled = 1 AND next_run_s IS NOT NULL;
+    -- A change that was promised to the server but not yet confirmed by it.
+    CREATE TABLE changes (
+        task_id   TEXT PRIMARY KEY,
+        lease_id  TEXT NOT NULL,
+        worker_id TEXT,
+        change    TEXT NOT NULL,
+        result    TEXT NOT NULL
+    ) STRICT;
+    PRAGMA user_version = 1;
+";
+
+const COLUMNS: &str =
+    "schedule_id, definition, enabled, anchor_s, handled_until_s, next_run_s, last_run_s, last_status";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Schedule {
+    pub schedule_id: String,
+    pub definition: Definition,
+    pub enabled: bool,
+    pub anchor_s: i64,
+    pub handled_until_s: i64,
+    pub next_run_s: Option<i64>,
+    pub last_run_s: Option<i64>,
+    pub last_status: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Create(Box<Schedule>),
+    Pause { schedule_id: String },
+    Resume { schedule_id: String, handled_until_s: i64, next_run_s: Option<i64> },
+    Delete { schedule_id: String },
+}
+
+/// A change with what it needs to be confirmed.
+#[derive(Clone, Debug)]
+pub struct Promised {
+    pub lease: LeaseRef,
+    pub change: Change,
+    pub result: Json,
+}
+
+#[derive(Clone)]
+pub struct Book(Arc<Mutex<Connection>>);
+
+impl Book {
+    pub fn open(path: &Path) -> Result<Self> {
+        let unusable = |why: String| {
+            let message = format!("The scheduler's file {} cannot be used: {why}.", path.display());
+            Error::new(Code::DataFolderUnusable, message)
+        };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(|error| unusable(error.to_string()))?;
+        }
+        let connection = Self::prepare(path).map_err(|error| match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                let message = format!("The scheduler's file {} is in use by another scheduler.", path.display());
+                Error::new(Code::DataFolderLocked, message)
+            }
+            _ => unusable(error.to_string()),
+        })?;
+        let version: i64 = connection
+            .query_row("PRAGMA user_version", [], |row| row.get(0))
+            .map_err(|error| unusable(error.to_string()))?;
+        if version > VERSION {
+            let message = format!("{} was written by a newer version of the scheduler.", path.display());
+            return Err(Error::new(Code::SchemaTooNew, message));
+        }
+        Ok(Self(Arc::new(Mutex::new(connection))))
+    }
+
+    /// Exclusive from the first access on: two schedulers on one file would undo each other's records.
+    fn prepare(path: &Path) -> rusqlite::Result<Connection> {
+        let mut connection = Connection::open(path)?;
+        connection.busy_timeout(Duration::ZERO)?;
+        connection
+            .execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let version: i64 = tx.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        if version == 0 {
+            tx.execute_batch(TABLES)?;
+        }
+        tx.commit()?;
+        Ok(connection)
+    }
+
+    /// One transaction, off the runtime's threads.
+    async fn transact<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let book = Arc::clone(&self.0);
+        let worked = tokio::task::spawn_blocking(move || {
+            let mut connection = book.lock().unwrap_or_else(PoisonError::into_inner);
+            let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let worked = work(&tx)?;
+            tx.commit()?;
+            Ok::<_, rusqlite::Error>(worked)
+        });
+        worked.await.map_err(Error::internal)?.map_err(|error| {
+            Error::new(Code::StoreUnavailable, "The scheduler's file cannot be written or read.").because(error)
+        })
+    }
+
+    pub async fn schedule(&self, schedule_id: &str) -> Result<Option<Schedule>> {
+        let id = schedule_id.to_owned();
+        let sql = format!("SELECT {COLUMNS} FROM schedules WHERE schedule_id = ?1");
+        self.transact(move |tx| tx.query_row(&sql, [id], read_schedule).optional()).await
+    }
+
+    /// Enabled schedules with a run not after `now_s`, the longest waiting first.
+    pub async fn due(&self, now_s: i64, max: usize) -> Result<Vec<Schedule>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM schedules WHERE enabled = 1 AND next_run_s IS NOT NULL AND next_run_s <= ?1
+             ORDER BY next_run_s LIMIT ?2"
+        );
+        self.transact(move |tx| {
+            let mut statement = tx.prepare_cached(&sql)?;
+            let rows = statement.query_map(params![now_s, max as i64], read_schedule)?;
+            rows.collect()
+        })
+        .await
+    }
+
+    /// When the next run of all is.
+    pub async fn next_run_s(&self) -> Result<Option<i64>> {
+        let sql = "SELECT min(next_run_s) FROM schedules WHERE enabled = 1 AND next_run_s IS NOT NULL";
+        self.transact(move |tx| tx.query_row(sql, [], |row| row.get(0))).await
+    }
+
+    /// A run has been dealt with. Says nothing of a schedule that is gone or was moved past the run meanwhile.
+    pub async fn record(&self, schedule_id: &str, run_s: i64, next_run_s: Option<i64>, status: String) -> Result<()> {
+        let id = schedule_id.to_owned();
+        self.transact(move |tx| {
+            tx.execute(
+                "UPDATE schedules SET handled_until_s = ?2, last_run_s = ?2, next_run_s = ?3, last_status = ?4
+                 WHERE schedule_id = ?1 AND handled_until_s < ?2",
+                params![id, run_s, next_run_s, status],
+            )
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Written before the server is told, so that a crash in between loses nothing. A second lease of the same task
+    /// takes the place of the first.
+    pub async fn promise(&self, promised: Promised) -> Result<()> {
+        let change = serde_json::to_string(&promised.change).map_err(Error::internal)?;
+        self.transact(move |tx| {
+            let lease = promised.lease;
+            tx.execute(
+                "INSERT OR REPLACE INTO changes (task_id, lease_id, worker_id, change, result) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    lease.task_id.to_string(),
+                    lease.lease_id.to_string(),
+                    lease.worker_id,
+                    change,
+                    promised.result.to_string()
+                ],
+            )
+        })
+        .await
+        .map(drop)
+    }
+
+    pub async fn promises(&self) -> Result<Vec<Promised>> {
+        self.transact(|tx| {
+            let mut statement =
+                tx.prepare_cached("SELECT task_id, lease_id, worker_id, change, result FROM changes")?;
+            statement.query_map([], read_promised)?.collect()
+        })
+        .await
+    }
+
+    /// The server has it on record: now it counts.
+    pub async fn apply(&self, promised: Promised) -> Result<()> {
+        self.transact(move |tx| {
+            apply(tx, promised.change)?;
+            forget(tx, promised.lease.task_id)
+        })
+        .await
+    }
+
+    /// The server did not take it: it never was.
+    pub async fn forget(&self, task_id: Uuid) -> Result<()> {
+        self.transact(move |tx| forget(tx, task_id)).await
+    }
+}
+
+fn apply(tx: &Transaction<'_>, change: Change) -> rusqlite::Result<()> {
+    match change {
+        Change::Create(schedule) => {
+            let definition = json_text(&schedule.definition)?;
+            let sql = format!(
+                "INSERT INTO schedules ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                 ON CONFLICT (schedule_id) DO NOTHING"
+            );
+            tx.execute(
+                &sql,
+                params![
+                    schedule.schedule_id,
+                    definition,
+                    schedule.enabled,
+                    schedule.anchor_s,
+                    schedule.handled_until_s,
+                    schedule.next_run_s,
+                    schedule.last_run_s,
+                    schedule.last_status
+                ],
+            )
+        }
+        Change::Pause { schedule_id } => {
+            tx.execute("UPDATE schedules SET enabled = 0 WHERE schedule_id = ?1", [schedule_id])
+        }
+        // Only what was paused: a running one must not lose a run that is due.
+        Change::Resume { schedule_id, handled_until_s, next_run_s } => tx.execute(
+            "UPDATE schedules SET enabled = 1, handled_until_s = max(handled_until_s, ?2), next_run_s = ?3
+             WHERE schedule_id = ?1 AND enabled = 0",
+            params![schedule_id, handled_until_s, next_run_s],
+        ),
+        Change::Delete { schedule_id } => tx.execute("DELETE FROM schedules WHERE schedule_id = ?1", [schedule_id]),
+    }
+    .map(drop)
+}
+
+fn forget(tx: &Transaction<'_>, task_id: Uuid) -> rusqlite::Result<()> {
+    tx.execute("DELETE FROM changes WHERE task_id = ?1", [task_id.to_string()]).map(drop)
+}
+
+fn read_schedule(row: &Row<'_>) -> rusqlite::Result<Schedule> {
+    Ok(Schedule {
+        schedule_id: row.get(0)?,
+        definition: parsed(1, &row.get::<_, String>(1)?)?,
+        enabled: row.get(2)?,
+        anchor_s: row.get(3)?,
+        handled_until_s: row.get(4)?,
+        next_run_s: row.get(5)?,
+        last_run_s: row.get(6)?,
+        last_status: row.get(7)?,
+    })
+}
+
+fn read_promised(row: &Row<'_>) -> rusqlite::Result<Promised> {
+    let id = |column: usize| -> rusqlite::Result<Uuid> {
+        let text: String = row.get(column)?;
+        Uuid::parse_str(&text).map_err(|error| unreadable(column, error))
+    };
+    Ok(Promised {
+        lease: LeaseRef { task_id: id(0)?, lease_id: id(1)?, worker_id: row.get(2)? },
+        change: parsed(3, &row.get::<_, String>(3)?)?,
+        result: parsed(4, &row.get::<_, String>(4)?)?,
+    })
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(column: usize, text: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(text).map_err(|error| unreadable(column, error))
+}
+
+fn unreadable(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+}
+
+fn json_text(value: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schedule(id: &str) -> Schedule {
+        let payload =
+            json!({"name": "n", "mode": "interval", "interval_seconds": 60, "task_template": {"type": "echo"}});
+        let (definition, next) = Definition::read(&payload, 1_000).unwrap();
+        Schedule {
+            schedule_id: id.to_owned(),
+            definition,
+            enabled: true,
+            anchor_s: 1_000,
+            handled_until_s: 1_000,
+            next_run_s: Some(next),
+            last_run_s: None,
+            last_status: None,
+        }
+    }
+
+    fn promised(change: Change) -> Promised {
+        let lease = LeaseRef { worker_id: Some("w".to_owned()), task_id: Uuid::nil(), lease_id: Uuid::nil() };
+        Promised { lease, change, result: json!({"ok": true}) }
+    }
+
+    async fn apply(book: &Book, change: Change) {
+        book.promise(promised(change.clone())).await.unwrap();
+        book.apply(promised(change)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_promise_survives_a_restart_and_changes_nothing_until_it_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/scheduler.db");
+        let book = Book::open(&path).unwrap();
+        book.promise(promised(Change::Create(Box::new(schedule("s"))))).await.unwrap();
+        assert_eq!(Book::open(&path).err().unwrap().code(), Code::DataFolderLocked);
+        drop(book);
+
+        let book = Book::open(&path).unwrap();
+        assert!(book.schedule("s").await.unwrap().is_none() && book.due(9_999, 9).await.unwrap().is_empty());
+        let mut promises = book.promises().await.unwrap();
+        assert_eq!((promises.len(), &promises[0].result), (1, &json!({"ok": true})));
+        book.apply(promises.remove(0)).await.unwrap();
+        assert!(book.schedule("s").await.unwrap().is_some() && book.promises().await.unwrap().is_empty());
+        book.promise(promised(Change::Delete { schedule_id: "s".to_owned() })).await.unwrap();
+        book.forget(Uuid::nil()).await.unwrap();
+        assert!(book.schedule("s").await.unwrap().is_some() && book.promises().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn records_only_go_forwards_and_pauses_hide_a_schedule() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = Book::open(&folder.path().join("s.db")).unwrap();
+        apply(&book, Change::Create(Box::new(schedule("s")))).await;
+        assert_eq!(book.due(1_059, 9).await.unwrap().len(), 0);
+        assert_eq!(book.due(1_060, 9).await.unwrap().len(), 1);
+        book.record("s", 1_120, Some(1_180), "fired".to_owned()).await.unwrap();
+        book.record("s", 1_060, Some(1_120), "late".to_owned()).await.unwrap();
+        let now = book.schedule("s").await.unwrap().unwrap();
+        assert_eq!(
+            (now.handled_until_s, now.next_run_s, now.last_status.as_deref()),
+            (1_120, Some(1_180), Some("fired"))
+        );
+        assert_eq!(book.next_run_s().await.unwrap(), Some(1_180));
+
+        apply(&book, Change::Pause { schedule_id: "s".to_owned() }).await;
+        assert_eq!((book.next_run_s().await.unwrap(), book.due(9_999, 9).await.unwrap().len()), (None, 0));
+        let resume = Change::Resume { schedule_id: "s".to_owned(), handled_until_s: 5_000, next_run_s: Some(5_020) };
+        apply(&book, resume.clone()).await;
+        assert_eq!(book.next_run_s().await.unwrap(), Some(5_020));
+        book.record("s", 5_020, Some(5_080), "fired".to_owned()).await.unwrap();
+        apply(&book, resume).await;
+        assert_eq!(book.next_run_s().await.unwrap(), Some(5_080), "a schedule that runs was resumed again");
+        apply(&book, Change::Delete { schedule_id: "s".to_owned() }).await;
+        assert!(book.schedule("s").await.unwrap().is_none());
+    }
+}

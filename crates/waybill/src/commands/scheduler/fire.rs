@@ -1,0 +1,157 @@
+//! Firing: a task for every run that is due. Fired first, recorded after; the key makes a second firing the first one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::sleep;
+use waybill_client::NewTask;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Code, Entropy, Error, Result, Time};
+
+use super::Shared;
+use super::book::Schedule;
+use super::definition::{firing_key, iso};
+use super::rules::{self, Timing};
+use super::template::{self, Values};
+use crate::commands::worker::connect;
+
+/// Looked at in one round, so that none waits for another's backlog.
+const SCHEDULES_PER_ROUND: usize = 100;
+/// Fired of one schedule in one round.
+const RUNS_PER_ROUND: usize = 100;
+/// The clock is looked at this often, whatever is planned: it may have been set.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// A round that found nothing to do is not followed at once by another, whatever the plan says.
+const IDLE_WAIT_MIN: Duration = Duration::from_millis(20);
+/// What the server says goes into `last_status` up to here.
+const STATUS_CHARS_MAX: usize = 300;
+const FIRED: &str = "fired";
+
+pub async fn run(shared: Arc<Shared>) {
+    let mut away = connect::away();
+    let stopping = &shared.stop.stopping;
+    while !stopping.is_cancelled() {
+        let wait = match round(&shared).await {
+            Ok(wait) => {
+                away.reset();
+                wait
+            }
+            Err(error) => {
+                tracing::warn!(%error, cause = error.cause(), "a firing is put off");
+                away.next()
+            }
+        };
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = shared.changed.notified() => {}
+            () = stopping.cancelled() => {}
+        }
+    }
+}
+
+/// Fires what is due and says how long there is nothing to do.
+async fn round(shared: &Shared) -> Result<Duration> {
+    let mut fired = 0;
+    for schedule in shared.book.due(shared.now_s(), SCHEDULES_PER_ROUND).await? {
+        fired += fire_due(shared, &schedule).await?;
+    }
+    let now = shared.now();
+    let next_s = shared.book.next_run_s().await?;
+    let wait = next_s.map_or(LOOK_AGAIN, |next_s| Time::from_micros(next_s.saturating_mul(1_000_000)).since(now));
+    Ok(if fired == 0 { wait.clamp(IDLE_WAIT_MIN, LOOK_AGAIN) } else { wait.min(LOOK_AGAIN) })
+}
+
+/// How many runs were dealt with.
+async fn fire_due(shared: &Shared, schedule: &Schedule) -> Result<usize> {
+    let now_s = shared.now_s();
+    let timing = schedule.definition.timing(schedule.anchor_s).map_err(Error::internal)?;
+    let misfire = schedule.definition.misfire_policy;
+    let runs = rules::due(&timing, misfire, schedule.handled_until_s, now_s, RUNS_PER_ROUND);
+    for run_s in &runs {
+        if shared.stop.stopping.is_cancelled() {
+            break;
+        }
+        fire(shared, schedule, &timing, *run_s, now_s).await?;
+    }
+    Ok(runs.len())
+}
+
+async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64, now_s: i64) -> Result<()> {
+    let id = &schedule.schedule_id;
+    let status = match shared.client.create_task(&task(schedule, run_s, now_s)?).await {
+        Ok(created) => {
+            tracing::info!(schedule_id = id, run_at = iso(run_s), task_id = %created.task_id, "fired");
+            FIRED.to_owned()
+        }
+        // This run will never be taken, and must not hold up those after it.
+        Err(error) if matches!(error.code(), Code::InvalidRequest | Code::PayloadTooLarge) => {
+            tracing::error!(schedule_id = id, run_at = iso(run_s), %error, "the server refuses a firing");
+            format!("refused: {error}").chars().take(STATUS_CHARS_MAX).collect()
+        }
+        Err(error) => return Err(error),
+    };
+    shared.book.record(id, run_s, timing.next_after(run_s), status).await
+}
+
+fn task(schedule: &Schedule, run_s: i64, now_s: i64) -> Result<NewTask> {
+    let definition = &schedule.definition;
+    let template = &definition.task_template;
+    let (now, run_at) = (iso(now_s), iso(run_s));
+    let values = Values { now: &now, schedule_id: &schedule.schedule_id, run_at: &run_at };
+    Ok(NewTask {
+        kind: template.kind.clone(),
+        payload: template::render(&template.payload_template, &values),
+        requirements: template.requirements.as_ref().map(|needs| json!(needs)),
+        priority: template.priority,
+        idempotency_key: Some(firing_key(&schedule.schedule_id, run_s)),
+        max_attempts: None,
+        delay_seconds: Some(jitter(definition.jitter_seconds)).filter(|delay_s| *delay_s > 0),
+    })
+}
+
+/// Between 0 and `most_s`, both included. It shifts when the task may be taken, never which run it is.
+fn jitter(most_s: i64) -> i64 {
+    let mut bytes = [0; 4];
+    OsEntropy.fill(&mut bytes);
+    i64::from(u32::from_be_bytes(bytes)) % (most_s + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::definition::Definition;
+    use super::*;
+
+    #[test]
+    fn a_firing_carries_its_key_and_its_template_and_jitter_moves_only_the_delay() {
+        let payload = json!({
+            "name": "n", "mode": "interval", "interval_seconds": 60, "jitter_seconds": 5,
+            "task_template": {"type": "report", "payload_template": {"for": "{{run_at}} {{schedule_id}}"},
+                              "requirements": {"capabilities": ["x"]}, "priority": 7},
+        });
+        let (definition, next) = Definition::read(&payload, 0).unwrap();
+        let schedule = Schedule {
+            schedule_id: "s1".to_owned(),
+            definition,
+            enabled: true,
+            anchor_s: 0,
+            handled_until_s: 0,
+            next_run_s: Some(next),
+            last_run_s: None,
+            last_status: None,
+        };
+        for _ in 0..200 {
+            let task = task(&schedule, 60, 75).unwrap();
+            assert_eq!(task.idempotency_key.as_deref(), Some("schedule:s1:1970-01-01T00:01:00Z"));
+            assert_eq!(task.payload, json!({"for": "1970-01-01T00:01:00Z s1"}));
+            assert_eq!((task.kind.as_str(), task.priority), ("report", Some(7)));
+            assert_eq!(task.requirements, Some(json!({"capabilities": ["x"], "tags": []})));
+            assert!((0..=5).contains(&task.delay_seconds.unwrap_or(0)), "{:?}", task.delay_seconds);
+        }
+        let seen: std::collections::HashSet<_> = (0..500).map(|_| jitter(2)).collect();
+        assert_eq!(seen.len(), 3, "{seen:?}");
+        assert_eq!(jitter(0), 0);
+    }
+}

@@ -1,0 +1,186 @@
+//! A task in hand: its lease kept alive, and its outcome delivered.
+//!
+//! The holder's own clock decides when the lease is gone: it counts from before the request was sent, so it always ends here
+//! before it ends at the server, and no two workers believe they hold the same task.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json, json};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use waybill_client::{Backoff, Claim, Client, Completion, Failure, Lease, LeaseRef};
+use waybill_kernel::{Code, Error, Result, Time};
+
+/// The part of a lease after which it is renewed.
+const RENEW_AT: u32 = 3;
+
+/// How the work ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Done(Json),
+    Failed(Refusal),
+}
+
+/// Why there is no result: for the owner to read, and to act on by its code.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    pub code: &'static str,
+    pub message: String,
+    pub details: Map<String, Json>,
+    /// Another try may succeed: true only where something between here and there failed.
+    pub retryable: bool,
+}
+
+impl Refusal {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Map::new(), retryable: false }
+    }
+
+    pub fn transport(message: impl Into<String>) -> Self {
+        Self { retryable: true, ..Self::new("transport_error", message) }
+    }
+
+    pub fn payload(message: impl Into<String>) -> Self {
+        Self::new("invalid_payload", message)
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Json>) -> Self {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn to_failure(&self) -> Failure {
+        let mut error = self.details.clone();
+        error.insert("code".to_owned(), self.code.into());
+        error.insert("message".to_owned(), self.message.clone().into());
+        Failure { error: Json::Object(error), retryable: self.retryable }
+    }
+}
+
+/// Why the task is no longer ours.
+#[derive(Debug)]
+pub enum Lost {
+    /// The server says so.
+    Taken(Error),
+    /// No renewal came through in time.
+    RanOut,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Lost::Taken(error) => f.write_str(error.message()),
+            Lost::RanOut => f.write_str("no renewal reached the server before the lease ran out"),
+        }
+    }
+}
+
+/// What the server has on record now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Recorded {
+    Succeeded,
+    Failed,
+    Requeued,
+}
+
+pub struct Held {
+    client: Client,
+    lease: LeaseRef,
+    /// What every renewal asks for.
+    extend_by: Duration,
+    /// What was granted: the same or less.
+    ttl: Duration,
+    until: Mutex<Instant>,
+}
+
+impl Held {
+    /// `asked_at` is from before the claim was sent; `now` is compared with the server's word only to notice a lease that
+    /// it made shorter than was asked.
+    pub fn new(client: &Client, lease: &Lease, claim: &Claim, asked_at: Instant, now: Time) -> Self {
+        let extend_by = Duration::from_secs(claim.lease_ttl_seconds);
+        let granted = lease.expires_at.since(now);
+        let ttl = if granted.is_zero() || granted > extend_by { extend_by } else { granted };
+        let worker_id = claim.worker_id.clone();
+        let lease = LeaseRef { worker_id, task_id: lease.task_id, lease_id: lease.lease_id };
+        Self { client: client.clone(), lease, extend_by, ttl, until: Mutex::new(asked_at + ttl) }
+    }
+
+    pub fn lease(&self) -> &LeaseRef {
+        &self.lease
+    }
+
+    fn until(&self) -> Instant {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews at every third of the lease; ends when the lease has.
+    pub async fn keep(&self) -> Lost {
+        let third = self.ttl / RENEW_AT;
+        let mut backoff = Backoff::new(third / 4, third);
+        let mut next = self.until() - self.ttl + third;
+        loop {
+            let until = self.until();
+            sleep_until(next.min(until)).await;
+            let sent = Instant::now();
+            if sent >= until {
+                return Lost::RanOut;
+            }
+            match timeout_at(until, self.client.renew_lease(&self.lease, self.extend_by)).await {
+                Ok(Ok(_)) => {
+                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = sent + self.ttl;
+                    backoff.reset();
+                    next = sent + third;
+                }
+                Ok(Err(error)) if matches!(error.code(), Code::LeaseInvalidOrExpired | Code::NotFound) => {
+                    return Lost::Taken(error);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(task_id = %self.lease.task_id, %error, "the lease was not renewed; trying again");
+                    next = Instant::now() + backoff.next();
+                }
+                Err(_) => return Lost::RanOut,
+            }
+        }
+    }
+
+    /// Reports the outcome, and does not give up before the lease has run out.
+    ///
+    /// The lease is not renewed meanwhile: a completion whose answer was lost has ended it, and a renewal would then say
+    /// that the task was taken away.
+    pub async fn deliver(&self, outcome: Outcome) -> Result<Recorded> {
+        let mut outcome = outcome;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            let error = match self.report(&outcome).await {
+                Ok(recorded) => return Ok(recorded),
+                Err(error) => error,
+            };
+            match (&outcome, error.code().entry().http) {
+                (Outcome::Done(result), 400 | 413) => outcome = Outcome::Failed(refused_result(result, &error)),
+                (_, 429 | 500..) if Instant::now() < self.until() => sleep(backoff.next()).await,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    async fn report(&self, outcome: &Outcome) -> Result<Recorded> {
+        match outcome {
+            Outcome::Done(result) => {
+                let completion = Completion::stored(result.clone(), self.lease.task_id);
+                self.client.complete(&self.lease, &completion).await.map(|()| Recorded::Succeeded)
+            }
+            Outcome::Failed(refusal) => {
+                let failed = self.client.fail(&self.lease, &refusal.to_failure()).await?;
+                Ok(if failed.requeued { Recorded::Requeued } else { Recorded::Failed })
+            }
+        }
+    }
+}
+
+/// The work was done, but its result cannot be stored: better a failure that says so than a task done over and over.
+fn refused_result(result: &Json, error: &Error) -> Refusal {
+    let code = if error.code().entry().http == 413 { "result_too_large" } else { "result_refused" };
+    let message = format!("The work was done, but the server does not take its result: {}", error.message());
+    Refusal::new(code, message).with("result_bytes", result.to_string().len()).with("server", json!(error.to_json()))
+}
