@@ -89,13 +89,13 @@ impl Operation for ListReceipts {
 /// is more than leases and the bounded reports of a task come to.
 const OF_TASK: Feed = Feed {
     sql: concat!(
-        "WITH RECURSIVE chain (receipt_id) AS ( \
+        "WITH RECURSIVE linked (receipt_id) AS ( \
            SELECT assigned_receipt FROM tasks WHERE tenant = $1 AND task_id = $6 \
            UNION ALL SELECT receipt_id FROM results WHERE tenant = $1 AND task_id = $6 \
-           UNION SELECT p.child_id FROM chain c JOIN receipt_parents p ON p.tenant = $1 AND p.parent_id = c.receipt_id \
+           UNION SELECT p.child_id FROM linked c JOIN receipt_parents p ON p.tenant = $1 AND p.parent_id = c.receipt_id \
          ) SELECT r.xact, r.seq, ",
         receipt_columns!(),
-        " FROM receipts r WHERE r.tenant = $1 AND r.receipt_id IN (SELECT receipt_id FROM chain LIMIT 20000) \
+        " FROM receipts r WHERE r.tenant = $1 AND r.receipt_id IN (SELECT receipt_id FROM linked LIMIT 20000) \
          AND r.task_id = $6 AND ($7 IS NULL OR r.addressee = $7) \
          AND (r.xact, r.seq) > ($2, $3) AND r.xact < $4 ORDER BY r.xact, r.seq LIMIT $5"
     ),
