@@ -33,6 +33,7 @@ struct Inner {
     settings: Arc<Settings>,
     /// A wait looks again at least this often, in case a wake from another node was lost. None on one node.
     poll: Option<Duration>,
+    settle_max: Duration,
 }
 
 enum Engine {
@@ -51,24 +52,24 @@ impl Store {
     ) -> Result<Self> {
         crate::metrics::describe();
         let migrations = crate::migrate::ordered(&[crate::MIGRATIONS, migrations].concat());
-        let (engine, hub, poll) = match backend {
+        let (engine, hub, poll, settle_max) = match backend {
             Backend::Sqlite(options) => {
                 let hub = Hub::new();
                 let (clock, entropy, sqlite_hub) = (Arc::clone(&clock), Arc::clone(&entropy), hub.clone());
                 let open = move || Sqlite::open(&options, &migrations, &clock, entropy.as_ref(), sqlite_hub);
                 let sqlite = tokio::task::spawn_blocking(open).await.map_err(Error::internal)??;
-                (Engine::Sqlite(sqlite), hub, None)
+                (Engine::Sqlite(sqlite), hub, None, Duration::ZERO)
             }
             Backend::Postgres(options) => {
                 let (hub, outgoing) = Hub::shared_with_others();
-                let poll = Some(options.wait_poll);
+                let (poll, settle_max) = (Some(options.wait_poll), options.settle_max);
                 let postgres =
                     Postgres::open(options, &migrations, Arc::clone(&clock), entropy.as_ref(), hub.clone(), outgoing)
                         .await?;
-                (Engine::Postgres(postgres), hub, poll)
+                (Engine::Postgres(postgres), hub, poll, settle_max)
             }
         };
-        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings: Arc::new(settings), poll })))
+        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings: Arc::new(settings), poll, settle_max })))
     }
 
     /// Runs an operation for a caller who has been authorised; answers after its commit is durable.
@@ -120,6 +121,10 @@ impl Store {
 
     pub fn now(&self) -> Time {
         self.0.clock.now()
+    }
+
+    pub(crate) fn settle_max(&self) -> Duration {
+        self.0.settle_max
     }
 
     pub fn clock(&self) -> &Arc<Clock> {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value as Json, json};
@@ -18,6 +19,8 @@ use waybill_store::{
 use waybill_tasks::Process;
 
 use crate::postgres::{Database, Postgres};
+
+const SETTLE_MAX: Duration = Duration::from_secs(5);
 
 /// SQLite's stores begin here; PostgreSQL's begin at the database's own time.
 const START_US: i64 = 1_700_000_000_000_000;
@@ -87,6 +90,8 @@ pub async fn open_postgres_in(
     adjust: impl FnOnce(&mut PostgresOptions),
 ) -> anyhow::Result<TestStore> {
     let mut options = PostgresOptions::at(&database.url);
+    // Other tests have transactions open in the same cluster, and its horizon is that of all of them.
+    options.settle_max = SETTLE_MAX;
     adjust(&mut options);
     TestStore::open(Backend::Postgres(options), Home::Database(database)).await
 }

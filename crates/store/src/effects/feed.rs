@@ -18,7 +18,7 @@ use crate::{Ctx, Row, Store, Tx, Value, Work, metrics};
 
 /// Rows in one page at most.
 const PAGE_MAX: i64 = 1000;
-/// How long a call waits until what was committed before it is below the horizon.
+/// How long a call waits until what was committed before it is below the horizon, unless set otherwise.
 pub const SETTLE_MAX: Duration = Duration::from_millis(100);
 
 /// A place in a feed: everything up to and with this row has been given out.
@@ -162,8 +162,9 @@ pub(crate) async fn settle(store: &Store) -> Result<()> {
     let began = Instant::now();
     let mut pause = Duration::from_millis(1);
     let (mut horizon, ceiling) = store.system().run(Bounds).await?;
-    while horizon < ceiling && began.elapsed() < SETTLE_MAX {
-        tokio::time::sleep(pause.min(SETTLE_MAX.saturating_sub(began.elapsed()))).await;
+    let most = store.settle_max();
+    while horizon < ceiling && began.elapsed() < most {
+        tokio::time::sleep(pause.min(most.saturating_sub(began.elapsed()))).await;
         pause *= 2;
         (horizon, _) = store.system().run(Bounds).await?;
     }

@@ -47,6 +47,8 @@ pub struct Options {
     pub notify_interval: Duration,
     /// A waiting call looks again at least this often.
     pub wait_poll: Duration,
+    /// How long a list may be held up until its caller's own writes are below the horizon of feeds.
+    pub settle_max: Duration,
     /// How often the clock is compared with the database's.
     pub clock_interval: Duration,
 }
@@ -69,6 +71,7 @@ impl Options {
             retry_for: Duration::from_secs(5),
             notify_interval: Duration::from_millis(10),
             wait_poll: Duration::from_secs(1),
+            settle_max: crate::effects::SETTLE_MAX,
             clock_interval: Duration::from_secs(30),
         }
     }

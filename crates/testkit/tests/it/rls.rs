@@ -124,6 +124,18 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
         }
         ok(on, caller, "create_key", json!({ "principal": "agent:a" })).await;
         on.store.run(Enqueue {}, caller.clone()).await.unwrap();
+        // What only sweeps and other callers write.
+        let tenant = caller.tenant.0;
+        for sql in [
+            "INSERT INTO leases (tenant, task_id, epoch, lease_id, worker, created_at) VALUES (T, '\\x00', 1, '\\x00', 'w', 0)",
+            "INSERT INTO task_progress (tenant, task_id, progress, updated_at) VALUES (T, '\\x00', '1', 0)",
+            "INSERT INTO relationships (tenant, principal, first_seen_at, last_seen_at, sessions_count) VALUES (T, 'a', 0, 0, 0)",
+            "INSERT INTO schedule_watch (tenant, schedule_id, owner, receipt_id, enabled) VALUES (T, 's', 'a', '\\x00', 1)",
+            "INSERT INTO chain (tenant, position, receipt_id, receipt_type, parents, created_at, content, parties, link) \
+             VALUES (T, 1, '\\x00', 't', '', 0, '', '', '')",
+        ] {
+            on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();
+        }
     }
     pair
 }

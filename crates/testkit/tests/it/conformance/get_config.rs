@@ -11,7 +11,7 @@ waybill_testkit::both! {
 
 async fn everybody_may_ask_what_the_server_is(on: TestStore) {
     let expected = json!({
-        "receipt_mode": "standalone", "memorygate_url": null, "instance_id": "waybill",
+        "receipt_mode": "standalone", "memorygate_url": null, "instance_id": "",
         "capabilities": ["lease_based_execution", "receipt_emission"], "version": "0.3.0", "spec": "asyncgate/0.3.0",
     });
     for caller in [on.agent("alice").unwrap(), worker(&on, "w"), on.admin.clone()] {

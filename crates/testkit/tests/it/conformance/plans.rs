@@ -25,7 +25,7 @@ async fn run_everything(on: &TestStore) {
     }
     let w = worker(on, "w");
     for end in ["complete", "fail", "fail"] {
-        let lease = held(on, &w, json!({ "type": "work" })).await;
+        let lease = held(on, &w, json!({ "type": "work", "priority": 9 })).await;
         ok(on, &w, "renew_lease", lease.clone()).await;
         ok(on, &w, "report_progress", with(&lease, json!({ "progress": 1 }))).await;
         let input = if end == "fail" { with(&lease, json!({ "error": 1, "retryable": true })) } else { lease.clone() };
@@ -85,7 +85,7 @@ async fn every_statement_finds_its_rows_by_an_index() {
         ("the list of an owner and a status", "AND t.owner = $5 AND t.status = $6"),
         ("the inbox", "r.addressee = $6 AND r.xact = $2 AND r.seq > $3"),
         ("open obligations", "r.addressee = $6 AND r.open = 1 AND r.xact = $2"),
-        ("the receipts of a task", "WITH RECURSIVE chain"),
+        ("the receipts of a task", "WITH RECURSIVE linked"),
         ("the look at a key", "tenant = $1 AND idempotency_key = $2"),
     ] {
         assert!(statements.iter().any(|sql| sql.contains(marks)), "{what} was not seen among {statements:#?}");

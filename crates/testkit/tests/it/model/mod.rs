@@ -55,7 +55,6 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("ack_receipt", "receipts are compared row by row after each step"),
     ("get_config", "it depends on nothing"),
     ("bootstrap", "deprecated"),
-    ("export_chain", "the sealer is a sweep"),
 ];
 
 #[test]
