@@ -190,7 +190,7 @@ impl Scenario for Failover {
             struck.behind.bytes >> 10,
             struck.behind.commits,
             served_after(&tally.stamps, &struck)
-                .map_or("the load".to_owned(), |gap| format!("{:.2} s", gap.as_secs_f64())),
+                .map_or_else(|| "the load".to_owned(), |gap| format!("{:.2} s", gap.as_secs_f64())),
             if answers.is_empty() { "no 503".to_owned() } else { answers.join(", ") },
         );
         let mut violations = judge_answers(&tally.unknowns);

@@ -20,7 +20,7 @@ impl Backoff {
     }
 
     /// The next wait: between half of the present span and all of it, so that it is never a busy loop.
-    pub fn next(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         self.next_from(&OsEntropy)
     }
 

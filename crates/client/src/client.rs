@@ -103,7 +103,7 @@ impl Client {
             if sending == SENDINGS_MAX || request.repeat == Repeat::Never || !may_pass(error.code()) {
                 return Err(error);
             }
-            let wait = backoff.next();
+            let wait = backoff.pause();
             tokio::time::sleep(asked.map_or(wait, |asked| wait.max(asked.min(RETRY_AFTER_MAX)))).await;
         }
         Err(Error::internal("a call ended without an answer"))

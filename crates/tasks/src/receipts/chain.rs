@@ -66,7 +66,8 @@ pub struct Content {
 
 impl Content {
     pub fn digest(&self, salt: &[u8]) -> Digest {
-        let optional = |text: &Option<String>| text.as_ref().map_or(vec![0], |text| [&[1], text.as_bytes()].concat());
+        let optional =
+            |text: &Option<String>| text.as_ref().map_or_else(|| vec![0], |text| [&[1], text.as_bytes()].concat());
         let (task, lease, schedule) = (optional(&self.task_id), optional(&self.lease_id), optional(&self.schedule_id));
         hash(&[b"content", salt, self.body.as_bytes(), &task, &lease, &schedule, self.instance.as_bytes()])
     }

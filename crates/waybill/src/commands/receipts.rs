@@ -68,7 +68,7 @@ async fn pages(session: &Session, check: &mut Check, hand_on: &mut dyn FnMut(Sea
     loop {
         let after = check.verifier.position();
         let mut page = session.call("export_chain", json!({ "after": after, "limit": PAGE })).await?;
-        let until = *until.get_or_insert(page["head"].as_i64().unwrap_or(0));
+        let until = *until.get_or_insert_with(|| page["head"].as_i64().unwrap_or(0));
         let receipts: Vec<Sealed> = serde_json::from_value(page["receipts"].take()).map_err(Error::internal)?;
         let empty = receipts.is_empty();
         for sealed in receipts.into_iter().take_while(|sealed| sealed.position <= until) {

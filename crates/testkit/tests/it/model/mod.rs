@@ -195,7 +195,9 @@ fn from_environment<T: std::str::FromStr>(name: &str, usual: T) -> T {
 }
 
 /// The shortest history found, one step a line.
-fn told(error: &TestError<(World, Vec<Transition>, Option<Arc<AtomicUsize>>)>, seed: u64) -> String {
+type History = (World, Vec<Transition>, Option<Arc<AtomicUsize>>);
+
+fn told(error: &TestError<History>, seed: u64) -> String {
     match error {
         TestError::Abort(why) => format!("gave up: {why}"),
         TestError::Fail(why, (_, steps, _)) => {

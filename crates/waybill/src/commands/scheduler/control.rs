@@ -86,7 +86,7 @@ async fn round(shared: &Shared, away: &mut Backoff) -> Result<()> {
     if let Some(error) = trouble {
         tracing::warn!(%error, cause = error.cause(), "no control tasks were leased; trying again");
     }
-    tokio::select! { () = sleep(away.next()) => {}, () = stopping.cancelled() => {} }
+    tokio::select! { () = sleep(away.pause()) => {}, () = stopping.cancelled() => {} }
     Ok(())
 }
 

@@ -39,7 +39,7 @@ pub async fn run(shared: Arc<Shared>) {
             }
             Err(error) => {
                 tracing::warn!(%error, cause = error.cause(), "a firing is put off");
-                away.next()
+                away.pause()
             }
         };
         tokio::select! {

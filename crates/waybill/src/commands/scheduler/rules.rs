@@ -9,6 +9,7 @@ use super::cron::Cron;
 
 /// When a schedule is expected to run, in whole seconds since 1970.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few hundred of them, made seldom")]
 pub enum Timing {
     /// Every so many seconds, counted from the schedule's creation, which is no run itself.
     Every {

@@ -148,7 +148,7 @@ fn report(status: ExitStatus, out: &Output, err: &Output) -> std::result::Result
 async fn read(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Output {
     let mut output = Output { bytes: Vec::new(), truncated: false };
     let Some(mut stream) = stream else { return output };
-    let mut chunk = [0; READ_BYTES];
+    let mut chunk = vec![0; READ_BYTES];
     while let Ok(read @ 1..) = stream.read(&mut chunk).await {
         let kept = read.min(max - output.bytes.len());
         output.bytes.extend_from_slice(&chunk[..kept]);

@@ -137,7 +137,7 @@ impl Held {
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(task_id = %self.lease.task_id, %error, "the lease was not renewed; trying again");
-                    next = Instant::now() + backoff.next();
+                    next = Instant::now() + backoff.pause();
                 }
                 Err(_) => return Lost::RanOut,
             }
@@ -158,7 +158,7 @@ impl Held {
             };
             match (&outcome, error.code().entry().http) {
                 (Outcome::Done(result), 400 | 413) => outcome = Outcome::Failed(refused_result(result, &error)),
-                (_, 429 | 500..) if Instant::now() < self.until() => sleep(backoff.next()).await,
+                (_, 429 | 500..) if Instant::now() < self.until() => sleep(backoff.pause()).await,
                 _ => return Err(error),
             }
         }

@@ -93,7 +93,7 @@ impl Worker {
                 () = self.stop.stopping.cancelled() => break,
             };
             let pause = match leases {
-                Ok(leases) if leases.is_empty() => (asked_at.elapsed() < EMPTY_ANSWER_MIN).then(|| away.next()),
+                Ok(leases) if leases.is_empty() => (asked_at.elapsed() < EMPTY_ANSWER_MIN).then(|| away.pause()),
                 Ok(leases) => {
                     away.reset();
                     left -= left.min(leases.len() as u64);
@@ -105,7 +105,7 @@ impl Worker {
                 Err(error) if connect::is_final(&error) => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, cause = error.cause(), "nothing was leased; trying again");
-                    Some(away.next())
+                    Some(away.pause())
                 }
             };
             if let Some(pause) = pause {
