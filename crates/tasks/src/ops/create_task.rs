@@ -16,7 +16,7 @@ use crate::settings::seconds_of;
 use crate::task::{Requirements, TaskId};
 
 const TYPE_CHARS_MAX: usize = 200;
-const KEY_CHARS_MAX: usize = 255;
+pub(crate) const KEY_CHARS_MAX: usize = 255;
 const ATTEMPTS_MAX: i64 = 1_000;
 const BACKOFF_S_MAX: i64 = 86_400;
 const DELAY_S_MAX: i64 = 366 * 86_400;
@@ -210,7 +210,7 @@ impl CreateTask {
     }
 }
 
-fn length(field: &str, text: &str, max: usize) -> Result<()> {
+pub(crate) fn length(field: &str, text: &str, max: usize) -> Result<()> {
     if text.is_empty() || text.chars().count() > max {
         return Err(Error::invalid(format!("{field} must have 1 to {max} characters.")));
     }

@@ -15,6 +15,7 @@ use waybill_kernel::{
 };
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value, Wait};
 
+use super::create_task::{KEY_CHARS_MAX, length};
 use crate::Settings;
 use crate::lease::{self, LeaseId};
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
@@ -199,6 +200,9 @@ impl LeaseNext {
             if names.iter().any(|name| name.is_empty() || name.chars().count() > NAME_CHARS_MAX.max(200)) {
                 return Err(Error::invalid(format!("{field} has an entry that is empty or too long.")));
             }
+        }
+        if let Some(instance) = &self.worker_instance_id {
+            length("worker_instance_id", instance, KEY_CHARS_MAX)?;
         }
         positive("lease_ttl_seconds", self.lease_ttl_seconds)?;
         positive("max_tasks", self.max_tasks)?;

@@ -49,6 +49,7 @@ fn scrub(label: &str, field: &str, value: &Json) -> String {
             format!("[{}]", items.join(" "))
         }
         Json::String(_) if SECRET.contains(&field) => "secret".to_owned(),
+        Json::Number(_) if field == "uptime" => "time".to_owned(),
         // A text that is JSON itself has ids and times in it as well.
         Json::String(text) if text.starts_with('{') => match serde_json::from_str(text) {
             Ok(inner) => scrub(label, field, &inner),

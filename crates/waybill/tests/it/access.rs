@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use waybill_kernel::Code;
+use waybill_kernel::{Code, Role, Scope};
 
 use crate::world::{Engine, Reply, World, raw, status_of, until};
 
@@ -127,18 +127,26 @@ async fn an_mcp_client_is_shown_the_tools_its_scopes_allow() {
     let reader = world.key(json!({ "principal": "agent:reader", "scopes": ["tasks:read"] })).await;
     let worker = world.key(json!({ "principal": "worker:builder" })).await;
     let registry = waybill::registry();
-    let named = |scope: &str| {
-        let allowed = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.tool);
-        let allowed = allowed.filter(|spec| scope.is_empty() || spec.scopes.iter().any(|word| word.as_str() == scope));
+    let named = |role: Role, scopes: &[Scope]| {
+        let tools = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.tool);
+        let allowed =
+            tools.filter(|spec| spec.roles.contains(&role) && scopes.iter().any(|it| spec.scopes.contains(it)));
         let mut names: Vec<_> = allowed.map(|spec| spec.name.to_owned()).collect();
         names.sort();
         names
     };
+    let players = [
+        (&agent, named(Role::Agent, Role::Agent.default_scopes())),
+        (&reader, named(Role::Agent, &[Scope::TasksRead])),
+        (&worker, named(Role::Worker, Role::Worker.default_scopes())),
+    ];
+    assert!(players[0].1.contains(&"create_task".to_owned()) && !players[0].1.contains(&"lease_next".to_owned()));
+    assert!(players[2].1.contains(&"lease_next".to_owned()) && !players[2].1.contains(&"create_task".to_owned()));
     for path in ["/mcp", "/mcp/tasks"] {
-        for (key, expected) in [(&agent, named("")), (&reader, named("tasks:read")), (&worker, named("tasks:lease"))] {
+        for (key, expected) in &players {
             let mut shown = world.tools(key, path).await;
             shown.sort();
-            assert_eq!(shown, expected, "{path}");
+            assert_eq!(&shown, expected, "{path}");
         }
     }
     // Not shown is not yet refused: a call says what is missing.

@@ -124,7 +124,8 @@ struct Transcript {
 
 async fn play(engine: Engine, through: Through, rows: &[Row]) -> Transcript {
     let registry = waybill::registry();
-    let mut world = World::with(engine, "", &[]).await;
+    // The same name on both sides: it stands in every receipt.
+    let mut world = World::with(engine, "[tasks]\ninstance_id = \"here\"\n", &[]).await;
     let mut cast = Cast::gather(&world).await;
     let mut kept = HashMap::new();
     let mut outcomes = Vec::new();
