@@ -14,7 +14,7 @@ const TABLES: &[(&str, &str)] = &[
     (
         "tasks",
         "SELECT tenant, task_id, status, type, payload, owner, owner_instance, requirements, priority, attempt,
-             max_attempts, retry_backoff_s, idempotency_key, (next_eligible_at - created_at) / 1000000, assigned_receipt
+             max_attempts, retry_backoff_s, idempotency_key, CASE WHEN status = 'queued' THEN (next_eligible_at - updated_at) / 1000000 ELSE 0 END, assigned_receipt
          FROM tasks WHERE tenant > 0 ORDER BY task_id",
     ),
     (
