@@ -262,7 +262,7 @@ mod tests {
             |commits| Struck { killed, promoted: killed, lag_ms: 0, behind: Behind { bytes: 0, commits }, forked: 0 };
         let op = |seq| Op { conn: 0, seq };
         let stamp = |seq: u32| {
-            let began = killed - Duration::from_secs(10 - 2 * u64::from(seq));
+            let began = killed - Duration::from_secs(10) + Duration::from_secs(2 * u64::from(seq));
             Stamp { op: op(seq), began, ended: began + Duration::from_secs(1) }
         };
         let stamps = [0, 1, 2, 6].map(stamp);

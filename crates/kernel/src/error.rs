@@ -73,7 +73,7 @@ catalogue! {
         "A receipt that ends an obligation must name it as its parent." "Name the receipt that it answers.";
     ParentNotFound         "parent_not_found"          400 -32018 "InvalidParameterValue"           2
         "A parent of the receipt does not exist or cannot be ended by it." "Check the id of the parent, and that its obligation is still open.";
-    ChainBroken            "chain_broken"              409 -32019 "InvalidParameterValue"           1
+    ChainBroken            "chain_broken"              409 -32019 "InvalidParameterValue"           8
         "The receipts are not as they were sealed." "Compare them with an earlier export; the findings say which receipts differ and how.";
     UnsupportedMediaType   "unsupported_media_type"    415 -32015 "InvalidParameterValue"           2
         "The body is not JSON." "Send JSON with `Content-Type: application/json`.";

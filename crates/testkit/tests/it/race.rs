@@ -48,7 +48,7 @@ fn contenders() -> Vec<Contender> {
         Contender::new::<Fail>("for good", Entity::Lease, |world| {
             (world.caller.clone(), lease(world, json!({ "error": 1 })))
         }),
-        Contender::new::<Fail>("for now", Entity::Lease, |world| {
+        Contender::new::<Fail>("for a while", Entity::Lease, |world| {
             (world.caller.clone(), lease(world, json!({ "error": 2, "retryable": true })))
         }),
         Contender::new::<AckReceipt>("the receipt", Entity::Receipt, |world| {

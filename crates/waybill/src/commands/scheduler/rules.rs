@@ -93,8 +93,8 @@ mod tests {
     #[test]
     fn a_schedule_is_not_due_at_its_creation_nor_a_second_early() {
         for misfire in ALL {
-            for now in [0, 999, 1_000, 1_001, 1_059] {
-                assert_eq!(due(&every(60), misfire, 1_000, now, 10), [0; 0], "{misfire:?} at {now}");
+            for at in [0, 999, 1_000, 1_001, 1_059] {
+                assert_eq!(due(&every(60), misfire, 1_000, at, 10), [0; 0], "{misfire:?} at {at}");
             }
             assert_eq!(due(&every(60), misfire, 1_000, 1_060, 10), [1_060], "{misfire:?}");
             assert_eq!(due(&every(60), misfire, 1_000, 1_119, 10), [1_060], "{misfire:?}");
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn what_was_dealt_with_is_never_due_again() {
         for misfire in ALL {
-            for now in [1_060, 1_119] {
-                assert_eq!(due(&every(60), misfire, 1_060, now, 10), [0; 0], "{misfire:?} at {now}");
+            for at in [1_060, 1_119] {
+                assert_eq!(due(&every(60), misfire, 1_060, at, 10), [0; 0], "{misfire:?} at {at}");
             }
             assert_eq!(due(&every(60), misfire, 2_000, 1_119, 10), [0; 0], "{misfire:?}: a clock set back");
         }

@@ -240,8 +240,8 @@ fn fail() -> Scenario {
     Scenario {
         good: json!({ "task_id": "$lift5", "lease_id": "$lease5", "error": 1 }),
         rows: vec![
-            row("for now", "wendy", again.clone()),
-            row("for now, again", "wendy", again).replay(),
+            row("for a while", "wendy", again.clone()),
+            row("for a while, again", "wendy", again).replay(),
             row("for good", "wendy", done.clone()),
             row("for good, again", "wendy", done).replay(),
             row("a lease that has ended", "wendy", json!({ "task_id": "$lift1", "lease_id": "$lease1", "error": 1 }))
