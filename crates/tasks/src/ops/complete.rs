@@ -126,7 +126,7 @@ impl Complete {
             return Err(Error::new(Code::LocatabilityRequired, Code::LocatabilityRequired.entry().title));
         }
         // Pointers cannot be left out of the receipt as a large result can, so they must fit.
-        let pointers = receipts::body_text(&self.completed_body(settings, 0)).len();
+        let pointers = receipts::body_text(&self.completed_body(0)).len();
         let max = settings.receipt_body_bytes_max;
         if pointers > max {
             let message = format!("Artifacts and proof make a receipt of {pointers} bytes; at most {max} are allowed.");
@@ -201,11 +201,11 @@ impl Complete {
             schedule_id: None,
             parents,
             unlocated: parents.is_empty(),
-            body: with_result(settings, self.completed_body(settings, attempt), &self.result),
+            body: with_result(settings, self.completed_body(attempt), &self.result),
         }
     }
 
-    fn completed_body(&self, _: &Settings, attempt: i64) -> Json {
+    fn completed_body(&self, attempt: i64) -> Json {
         let mut body =
             json!({ "result_summary": summary(&self.result), "completion_metadata": { "attempt": attempt } });
         self.add_pointers(&mut body);
