@@ -79,7 +79,6 @@ async def tools_have_schemas(session):
     for name in TOOLS:
         assert name in tools, f"{name} is not among {sorted(tools)}"
         assert tools[name].input_schema.get("type") == "object", f"{name}: {tools[name].input_schema}"
-        assert tools[name].output_schema, f"{name} has no output schema"
         assert tools[name].description, f"{name} has no description"
 
 

@@ -9,8 +9,8 @@
 //! | 2024-11-05 … 2025-11-25 | `initialize` agrees on a revision, `notifications/initialized` ends the handshake | revision in the `MCP-Protocol-Version` header; a server *may* keep a session |
 //! | 2026-07-28 | none needed; `server/discover` describes the server | revision and client in each request's `_meta`, repeated in `Mcp-Method` and `Mcp-Name` headers |
 //!
-//! A server declares capabilities (ours: tools and nothing else). `tools/list` gives each tool a name, a text and JSON
-//! Schemas of input and output; `tools/call` runs one. A call can fail in two ways, and the difference matters to the
+//! A server declares capabilities (ours: tools and nothing else). `tools/list` gives each tool a name, a text and
+//! the JSON Schema of its input; `tools/call` runs one. A call can fail in two ways, and the difference matters to the
 //! agent: a *protocol error* (JSON-RPC `error`: no such tool, no such method) is mostly hidden from the model, a *tool
 //! error* (a result with `isError`) is shown to it, so that it can correct itself. A browser page must not reach a server
 //! on loopback by a name that resolves to it (DNS rebinding): `Host` and `Origin` are checked.
@@ -29,6 +29,7 @@
 
 mod body;
 mod handler;
+mod schema;
 mod tools;
 
 use std::sync::Arc;

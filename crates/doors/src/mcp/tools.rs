@@ -1,18 +1,18 @@
 //! Operations as MCP tools: their names, schemas, hints, order, and who is shown which.
 //!
 //! # The outside system
-//! Both schemas of a tool must be of type `object` at the root. A client may check a successful result's structured
-//! content against the output schema, so whatever we add to an output stands in its schema too. Hints tell a client when
-//! to ask its user before a call; a missing hint means the careful reading (writes, destroys, not idempotent).
+//! A tool's input schema must be of type `object` at the root. One of the output is optional, and ours would be half of
+//! the list: what comes back is structured and says itself, and `/openapi.json` describes it. Hints tell a client when to
+//! ask its user before a call; a missing hint means the careful reading (writes, destroys, not idempotent), and for a tool
+//! that only reads the others mean nothing.
 
 use std::sync::Arc;
 
-use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use serde_json::{Value, json};
+use rmcp::model::{Tool, ToolAnnotations};
 use waybill_kernel::{Caller, Door, Mode, OperationSpec};
 use waybill_store::{Entry, Registry};
 
-use super::ToolNames;
+use super::{ToolNames, schema};
 
 /// Added to the output of a write that has been answered before: MCP's twin of the `X-Idempotent-Replay` header.
 pub const REPLAY: &str = "idempotent_replay";
@@ -59,54 +59,24 @@ pub fn name(operation: &str, names: ToolNames) -> String {
 
 fn tool(entry: &dyn Entry, names: ToolNames) -> Tool {
     let spec = entry.spec();
-    Tool::new(name(spec.name, names), spec.description, Arc::new(object(entry.input_schema())))
+    Tool::new(name(spec.name, names), spec.description, Arc::new(schema::input(entry.input_schema())))
         .with_title(spec.title)
         .with_annotations(hints(spec))
-        .with_raw_output_schema(Arc::new(output_schema(entry)))
 }
 
 fn hints(spec: &OperationSpec) -> ToolAnnotations {
-    // Clients of 2025-03-26 look for the title in here.
-    ToolAnnotations::with_title(spec.title)
-        .read_only(spec.mode == Mode::Read)
-        .destructive(spec.destructive)
-        .idempotent(spec.repeatable)
-        .open_world(false)
-}
-
-fn output_schema(entry: &dyn Entry) -> JsonObject {
-    let mut schema = object(entry.output_schema());
-    if entry.spec().mode == Mode::Write {
-        let properties = schema.entry("properties").or_insert_with(|| json!({}));
-        if let Some(properties) = properties.as_object_mut() {
-            properties.insert(
-                REPLAY.to_owned(),
-                json!({
-                    "type": "boolean",
-                    "description": "True when this is the answer of an earlier call with the same key; absent otherwise.",
-                }),
-            );
-        }
+    let hints = ToolAnnotations::new().open_world(false);
+    match spec.mode {
+        Mode::Read => hints.read_only(true),
+        Mode::Write => hints.destructive(spec.destructive).idempotent(spec.repeatable),
     }
-    schema
-}
-
-/// A schema as MCP wants it at the root. An enum of structs has `oneOf` there and no type, though each of its values is
-/// an object.
-fn object(schema: Value) -> JsonObject {
-    let mut schema = match schema {
-        Value::Object(schema) => schema,
-        // `true`, the schema of anything.
-        _ => JsonObject::new(),
-    };
-    schema.insert("type".to_owned(), json!("object"));
-    schema
 }
 
 #[cfg(test)]
 mod tests {
     use schemars::JsonSchema;
     use serde::{Deserialize, Serialize};
+    use serde_json::json;
     use waybill_kernel::id::Uuid;
     use waybill_kernel::{Method, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes, Tenant};
     use waybill_store::{Ctx, Operation, Reply, Tx};
@@ -209,17 +179,6 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_foreseen_in_the_output_of_writes_only() {
-        let all = toolbox(None, ToolNames::Plain);
-        let properties = |name| found(&all, name).output_schema.unwrap()["properties"].clone();
-        assert_eq!(properties("create_task")[REPLAY]["type"], "boolean");
-        assert_eq!(properties("create_task")["status"]["type"], "string");
-        assert_eq!(properties("get_task")[REPLAY], Value::Null);
-        let required = found(&all, "create_task").output_schema.unwrap()["required"].clone();
-        assert_eq!(required, json!(["status"]), "a first answer does not carry it");
-    }
-
-    #[test]
     fn a_tool_carries_what_an_agent_needs() {
         let cancel = found(&toolbox(None, ToolNames::Prefixed), "cancel_task");
         assert_eq!(
@@ -232,36 +191,13 @@ mod tests {
                     "type": "object",
                     "properties": { "task_id": { "type": "string" } },
                     "required": ["task_id"],
-                    "additionalProperties": false,
-                },
-                "outputSchema": {
-                    "type": "object",
-                    "properties": {
-                        "status": { "type": "string" },
-                        "idempotent_replay": {
-                            "type": "boolean",
-                            "description":
-                                "True when this is the answer of an earlier call with the same key; absent otherwise.",
-                        },
-                    },
-                    "required": ["status"],
                 },
                 "annotations": {
-                    "title": "A title",
-                    "readOnlyHint": false,
                     "destructiveHint": true,
                     "idempotentHint": true,
                     "openWorldHint": false,
                 },
             })
         );
-    }
-
-    #[test]
-    fn any_schema_becomes_one_of_an_object() {
-        assert_eq!(object(json!(true))["type"], "object");
-        let one_of = object(json!({ "oneOf": [{ "type": "object" }] }));
-        assert_eq!(one_of["type"], "object");
-        assert!(one_of.contains_key("oneOf"));
     }
 }

@@ -21,17 +21,22 @@ const MARKS_MAX: usize = 25;
 #[serde(deny_unknown_fields)]
 pub struct Bootstrap {
     /// The kind of the principal, with its id.
+    #[schemars(extend("deprecated" = true))]
     pub principal_kind: Option<PrincipalKind>,
     /// Who you are; your key says it anyway. Only an admin may name another.
+    #[schemars(extend("deprecated" = true))]
     pub principal_id: Option<String>,
     /// The same as `principal_id`.
+    #[schemars(extend("deprecated" = true))]
     pub agent_id: Option<String>,
     /// Which run of the agent this is: a new one begins a session.
     #[schemars(length(min = 1, max = 255))]
     pub agent_instance_id: Option<String>,
     /// Accepted and not used.
+    #[schemars(extend("deprecated" = true))]
     pub agent_version: Option<String>,
     /// Accepted and not used.
+    #[schemars(extend("deprecated" = true))]
     pub client_capabilities: Option<Json>,
     /// Only receipts after this one: `cursor.latest_receipt_id` of the call before.
     pub since_receipt_id: Option<ReceiptId>,

@@ -25,7 +25,11 @@ use crate::task::TaskId;
 pub struct Complete {
     pub task_id: TaskId,
     pub lease_id: LeaseId,
+    /// Who you are; your key says it anyway, and must agree.
+    #[schemars(extend("deprecated" = true))]
     pub worker_id: Option<String>,
+    /// With `worker_id`.
+    #[schemars(extend("deprecated" = true))]
     pub worker_kind: Option<PrincipalKind>,
     /// What came out, as JSON. At most 1 MiB.
     #[serde(default)]

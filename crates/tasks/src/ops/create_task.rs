@@ -57,6 +57,7 @@ pub struct CreateTask {
     pub principal_instance_id: Option<String>,
     /// Accepted and ignored: the receipt of assignment is always written.
     #[serde(default)]
+    #[schemars(extend("deprecated" = true))]
     #[expect(dead_code, reason = "older clients send it; the receipt is what terminators need as their parent")]
     emit_assignment_receipt: Option<bool>,
 }

@@ -32,8 +32,11 @@ const RELEASED_MAX: i64 = 256;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseNext {
-    /// Who you are, if you say it: the id of your key's principal.
+    /// Who you are; your key says it anyway, and must agree.
+    #[schemars(extend("deprecated" = true))]
     pub worker_id: Option<String>,
+    /// With `worker_id`.
+    #[schemars(extend("deprecated" = true))]
     pub worker_kind: Option<PrincipalKind>,
     /// Which run of the worker this is, for the record.
     #[schemars(length(min = 1, max = 255))]

@@ -21,7 +21,11 @@ const RENEWALS_USUAL: i64 = 10;
 pub struct RenewLease {
     pub task_id: TaskId,
     pub lease_id: LeaseId,
+    /// Who you are; your key says it anyway, and must agree.
+    #[schemars(extend("deprecated" = true))]
     pub worker_id: Option<String>,
+    /// With `worker_id`.
+    #[schemars(extend("deprecated" = true))]
     pub worker_kind: Option<PrincipalKind>,
     /// How long from now: 300 unless given, never more than 1,800. A lease is never shortened.
     #[schemars(range(min = 1))]

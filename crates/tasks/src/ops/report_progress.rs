@@ -17,7 +17,11 @@ use crate::task::TaskId;
 pub struct ReportProgress {
     pub task_id: TaskId,
     pub lease_id: LeaseId,
+    /// Who you are; your key says it anyway, and must agree.
+    #[schemars(extend("deprecated" = true))]
     pub worker_id: Option<String>,
+    /// With `worker_id`.
+    #[schemars(extend("deprecated" = true))]
     pub worker_kind: Option<PrincipalKind>,
     /// Anything, as JSON: a percentage, a step, a sentence.
     pub progress: Json,

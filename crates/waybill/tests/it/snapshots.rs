@@ -12,8 +12,7 @@ use crate::world::{Reply, World, program};
 const UPDATE: &str = "WAYBILL_UPDATE_SNAPSHOTS";
 
 /// What a client puts before its model with every question.
-// Twelve were wished for; half of what there is are the schemas of the answers.
-const TASK_TOOLS_BYTES_MAX: usize = 32 << 10;
+const TASK_TOOLS_BYTES_MAX: usize = 12 << 10;
 
 fn compare(name: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
