@@ -13,8 +13,6 @@ use crate::receipts::{ReceiptId, ReceiptRecord};
 
 /// Receipts of one turn.
 const EVENTS_MAX: i64 = 100;
-/// Longer waits are shortened to this, not refused.
-const WAIT_S_MAX: u64 = 20;
 /// After this long a receipt that an older transaction held back is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -56,10 +54,9 @@ impl Operation for FollowReceipts {
     type Output = Turn;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
-        let at_most = Duration::from_secs(u64::from(self.wait_seconds).min(WAIT_S_MAX));
         // What `run` refuses is not waited for.
         let addressee = inbox::named(caller, self.principal_kind, self.principal_id.as_deref()).ok()?;
-        (!at_most.is_zero()).then(|| Wait { topic: inbox::topic(caller.tenant, &addressee.to_string()), at_most })
+        Wait::up_to(self.wait_seconds, inbox::topic(caller.tenant, &addressee.to_string()))
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Turn>> {

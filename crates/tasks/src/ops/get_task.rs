@@ -1,7 +1,5 @@
 //! Get: one task as it is now, or as soon as it has ended.
 
-use std::time::Duration;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
@@ -9,9 +7,6 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Wait};
 
 use crate::lease;
 use crate::task::{TaskId, TaskRecord, columns, task_with_result};
-
-/// Longer waits are shortened to this, not refused.
-const WAIT_S_MAX: u64 = 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -44,8 +39,7 @@ impl Operation for GetTask {
     type Output = TaskRecord;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
-        let at_most = Duration::from_secs(u64::from(self.wait_seconds).min(WAIT_S_MAX));
-        (!at_most.is_zero()).then(|| Wait { topic: self.task_id.topic(caller.tenant), at_most })
+        Wait::up_to(self.wait_seconds, self.task_id.topic(caller.tenant))
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<TaskRecord>> {

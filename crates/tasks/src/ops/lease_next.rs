@@ -5,7 +5,6 @@
 //! costs one look per digest, however long it is, and one that does fit costs as much as is taken.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +22,6 @@ use crate::task::{NAME_CHARS_MAX, NAMES_MAX, Requirements, TaskId};
 
 /// More is cut to this, not refused.
 const TASKS_MAX: i64 = 100;
-const WAIT_S_MAX: u64 = 20;
 /// Different needs looked at in one claim. With more, each claim begins at a place of its own, so that all get their turn.
 const NEEDS_MAX: i64 = 1_000;
 /// Tasks whose waiting is over that one claim puts back in line.
@@ -105,8 +103,7 @@ impl Operation for LeaseNext {
     type Output = Leased;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
-        let at_most = Duration::from_secs(u64::from(self.wait_seconds).min(WAIT_S_MAX));
-        (!at_most.is_zero()).then(|| Wait { topic: lease::claimable(caller.tenant), at_most })
+        Wait::up_to(self.wait_seconds, lease::claimable(caller.tenant))
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Leased>> {
