@@ -89,6 +89,12 @@ impl Cluster {
         format!("postgres://{USER}@127.0.0.1:{}/{DATABASE}", self.port)
     }
 
+    /// A database of its own for somebody else; its address.
+    pub async fn database(&self, name: &str) -> Result<String> {
+        self.client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+        Ok(format!("postgres://{USER}@127.0.0.1:{}/{name}", self.port))
+    }
+
     pub async fn wal(&self) -> Result<Wal> {
         let position = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8";
         let bytes = self.client.query_one(position, &[]).await?.get(0);
@@ -119,7 +125,7 @@ async fn connect(port: u16, database: &str) -> Result<Client> {
 }
 
 /// Waits for a short command; its output, or an error that quotes it. Killed when the future is dropped.
-async fn run(mut command: Command, name: &str) -> Result<String> {
+pub async fn run(mut command: Command, name: &str) -> Result<String> {
     command.stdin(Stdio::null()).process_group(0);
     let mut command = tokio::process::Command::from(command);
     let output = command.kill_on_drop(true).output().await.with_context(|| format!("starting {name}"))?;

@@ -5,7 +5,8 @@ BEGIN;
 SET LOCAL ROLE waybill_app;
 SET LOCAL app.tenant_id = '1';
 INSERT INTO tasks (tenant, task_id, status, type, payload, owner, owner_instance, requirements, priority, attempt,
-    max_attempts, retry_backoff_s, idempotency_key, created_at, updated_at, next_eligible_at, assigned_receipt)
+    max_attempts, retry_backoff_s, idempotency_key, created_at, updated_at, next_eligible_at, assigned_receipt, needs,
+    held, instance, epoch, renewals, expiries, progress_receipts)
 VALUES (
     1,
     int8send((extract(epoch FROM clock_timestamp()) * 1000000)::bigint) || int8send(:low::bigint),
@@ -17,16 +18,20 @@ VALUES (
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-    int8send((extract(epoch FROM clock_timestamp()) * 1000000)::bigint) || int8send(:low::bigint)
+    int8send((extract(epoch FROM clock_timestamp()) * 1000000)::bigint) || int8send(:low::bigint),
+    decode('6d3b9f21c4e05a7788f1d2c3b4a59687', 'hex'), 0, 'bench', 0, 0, 0, 0
 )
 ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
-INSERT INTO receipts (tenant, receipt_id, receipt_type, sender, addressee, task_id, body, open, created_at)
+INSERT INTO receipts (tenant, receipt_id, receipt_type, sender, addressee, task_id, parents, body, instance,
+    open, created_at)
 VALUES (
     1,
     int8send((extract(epoch FROM clock_timestamp()) * 1000000)::bigint) || int8send(:low::bigint),
     'task.assigned', 'human' || chr(58) || 'admin', 'human' || chr(58) || 'admin',
     int8send((extract(epoch FROM clock_timestamp()) * 1000000)::bigint) || int8send(:low::bigint),
+    '',
     '{"instructions": {"type": "echo"},"requirements": {},"result_delivery": {"mode": "retrieve","operation": "get_task"},"schema_version": "1","timeouts": {"lease_ttl": 300}}',
+    'bench',
     1,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 );

@@ -3,15 +3,24 @@
 
 mod cluster;
 mod contest;
+mod costs;
 mod disk;
+mod fill;
+mod fleet;
+mod graphile;
 mod hello;
 mod histogram;
 mod http;
 mod idle;
 mod load;
 mod process;
+mod product;
 mod report;
+mod request;
+mod script;
+mod site;
 mod targets;
+mod wire;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +53,8 @@ struct Cli {
     /// Also write the results to this file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Only these: fdatasync, hello, sqlite, postgres, pgbench, memory, startup
+    /// Only these: fdatasync, hello, sqlite, postgres, pgbench, lifecycle, graphile, obligations, backlog, memory,
+    /// startup
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The program to measure [default: the one beside this program]
@@ -59,6 +69,9 @@ struct Cli {
     /// Folder of PostgreSQL's programs [default: the newest in /usr/lib/postgresql]
     #[arg(long)]
     pg_bin: Option<PathBuf>,
+    /// Folder in which npm has installed graphile-worker and node
+    #[arg(long)]
+    graphile: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Role>,
 }
@@ -110,10 +123,11 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
         // Servers run in folders of their own, where a relative path would mean something else.
         waybill: std::path::absolute(waybill)?,
         pg_bin: cli.pg_bin.clone(),
+        graphile: cli.graphile.clone(),
         measure: Duration::from_secs(cli.seconds),
         rounds: cli.rounds as usize,
         idempotent: !cli.keyless,
-        contestants: Contestant::ALL.into_iter().filter(|contestant| cli.wants(contestant.name())).collect(),
+        contestants: Contestant::ALL.into_iter().filter(|contestant| cli.wants(contestant.part())).collect(),
     };
     let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(base)?;
     let dir = folder.path().canonicalize()?;
@@ -170,7 +184,8 @@ impl Cli {
 }
 
 fn check_names(names: &[String]) -> Result<()> {
-    let known = Contestant::ALL.map(Contestant::name);
+    let mut known = Contestant::ALL.map(Contestant::part).to_vec();
+    known.dedup();
     for name in names {
         if !known.contains(&name.as_str()) && name != MEMORY && name != STARTUP {
             bail!("--only {name}: there are {}, {MEMORY}, {STARTUP}", known.join(", "));

@@ -7,7 +7,8 @@ use std::io::Write;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::contest::{Contestant, Costs, Results, Sample, Slot};
+use crate::contest::{Contestant, Results, Sample, Slot};
+use crate::costs::Costs;
 use crate::idle::Idle;
 use crate::targets::Target;
 
@@ -38,11 +39,15 @@ impl Results {
         median(self.rounds(slot).iter().flatten().filter_map(number).collect())
     }
 
-    /// Operations per second of `slot` over those of `base`, each pair of the same round.
+    /// Operations per second of `slot` over those of `base`.
     pub fn ratio(&self, slot: Slot, base: Slot) -> Option<f64> {
+        self.ratio_of(slot, base, |sample| Some(sample.ops_per_second))
+    }
+
+    /// One number of `slot` over that of `base`, each pair of the same round.
+    pub fn ratio_of(&self, slot: Slot, base: Slot, number: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
         let pairs = self.rounds(slot).iter().zip(self.rounds(base));
-        let ratios = pairs.filter_map(|(a, b)| Some(a.as_ref()?.ops_per_second / b.as_ref()?.ops_per_second));
-        median(ratios.collect())
+        median(pairs.filter_map(|(a, b)| Some(number(a.as_ref()?)? / number(b.as_ref()?)?)).collect())
     }
 
     fn cost(&self, slot: Slot, cost: impl Fn(&Costs) -> Option<f64>) -> Option<f64> {
@@ -90,9 +95,10 @@ impl Report<'_> {
         if rows.len() > 1 {
             print_table(out, &rows)?;
             writeln!(out, "\nMedians of the rounds; a ratio is the median of the ratios within each round.")?;
+            writeln!(out, "PostgreSQL's fsyncs and bytes are those of its write-ahead log; cpu is the server's own.")?;
             writeln!(
                 out,
-                "PostgreSQL's fsyncs and bytes are those of its write-ahead log; cpu is the server's own.\n"
+                "A lifecycle is three calls; so is an operation of claim, of which only the claim is timed.\n"
             )?;
         }
         self.print_idle(out)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::contest::{Contestant, Results};
+use crate::contest::{Contestant, Engine, Graphile, Results};
 use crate::idle::Idle;
 use crate::report::{median, mib, percent};
 
@@ -12,8 +12,16 @@ const SQLITE_OF_SINGLE: f64 = 5.0;
 const SQLITE_FSYNCS_MAX: f64 = 0.1;
 const SINGLE_OF_FDATASYNC: f64 = 0.4;
 const POSTGRES_OF_PGBENCH: f64 = 0.3;
+const SQLITE_LIFECYCLES: f64 = 2_000.0;
+const SQLITE_LIFECYCLES_WISHED: f64 = 4_000.0;
+const POSTGRES_LIFECYCLES: f64 = 500.0;
+const POSTGRES_LIFECYCLES_WISHED: f64 = 800.0;
+const OBLIGATIONS_MS_MAX: f64 = 5.0;
+const CLAIM_PAST_MAX: f64 = 1.2;
 const IDLE_MIB_MAX: f64 = 30.0;
 const STARTUP_MS_MAX: f64 = 300.0;
+
+const NOTHING: &str = "-";
 
 pub struct Target {
     name: &'static str,
@@ -35,13 +43,28 @@ impl Target {
         Self { name, wanted: format!("≥ {least} ×"), measured, shown, met: measured.map(|ratio| ratio >= least) }
     }
 
+    fn times_at_most(name: &'static str, most: f64, measured: Option<f64>) -> Self {
+        let shown = show(measured, 2, "×");
+        Self { name, wanted: format!("≤ {most} ×"), measured, shown, met: measured.map(|ratio| ratio <= most) }
+    }
+
+    fn per_second_at_least(name: &'static str, least: f64, measured: Option<f64>) -> Self {
+        let shown = show(measured, 0, "/s");
+        Self { name, wanted: format!("≥ {least} /s"), measured, shown, met: measured.map(|rate| rate >= least) }
+    }
+
+    /// Next to somebody else's figure, of whom nothing was promised.
+    fn compared(name: &'static str, measured: Option<f64>) -> Self {
+        Self { name, wanted: NOTHING.to_owned(), measured, shown: percent(measured), met: None }
+    }
+
     fn at_most(name: &'static str, most: f64, measured: Option<f64>) -> Self {
         let shown = show(measured, 3, "");
         Self { name, wanted: format!("≤ {most}"), measured, shown, met: measured.map(|value| value <= most) }
     }
 
     fn below(name: &'static str, limit: f64, unit: &str, measured: Option<f64>) -> Self {
-        let shown = show(measured, 1, unit);
+        let shown = show(measured, 2, unit);
         Self { name, wanted: format!("< {limit} {unit}"), measured, shown, met: measured.map(|value| value < limit) }
     }
 
@@ -49,6 +72,7 @@ impl Target {
         let met = match self.met {
             Some(true) => "yes",
             Some(false) => "NO",
+            None if self.wanted == NOTHING && self.measured.is_some() => NOTHING,
             None => "not measured",
         };
         vec![self.name.to_owned(), self.wanted.clone(), self.shown.clone(), met.to_owned()]
@@ -73,14 +97,55 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     let of_pgbench = results.ratio((Postgres, 32), (Pgbench, 32));
     let memory = idle.memory.as_ref().map(|memory| mib(memory.resident));
     let startup = median(idle.startup_ms.clone());
-    vec![
+    let mut targets = vec![
         Target::times_at_least("sqlite, 64 connections over 1", SQLITE_OF_SINGLE, of_single),
         Target::ratio_at_least("sqlite, 64 connections, of hello", SQLITE_OF_HELLO, of_hello),
         Target::ratio_at_least("  wished", SQLITE_OF_HELLO_WISHED, of_hello),
         Target::at_most("sqlite, 64 connections, fsyncs per create", SQLITE_FSYNCS_MAX, fsyncs),
         Target::ratio_at_least("sqlite, 1 connection, of fdatasync", SINGLE_OF_FDATASYNC, of_fdatasync),
         Target::ratio_at_least("postgres, 32 connections, of pgbench", POSTGRES_OF_PGBENCH, of_pgbench),
+    ];
+    targets.extend(judge_tasks(results));
+    targets.extend([
         Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory),
         Target::below("ready after a clean stop, median", STARTUP_MS_MAX, "ms", startup),
+    ]);
+    targets
+}
+
+/// What the tasks door promises beyond a single create.
+fn judge_tasks(results: &Results) -> Vec<Target> {
+    use Contestant::{Claim, ClaimPast, Lifecycle, Obligations};
+    let rate = |slot| results.median(slot, |sample| Some(sample.ops_per_second));
+    let sqlite = rate((Lifecycle(Engine::Sqlite), 64));
+    let postgres = rate((Lifecycle(Engine::Postgres), 32));
+    let millis = |us: f64| us / 1e3;
+    let half = |engine| results.median((Obligations(engine), 1), |sample| sample.p50_us.map(millis));
+    let most = |engine| results.median((Obligations(engine), 1), |sample| sample.p99_us.map(millis));
+    let past = |engine| results.ratio_of((ClaimPast(engine), 1), (Claim(engine), 1), |sample| sample.p50_us);
+    let (ms, max) = ("ms", OBLIGATIONS_MS_MAX);
+    vec![
+        Target::per_second_at_least("lifecycles, sqlite, 64 connections", SQLITE_LIFECYCLES, sqlite),
+        Target::per_second_at_least("  wished", SQLITE_LIFECYCLES_WISHED, sqlite),
+        Target::per_second_at_least("lifecycles, postgres, 32 connections", POSTGRES_LIFECYCLES, postgres),
+        Target::per_second_at_least("  wished", POSTGRES_LIFECYCLES_WISHED, postgres),
+        Target::compared("  of graphile's add, then claim and complete", of_graphile(results)),
+        Target::below("open obligations in 1,000,000 receipts, sqlite, p50", max, ms, half(Engine::Sqlite)),
+        Target::below("open obligations in 1,000,000 receipts, sqlite, p99", max, ms, most(Engine::Sqlite)),
+        Target::below("open obligations in 1,000,000 receipts, postgres, p50", max, ms, half(Engine::Postgres)),
+        Target::below("open obligations in 1,000,000 receipts, postgres, p99", max, ms, most(Engine::Postgres)),
+        Target::times_at_most("claim past 100,000 unmatched over none, sqlite", CLAIM_PAST_MAX, past(Engine::Sqlite)),
+        Target::times_at_most(
+            "claim past 100,000 unmatched over none, postgres",
+            CLAIM_PAST_MAX,
+            past(Engine::Postgres),
+        ),
     ]
+}
+
+/// One job after the other takes graphile-worker the time of an add and that of a claim with its completion.
+fn of_graphile(results: &Results) -> Option<f64> {
+    let lifecycle = (Contestant::Lifecycle(Engine::Postgres), 32);
+    let part = |what| results.ratio(lifecycle, (Contestant::Graphile(what), 32));
+    Some(part(Graphile::Add)? + part(Graphile::Claim)?)
 }

@@ -215,9 +215,16 @@ async fn settle(round: u32, probe: Probe, answer: Option<Answer>, journal: &Jour
             .then(|| journal.history().get(op).and_then(|task| task.task_id.clone()))
             .flatten(),
     });
+    let late = verb == Verb::Cancel && answer.as_ref().is_some_and(checker::ended_otherwise);
     let note = answer.map_or_else(|| "never answered".to_owned(), |answer| answer.brief());
-    let event = if settled.is_some() { Event::Ok } else { Event::Info };
-    let violation = settled.is_none().then(|| {
+    let event = if late {
+        Event::Late
+    } else if settled.is_some() {
+        Event::Ok
+    } else {
+        Event::Info
+    };
+    let violation = (event == Event::Info).then(|| {
         let detail = format!("conn {} seq {}: the retry of an unknown {verb:?}: {note}", op.conn, op.seq);
         Violation::new(Invariant::Unserved, detail)
     });
@@ -234,11 +241,8 @@ async fn send_one(probe: Probe, attempts_max: u32, client: &mut Client, journal:
         let answer = match probe {
             Probe::Fetch(op) => client.fetch(&id_of(journal, op)).await,
             Probe::Retry(op) => {
-                let (key, payload) = {
-                    let history = journal.history();
-                    (history.key(op), history.payload(op))
-                };
-                client.create(&key, &payload).await
+                let request = journal.history().request(op);
+                client.create(&request).await
             }
             Probe::Cancel(op) | Probe::CancelAgain(op) => client.cancel(&id_of(journal, op)).await,
         };

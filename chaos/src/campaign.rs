@@ -134,6 +134,7 @@ async fn rounds(
     let before = journal.history().last_round();
     audit.foreign = Some(Foreign::introduce(&server.endpoint, &format!("stranger-{:x}", rng::fresh_seed())).await?);
     audit.resolved = report.resolved;
+    scenario.open(&server.endpoint).await?;
     if before > 0 {
         let violations = audit.after_round(before, &server.endpoint, journal).await?;
         if !violations.is_empty() {
@@ -192,6 +193,7 @@ async fn rounds(
     }
     say("checking everything once more");
     found(report, audit.everything(&server.endpoint, journal).await?);
+    found(report, scenario.close(&server.endpoint, journal).await?);
     journal.verify()?;
     report.summary = scenario.finish()?;
     server.shut_down().await
@@ -249,7 +251,8 @@ async fn strike_under_load(
     journal: &Journal,
     report: &mut Report,
 ) -> Result<Option<(Tally, After)>> {
-    let load = Load::start(round, plan.connections, &server.endpoint, journal);
+    let load = Load::start(round, scenario.pace(plan.connections), &scenario.callers(&server), journal);
+    scenario.join(&server, &load)?;
     let until = Instant::now() + Duration::from_millis(load_ms - SPRINT_MS);
     // Looked at now and then: a server that is gone early would fill the journal with calls that nobody answers.
     while Instant::now() < until && server.ended()?.is_none() {

@@ -42,10 +42,22 @@ pub enum Invariant {
     Silent,
     /// On a full disk work cannot be ended, or there is room again and creating is still refused.
     Stuck,
+    /// A lease ran out, and its task neither came back to the queue nor ended.
+    Stranded,
+    /// Two leases of one task were live at the same time, or one was taken back before its end.
+    Shared,
+    /// A worker's word was taken although its lease had ended or was another's, or a word that was refused took effect.
+    Stale,
+    /// A task's attempts are not the failures that were reported.
+    Miscounted,
+    /// An ended task has no receipt that ends it, several, or one that is tied to nothing.
+    Orphaned,
+    /// The open obligations of a principal are not those that the links of the receipts leave open.
+    Misowed,
 }
 
 impl Invariant {
-    pub const ALL: [Invariant; 15] = [
+    pub const ALL: [Invariant; 21] = [
         Invariant::Lost,
         Invariant::Doubled,
         Invariant::Phantom,
@@ -61,6 +73,12 @@ impl Invariant {
         Invariant::Unverified,
         Invariant::Silent,
         Invariant::Stuck,
+        Invariant::Stranded,
+        Invariant::Shared,
+        Invariant::Stale,
+        Invariant::Miscounted,
+        Invariant::Orphaned,
+        Invariant::Misowed,
     ];
 
     pub fn name(self) -> &'static str {
@@ -80,9 +98,17 @@ impl Invariant {
             Invariant::Unverified => "unverified",
             Invariant::Silent => "silent",
             Invariant::Stuck => "stuck",
+            Invariant::Stranded => "stranded",
+            Invariant::Shared => "shared",
+            Invariant::Stale => "stale",
+            Invariant::Miscounted => "miscounted",
+            Invariant::Orphaned => "orphaned",
+            Invariant::Misowed => "misowed",
         }
     }
 }
+
+const ENDED_BY_WORK: [&str; 2] = ["succeeded", "failed"];
 
 #[derive(Clone, Debug)]
 pub struct Violation {
@@ -130,16 +156,23 @@ pub fn judge_fetch(history: &History, op: Op, answer: Option<&Answer>) -> Option
         return Some(Violation::of(Invariant::Altered, op, format!("another task id: {}", answer.brief())));
     }
     let payload = answer.body.get("payload").unwrap_or(&Value::Null);
-    judge_contents(history, op, task, payload, answer.text("status")).or_else(|| judge_result(op, answer))
+    let worked = !history.leases.is_empty();
+    judge_contents(history, op, task, payload, answer.text("status")).or_else(|| judge_result(op, answer, worked))
 }
 
-/// A canceled task shows how it ended; one that has not ended shows no result.
-fn judge_result(op: Op, answer: &Answer) -> Option<Violation> {
+/// A task that ended shows how; one that has not shows no result. Where nobody works, only a cancel ends one.
+fn judge_result(op: Op, answer: &Answer, worked: bool) -> Option<Violation> {
     let outcome = answer.body.get("result").map(|result| result["outcome"].as_str().unwrap_or("no outcome"));
     let status = answer.text("status").unwrap_or("without status");
-    let expected = (status == "canceled").then_some(status);
+    let ended = status == "canceled" || (worked && ENDED_BY_WORK.contains(&status));
+    let expected = ended.then_some(status);
     let detail = format!("{status}, and its result says {}", outcome.unwrap_or("nothing"));
     (outcome != expected).then(|| Violation::of(Invariant::Unproven, op, detail))
+}
+
+/// An answer to a cancel: a worker has ended the task before.
+pub fn ended_otherwise(answer: &Answer) -> bool {
+    answer.success() && answer.text("status").is_some_and(|status| ENDED_BY_WORK.contains(&status))
 }
 
 /// The answer to canceling a task that was canceled before.

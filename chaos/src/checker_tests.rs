@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::history::{Entry, Event, Verb};
+use crate::leases::{Deed, Word};
 
 const KEPT: Op = Op { conn: 0, seq: 1 };
 const CANCELED: Op = Op { conn: 0, seq: 2 };
@@ -160,6 +161,43 @@ fn unproven() {
     let mut early = fetched(&history, KEPT, "kept", "queued");
     early.body["result"] = json!({"outcome": "canceled"});
     assert_eq!(names(judge_fetch(&history, KEPT, Some(&early))), ["unproven"]);
+}
+
+/// Where somebody works, a task may end by it, and must then say how.
+#[test]
+fn unproven_by_a_worker() {
+    let mut history = history();
+    let done = |outcome: Option<&str>| {
+        let mut answer = fetched(&history, KEPT, "kept", "succeeded");
+        if let Some(outcome) = outcome {
+            answer.body["result"] = json!({"outcome": outcome});
+        }
+        answer
+    };
+    let (right, wrong, bare) = (done(Some("succeeded")), done(Some("failed")), done(None));
+    assert_eq!(names(judge_fetch(&history, KEPT, Some(&right))), ["unproven"], "nobody works");
+    history.leases.apply(&Word {
+        round: 1,
+        event: Event::Ok,
+        deed: Deed::Claim,
+        worker: "w".into(),
+        task_id: Some("kept".into()),
+        lease_id: Some("lease".into()),
+        expires_us: Some(1),
+        requeued: None,
+        note: None,
+    });
+    assert!(judge_fetch(&history, KEPT, Some(&right)).is_none());
+    assert_eq!(names(judge_fetch(&history, KEPT, Some(&wrong))), ["unproven"]);
+    assert_eq!(names(judge_fetch(&history, KEPT, Some(&bare))), ["unproven"]);
+}
+
+#[test]
+fn a_cancel_can_come_too_late() {
+    let told = |status: &str| answer(200, false, json!({"ok": false, "status": status}));
+    assert!(ended_otherwise(&told("succeeded")) && ended_otherwise(&told("failed")));
+    assert!(!ended_otherwise(&told("canceled")) && !ended_otherwise(&told("queued")));
+    assert!(!ended_otherwise(&answer(404, false, json!({"status": "failed"}))));
 }
 
 #[test]

@@ -66,9 +66,8 @@ impl Client {
         Client { endpoint, stream: None }
     }
 
-    pub async fn create(&mut self, key: &str, payload: &Value) -> Result<Answer> {
-        let body = json!({"type": "chaos", "payload": payload, "idempotency_key": key});
-        self.call("POST", "/v1/tasks", Some(&body)).await
+    pub async fn create(&mut self, request: &Value) -> Result<Answer> {
+        self.call("POST", "/v1/tasks", Some(request)).await
     }
 
     pub async fn fetch(&mut self, task_id: &str) -> Result<Answer> {
@@ -82,6 +81,11 @@ impl Client {
     pub async fn list(&mut self, limit: u32, cursor: Option<&str>) -> Result<Answer> {
         let cursor = cursor.map(|cursor| format!("&cursor={}", escape(cursor))).unwrap_or_default();
         self.call("GET", &format!("/v1/tasks?limit={limit}{cursor}"), None).await
+    }
+
+    /// A read, with its query.
+    pub async fn get(&mut self, path: &str) -> Result<Answer> {
+        self.call("GET", path, None).await
     }
 
     /// Another operation, as in `/admin/keys`.

@@ -9,10 +9,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::leases::{Leases, Word};
 use crate::rng::{Rng, Stream};
 
 /// Filling of a payload, in characters: small enough for thousands a round, varied enough to cross database pages.
 const FILL_MAX: u64 = 600;
+/// Where somebody works: some tasks may fail twice and be tried again, some may not fail at all.
+const ATTEMPTS_MAX: u32 = 3;
+/// One task in this many is of a type that `waybill worker run` can do.
+const ECHO_ONE_IN: u32 = 4;
 
 /// One create, and with it the task it makes: the idempotency key and the payload follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -37,6 +42,8 @@ pub enum Event {
     Info,
     /// A promise that the fault was declared to cost: from here on it binds nobody.
     Void,
+    /// Too late: the task had ended in another way. Whatever was sent before has not happened and never will.
+    Late,
 }
 
 /// One line of the journal.
@@ -53,6 +60,26 @@ pub struct Entry {
     pub note: Option<String>,
 }
 
+/// A line is about a task or about a lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Line {
+    Lease(Word),
+    Task(Entry),
+}
+
+impl From<Entry> for Line {
+    fn from(entry: Entry) -> Self {
+        Line::Task(entry)
+    }
+}
+
+impl From<Word> for Line {
+    fn from(word: Word) -> Self {
+        Line::Lease(word)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Sent once, no outcome yet. A definite refusal still means that nothing was written.
@@ -63,9 +90,10 @@ pub enum Fate {
 }
 
 impl Fate {
-    fn after(before: Option<Fate>, event: Event) -> Fate {
+    pub fn after(before: Option<Fate>, event: Event) -> Fate {
         match (before, event) {
             (Some(Fate::Promised), _) | (_, Event::Ok) => Fate::Promised,
+            (_, Event::Late) => Fate::Refused,
             (None, Event::Invoke) => Fate::Invoked,
             (Some(Fate::Invoked), Event::Fail) => Fate::Refused,
             // A refused retry says nothing about the attempt before it.
@@ -92,11 +120,20 @@ pub struct History {
     pub run: String,
     pub seed: u64,
     tasks: BTreeMap<Op, Task>,
+    /// Empty where nobody works.
+    pub leases: Leases,
 }
 
 impl History {
     pub fn new(run: String, seed: u64) -> Self {
-        History { run, seed, tasks: BTreeMap::new() }
+        History { run, seed, tasks: BTreeMap::new(), leases: Leases::default() }
+    }
+
+    pub fn apply_line(&mut self, line: &Line) {
+        match line {
+            Line::Lease(word) => self.leases.apply(word),
+            Line::Task(entry) => self.apply(entry),
+        }
     }
 
     pub fn apply(&mut self, entry: &Entry) {
@@ -143,8 +180,19 @@ impl History {
         self.tasks.values().map(|task| task.round).max().unwrap_or(0)
     }
 
-    pub fn key(&self, op: Op) -> String {
+    fn key(&self, op: Op) -> String {
         format!("{}-{}-{}", self.run, op.conn, op.seq)
+    }
+
+    /// The whole create, the same each time it is sent.
+    pub fn request(&self, op: Op) -> Value {
+        json!({
+            "type": if op.seq % ECHO_ONE_IN == 0 { "echo" } else { "chaos" },
+            "payload": self.payload(op),
+            "idempotency_key": self.key(op),
+            "max_attempts": 1 + op.seq % ATTEMPTS_MAX,
+            "retry_backoff_seconds": 0,
+        })
     }
 
     /// The payload follows from the seed, so equality is checked without storing it in the journal.
@@ -189,6 +237,8 @@ mod tests {
             (&[Invoke, Invoke, Fail], Fate::Unknown),
             (&[Invoke, Info, Invoke, Ok], Fate::Promised),
             (&[Invoke, Ok, Invoke, Info], Fate::Promised),
+            (&[Invoke, Info, Invoke, Late], Fate::Refused),
+            (&[Invoke, Ok, Invoke, Late], Fate::Promised),
         ] {
             assert_eq!(fold(events), Some(fate), "{events:?}");
         }

@@ -12,14 +12,14 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::history::{Entry, Event, History, Op, Verb};
+use crate::history::{Entry, Event, History, Line, Op, Verb};
 
 /// Lines per fsync. More than the usual number of connections, so one pass serves all of them.
 const GROUP_MAX: usize = 256;
 /// Waiting lines; each connection has at most one.
 const QUEUE_MAX: usize = 1024;
 
-type Waiting = (Entry, oneshot::Sender<()>);
+type Waiting = (Line, oneshot::Sender<()>);
 
 #[derive(Clone)]
 pub struct Journal {
@@ -56,9 +56,9 @@ impl Journal {
     }
 
     /// Returns when the line is durable and part of the history.
-    pub async fn record(&self, entry: Entry) -> Result<()> {
+    pub async fn record(&self, line: impl Into<Line>) -> Result<()> {
         let (done, durable) = oneshot::channel();
-        if self.queue.send((entry, done)).await.is_err() || durable.await.is_err() {
+        if self.queue.send((line.into(), done)).await.is_err() || durable.await.is_err() {
             bail!("the journal {} cannot be written", self.path.display());
         }
         Ok(())
@@ -98,8 +98,8 @@ fn write_groups(mut file: File, mut waiting: mpsc::Receiver<Waiting>, history: &
             return;
         }
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-        for (entry, _) in &group {
-            history.apply(entry);
+        for (line, _) in &group {
+            history.apply_line(line);
         }
         drop(history);
         for (_, done) in group {
@@ -111,8 +111,8 @@ fn write_groups(mut file: File, mut waiting: mpsc::Receiver<Waiting>, history: &
 
 fn write_group(file: &mut File, group: &[Waiting]) -> Result<()> {
     let mut lines = Vec::new();
-    for (entry, _) in group {
-        serde_json::to_writer(&mut lines, entry)?;
+    for (line, _) in group {
+        serde_json::to_writer(&mut lines, line)?;
         lines.push(b'\n');
     }
     file.write_all(&lines)?;
@@ -132,8 +132,8 @@ pub fn replay(path: &Path) -> Result<History> {
         if torn {
             bail!("the journal {} is damaged in the middle", path.display());
         }
-        match serde_json::from_str::<Entry>(&line?) {
-            Ok(entry) => history.apply(&entry),
+        match serde_json::from_str::<Line>(&line?) {
+            Ok(line) => history.apply_line(&line),
             Err(_) => torn = true,
         }
     }
@@ -144,6 +144,21 @@ pub fn replay(path: &Path) -> Result<History> {
 mod tests {
     use super::*;
     use crate::history::Fate;
+    use crate::leases::{Deed, Word};
+
+    fn claimed() -> Word {
+        Word {
+            round: 1,
+            event: Event::Ok,
+            deed: Deed::Claim,
+            worker: "w".into(),
+            task_id: Some("t1".into()),
+            lease_id: Some("l1".into()),
+            expires_us: Some(1),
+            requeued: None,
+            note: None,
+        }
+    }
 
     #[tokio::test]
     async fn replay_equals_memory_and_forgives_a_torn_tail() {
@@ -154,6 +169,8 @@ mod tests {
         journal.invoke(1, Verb::Create, op).await.unwrap();
         let ok = Entry { round: 1, event: Event::Ok, verb: Verb::Create, op, task_id: Some("t1".into()), note: None };
         journal.record(ok).await.unwrap();
+        journal.record(claimed()).await.unwrap();
+        assert!(!journal.history().leases.is_empty());
         journal.verify().unwrap();
         assert_eq!(journal.history().get(op).unwrap().create, Fate::Promised);
 

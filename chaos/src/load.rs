@@ -18,8 +18,6 @@ use crate::history::{Entry, Event, Op, Verb};
 use crate::journal::Journal;
 use crate::rng::{Rng, Stream};
 
-/// Operations per second of all connections together, outside the sprint.
-const PACED_PER_SECOND: u64 = 1_000;
 /// One operation in this many cancels a task made before.
 const CANCEL_ONE_IN: u64 = 8;
 /// One cancel in this many is sent over two connections at once.
@@ -99,23 +97,35 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
+/// How many ask, and how often.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    pub connections: u32,
+    /// Operations per second of all connections together, outside the sprint.
+    pub per_second: u64,
+    /// Whether it ends flat out.
+    pub sprints: bool,
+}
+
 pub struct Load {
     round: u32,
     journal: Journal,
+    sprints: bool,
     signals: Arc<Signals>,
     workers: JoinSet<Result<Tally>>,
 }
 
 impl Load {
-    pub fn start(round: u32, connections: u32, endpoint: &Endpoint, journal: &Journal) -> Load {
+    /// The connections call as these, in turn.
+    pub fn start(round: u32, pace: Pace, callers: &[Endpoint], journal: &Journal) -> Load {
         let signals = Arc::new(Signals::default());
         let mut workers = JoinSet::new();
         let seed = journal.history().seed;
-        for conn in 0..connections {
+        for (conn, endpoint) in (0..pace.connections).zip(callers.iter().cycle()) {
             let worker = Worker {
                 round,
                 conn,
-                pause_us: 1_000_000 * u64::from(connections) / PACED_PER_SECOND,
+                pause_us: 1_000_000 * u64::from(pace.connections) / pace.per_second,
                 client: Client::new(endpoint.clone()),
                 rival: Client::new(endpoint.clone()),
                 journal: journal.clone(),
@@ -128,7 +138,7 @@ impl Load {
             };
             workers.spawn(worker.run());
         }
-        Load { round, journal: journal.clone(), signals, workers }
+        Load { round, journal: journal.clone(), sprints: pace.sprints, signals, workers }
     }
 
     pub fn round(&self) -> u32 {
@@ -141,7 +151,7 @@ impl Load {
 
     /// From here on without pauses.
     pub fn sprint(&self) {
-        self.signals.sprint.store(true, Ordering::SeqCst);
+        self.signals.sprint.store(self.sprints, Ordering::SeqCst);
     }
 
     /// From here on no answer is a promise: it may have left the server after the moment that the fault preserves.
@@ -213,13 +223,10 @@ impl Worker {
     }
 
     async fn create(&mut self, op: Op) -> Result<()> {
-        let (key, payload) = {
-            let history = self.journal.history();
-            (history.key(op), history.payload(op))
-        };
+        let request = self.journal.history().request(op);
         self.journal.invoke(self.round, Verb::Create, op).await?;
         let began = Instant::now();
-        let answer = self.client.create(&key, &payload).await;
+        let answer = self.client.create(&request).await;
         let ended = Instant::now();
         let task_id = answer.as_ref().ok().and_then(|answer| answer.text("task_id")).map(str::to_owned);
         let promised = task_id.is_some();
@@ -247,7 +254,7 @@ impl Worker {
         match self.settle(Verb::Cancel, op, Some(task_id.to_owned()), answer, promised).await? {
             Event::Ok => self.tally.cancels_at.push(began),
             Event::Fail => self.tally.cancels_refused += 1,
-            Event::Info | Event::Invoke | Event::Void => {}
+            Event::Info | Event::Invoke | Event::Void | Event::Late => {}
         }
         Ok(())
     }
@@ -267,6 +274,7 @@ impl Worker {
             Ok(answer) if answer.refused() => (Event::Fail, Some(answer.brief())),
             Ok(_) if cut => (Event::Info, Some("answered after the cut".to_owned())),
             Ok(answer) if answer.success() && promised => (Event::Ok, None),
+            Ok(answer) if verb == Verb::Cancel && checker::ended_otherwise(answer) => (Event::Late, None),
             Ok(answer) => (Event::Info, Some(answer.brief())),
             Err(error) => (Event::Info, Some(format!("{error:#}"))),
         };
@@ -274,6 +282,7 @@ impl Worker {
             Event::Ok => self.tally.acknowledged += 1,
             Event::Fail => self.tally.refused += 1,
             Event::Info | Event::Invoke | Event::Void => self.tally.unknown += 1,
+            Event::Late => {}
         }
         if event == Event::Info && !cut {
             let kind = kind(&answer);
@@ -293,7 +302,7 @@ impl Worker {
         match event {
             _ if answer.is_err() => sleep(RECONNECT_AFTER).await,
             Event::Fail | Event::Info => sleep(REFUSED_PAUSE).await,
-            Event::Ok | Event::Invoke | Event::Void => {}
+            Event::Ok | Event::Invoke | Event::Void | Event::Late => {}
         }
         Ok(event)
     }

@@ -4,14 +4,18 @@
 //! strike; a failed run keeps its journal, its data folder and its seed.
 
 mod audit;
+mod books;
 mod campaign;
 mod checker;
 mod client;
 mod cluster;
+mod crew;
 mod foreign;
 mod history;
 mod image;
 mod journal;
+mod leases;
+mod ledger;
 mod listing;
 mod load;
 mod proxy;
@@ -20,6 +24,7 @@ mod saved;
 mod scenarios;
 mod server;
 mod session;
+mod shift;
 mod stamp;
 mod standby;
 
@@ -125,7 +130,7 @@ async fn run(args: Args) -> Result<bool> {
     let Some(name) = args.scenario.as_deref() else {
         print("scenarios (or `all`):");
         for About { name, rounds, what } in scenarios::ALL {
-            print(&format!("  {name:<13} {what} ({rounds} rounds)"));
+            print(&format!("  {name:<15} {what} ({rounds} rounds)"));
         }
         return Ok(true);
     };
@@ -152,7 +157,7 @@ async fn all(args: &Args, seed: u64, interruption: &mut Interruption) -> Result<
         let outcome = Session { args, about, seed, resumed: None }.play(interruption).await;
         let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         good &= outcome.good();
-        lines.push(format!("{:<14} {:>5.0} s  {}", about.name, began.elapsed().as_secs_f64(), outcome.line()));
+        lines.push(format!("{:<16} {:>5.0} s  {}", about.name, began.elapsed().as_secs_f64(), outcome.line()));
         if matches!(outcome, Outcome::Interrupted) {
             break;
         }

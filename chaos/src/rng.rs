@@ -15,6 +15,8 @@ pub enum Stream {
     Sample,
     /// The filling of one payload.
     Payload { conn: u32, seq: u32 },
+    /// What one worker does in one round, good and bad.
+    Crew { round: u32, hand: u32 },
 }
 
 pub struct Rng(u64);
@@ -27,6 +29,7 @@ impl Rng {
             Stream::Sample => (3, 0, 0),
             Stream::Payload { conn, seq } => (4, conn, seq),
             Stream::Fault => (5, 0, 0),
+            Stream::Crew { round, hand } => (6, round, hand),
         };
         // Each part passes through the mixer, so that neighbouring streams share no bits.
         let mut rng = Rng(seed);

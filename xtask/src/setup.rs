@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: what the tests need and cargo does not bring. Everything is named and pinned here or in
 //! `tests/python/requirements.txt`; a stamp beside each installation makes the second run a matter of milliseconds.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -15,6 +15,9 @@ const NPM: &[(&str, &[&str])] = &[
     ("next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
 ];
 
+/// What the bench compares with. Only `cargo xtask bench` needs it.
+const GRAPHILE: (&str, &[&str]) = ("graphile", &["node@22", "graphile-worker@0.18.0"]);
+
 /// Written last, with what was installed: a half-done or outdated installation is done again.
 const STAMP: &str = ".waybill-stamp";
 
@@ -26,6 +29,14 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     }
     result("setup: ready");
     Ok(())
+}
+
+/// Installs graphile-worker; the folder it is in.
+pub fn graphile(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let (line, packages) = GRAPHILE;
+    let prefix = workspace.npm(line);
+    npm_packages(&prefix, packages)?;
+    Ok(prefix)
 }
 
 fn system_packages() -> anyhow::Result<()> {
@@ -87,7 +98,7 @@ fn once(folder: &Path, wanted: &str, install: impl FnOnce() -> anyhow::Result<()
 }
 
 /// The folder of PostgreSQL's server programs, which distributions keep off the path.
-pub fn postgres_bin() -> Option<std::path::PathBuf> {
+pub fn postgres_bin() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     versions.flatten().map(|version| version.path().join("bin")).filter(|bin| bin.join("pg_ctl").is_file()).max()
 }

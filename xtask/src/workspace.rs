@@ -35,7 +35,7 @@ impl Workspace {
         self.cache().join("venv/bin/python")
     }
 
-    /// An npm prefix of the conformance suite: `stable` or `next`.
+    /// An npm prefix: `stable` or `next` of the conformance suite, `graphile` of the bench.
     pub fn npm(&self, line: &str) -> PathBuf {
         self.cache().join("npm").join(line)
     }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{After, Scenario};
+use super::{After, Scenario, configure};
 use crate::checker::{Invariant, Violation};
 use crate::client::Endpoint;
 use crate::cluster::Cluster;
@@ -126,14 +126,10 @@ impl Scenario for Failover {
             let (one, two) = (primary.port, standby.port);
             format!("postgres://postgres@127.0.0.1:{one},127.0.0.1:{two}/waybill?target_session_attrs=read-write")
         };
-        let config = self.folder.join("waybill.toml");
-        std::fs::write(&config, CONFIG)?;
-        launch.extra.extend(["--store".into(), store, "--config".into(), config.display().to_string()]);
+        launch.extra.extend(["--store".into(), store]);
         self.making = Some(tokio::spawn(standby::follow(primary.port, standby)));
         self.primary = Some(primary);
-        let data = self.folder.join("data");
-        std::fs::create_dir_all(&data)?;
-        Ok(data)
+        configure(&self.folder, CONFIG, launch)
     }
 
     /// The standby was begun when the last round had struck; here it only has to be streaming.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-use super::{After, Scenario};
+use super::{After, Scenario, configure};
 use crate::checker::{Invariant, Violation};
 use crate::client::Client;
 use crate::history::Op;
@@ -140,11 +140,7 @@ fn judge(shape: Shape, tally: &Tally, reopened: u64) -> Vec<Violation> {
 
 impl Scenario for FsyncError {
     async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
-        std::fs::create_dir_all(self.data())?;
-        let config = self.folder.join("waybill.toml");
-        std::fs::write(&config, SETTINGS)?;
-        launch.extra.extend(["--config".to_owned(), config.display().to_string()]);
-        Ok(self.data())
+        configure(&self.folder, SETTINGS, launch)
     }
 
     fn load_ms_max(&self) -> u64 {

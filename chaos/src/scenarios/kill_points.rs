@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{After, Scenario};
+use super::{After, Scenario, configure};
 use crate::load::Load;
 use crate::rng::{Rng, Stream};
 use crate::server::{Launch, Server};
@@ -107,11 +107,7 @@ fn killed(status: ExitStatus) -> bool {
 
 impl Scenario for KillPoints {
     async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
-        std::fs::create_dir_all(self.data())?;
-        let config = self.folder.join("waybill.toml");
-        std::fs::write(&config, SETTINGS)?;
-        launch.extra.extend(["--config".to_owned(), config.display().to_string()]);
-        Ok(self.data())
+        configure(&self.folder, SETTINGS, launch)
     }
 
     fn load_ms_max(&self) -> u64 {

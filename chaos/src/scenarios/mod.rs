@@ -13,6 +13,9 @@ pub mod kill_points;
 pub mod pause;
 pub mod postgres_kill;
 pub mod power;
+pub mod worker_kill;
+pub mod worker_pause;
+pub mod worker_postgres;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +29,7 @@ use crate::cluster;
 use crate::history::Op;
 use crate::image;
 use crate::journal::Journal;
-use crate::load::{Load, Tally};
+use crate::load::{Load, Pace, Tally};
 use crate::server::{Launch, Server};
 
 pub struct About {
@@ -77,7 +80,25 @@ pub const ALL: &[About] = &[
         rounds: 10,
         what: "the same with two addresses and an asynchronous standby: what is lost is bounded and counted",
     },
+    About {
+        name: "worker-kill",
+        rounds: 20,
+        what: "workers vanish, oversleep and repeat themselves; SIGKILL of the server under them, restart",
+    },
+    About {
+        name: "worker-pause",
+        rounds: 10,
+        what: "the same with the server or its workers stopped for longer than a lease; worker programs killed",
+    },
+    About {
+        name: "worker-postgres",
+        rounds: 10,
+        what: "the same with two servers on one PostgreSQL: one is killed, the other takes its leased tasks over",
+    },
 ];
+
+/// Operations per second of a load that nobody works on.
+const PER_SECOND: u64 = 1_000;
 
 /// What the fault leaves.
 pub enum After {
@@ -96,6 +117,11 @@ pub trait Scenario {
         self.prepare(launch).await
     }
 
+    /// Called once, when the first server is up.
+    async fn open(&mut self, _at: &Endpoint) -> Result<()> {
+        Ok(())
+    }
+
     /// The longest load that this fault has use for, in milliseconds; `--seconds` may ask for less.
     fn load_ms_max(&self) -> u64 {
         u64::MAX
@@ -109,6 +135,21 @@ pub trait Scenario {
     /// Called before each load. May answer with another server, or with none: then the fault has already struck.
     async fn begin(&mut self, server: Server, _launch: &Launch, _data: &Path) -> Result<Option<Server>> {
         Ok(Some(server))
+    }
+
+    /// How the load asks.
+    fn pace(&self, connections: u32) -> Pace {
+        Pace { connections, per_second: PER_SECOND, sprints: true }
+    }
+
+    /// As whom and where.
+    fn callers(&self, server: &Server) -> Vec<Endpoint> {
+        vec![server.endpoint.clone()]
+    }
+
+    /// Called when the load has begun, for those who have a part of their own in it.
+    fn join(&mut self, _server: &Server, _load: &Load) -> Result<()> {
+        Ok(())
     }
 
     /// Whether the server may be gone before `strike` is called.
@@ -134,10 +175,25 @@ pub trait Scenario {
         None
     }
 
+    /// Called after the last round and its check, with nobody else about.
+    async fn close(&mut self, _at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
+        Ok(Vec::new())
+    }
+
     /// What all rounds together have to say. An error when they have not done what they were for.
     fn finish(&mut self) -> Result<Option<String>> {
         Ok(None)
     }
+}
+
+/// Gives the server a settings file in the run's folder, and answers with the place of its data.
+fn configure(folder: &Path, settings: &str, launch: &mut Launch) -> Result<PathBuf> {
+    let config = folder.join("waybill.toml");
+    std::fs::write(&config, settings)?;
+    launch.extra.extend(["--config".to_owned(), config.display().to_string()]);
+    let data = folder.join("data");
+    std::fs::create_dir_all(&data)?;
+    Ok(data)
 }
 
 /// What a scenario is made from, beside the plan.
@@ -170,7 +226,7 @@ pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
         "clock" => {
             clock::library(setting.faketime.as_deref()).is_none().then(|| "install the package faketime".to_owned())
         }
-        "postgres-kill" | "commit-cut" | "failover-sync" | "failover-async" => cluster::lacking(),
+        "postgres-kill" | "commit-cut" | "failover-sync" | "failover-async" | "worker-postgres" => cluster::lacking(),
         _ => None,
     }
 }
@@ -199,6 +255,9 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
             campaign::run(plan, &mut postgres_kill::PostgresKill::new(folder, seed, plant), report).await
         }
         "commit-cut" => campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), report).await,
+        "worker-kill" => campaign::run(plan, &mut worker_kill::WorkerKill::new(folder), report).await,
+        "worker-pause" => campaign::run(plan, &mut worker_pause::WorkerPause::new(folder, seed), report).await,
+        "worker-postgres" => campaign::run(plan, &mut worker_postgres::WorkerPostgres::new(folder), report).await,
         "power" => campaign::run(plan, &mut power::Power::new(folder, keep), report).await,
         "failover-sync" | "failover-async" => {
             let mut failover = failover::Failover::new(folder, seed, name == "failover-sync", plant);

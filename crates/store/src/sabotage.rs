@@ -28,7 +28,7 @@ const POINTS: [&str; 11] = [
     "in_reopen",
 ];
 
-const PLANTS: [&str; 14] = [
+const PLANTS: [&str; 20] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -43,6 +43,12 @@ const PLANTS: [&str; 14] = [
     "unguarded-update",
     "tenant-dropped",
     "result-missing",
+    "attempt-on-expiry",
+    "complete-unguarded",
+    "parents-dropped",
+    "expiry-early",
+    "expired-kept",
+    "obligation-kept",
 ];
 
 /// A kill inside one long call of SQLite comes from another thread, up to this much later.
@@ -150,6 +156,24 @@ pub(crate) fn statement(text: String) -> String {
         Some("result-missing") => {
             &[("VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6)", "SELECT ?1, ?2, ?3, ?4, 1, ?5, ?6 WHERE ?3 <> 'canceled'")]
         }
+        Some("attempt-on-expiry") => &[("expiries = expiries + 1", "expiries = expiries + 1, attempt = attempt + 1")],
+        Some("complete-unguarded") => &[(
+            " AND lease_id = ?3 AND worker = ?4 AND lease_expires_at > ?5 AND status IN ('leased', 'running') \
+             RETURNING owner, assigned_receipt, attempt, epoch, created_at, type",
+            " AND ?3 = ?3 AND ?4 = ?4 AND ?5 = ?5 AND status IN ('queued', 'leased', 'running') \
+             RETURNING owner, assigned_receipt, attempt, epoch, created_at, type",
+        )],
+        Some("parents-dropped") => &[(
+            "open, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,",
+            "open, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, \
+             CASE WHEN ?3 IN ('task.completed', 'task.failed', 'task.canceled') THEN x'' ELSE ?9 END,",
+        )],
+        Some("expiry-early") => &[
+            ("lease_expires_at <= ?2 ORDER BY", "lease_expires_at <= ?2 + 600000 ORDER BY"),
+            ("AND lease_expires_at <= ?4", "AND lease_expires_at <= ?4 + 600000"),
+        ],
+        Some("expired-kept") => &[("AND lease_expires_at <= ?2 ORDER BY", "AND ?2 = 0 ORDER BY")],
+        Some("obligation-kept") => &[("UPDATE receipts SET open = 0", "UPDATE receipts SET open = 1")],
         _ => &[],
     };
     changes.iter().fold(text, |text, (right, wrong)| text.replace(right, wrong))
