@@ -142,8 +142,8 @@ impl<'a> Fleet<'a> {
                 let outcome = load::run(plan(&station.server, script, connections, self.settings)).await?;
                 let costs = Counters::read(&station.server).await?.since(&before, outcome.ops_total);
                 // Reads write nothing but the log, and for PostgreSQL the server's own bytes are not all there is.
-                let whole = matches!(contestant, Contestant::Sqlite | Contestant::Lifecycle(_))
-                    || matches!(contestant, Contestant::Claim(Engine::Sqlite) | Contestant::ClaimPast(Engine::Sqlite));
+                let reads = matches!(contestant, Contestant::Obligations(_));
+                let whole = contestant.engine() == Some(Engine::Sqlite) && !reads;
                 Sample::new(outcome, Costs { bytes: costs.bytes.filter(|_| whole), ..costs })
             }
         }
@@ -188,7 +188,7 @@ fn plan(server: &Server, script: Script, connections: usize, settings: &Settings
 
 fn script(contestant: Contestant, station: &Station, slice: usize, settings: &Settings) -> Result<Script> {
     let (addr, keys) = (station.server.http, &station.keys);
-    let lifecycle = |timed| Script::Lifecycle(Lifecycle::new(addr, keys, slice, settings.idempotent, timed));
+    let lifecycle = |timed| Script::Lifecycle(Box::new(Lifecycle::new(addr, keys, slice, settings.idempotent, timed)));
     Ok(match contestant {
         Contestant::Sqlite | Contestant::Postgres => {
             let key = station.server.key.as_deref();

@@ -18,7 +18,7 @@ const ID_CHARS: usize = 36;
 #[derive(Clone)]
 pub enum Script {
     Single(Template),
-    Lifecycle(Lifecycle),
+    Lifecycle(Box<Lifecycle>),
 }
 
 /// How one turn of a script went.

@@ -12,6 +12,8 @@ use crate::product::{self, Keys, OWNER};
 
 const RECEIPTS: u64 = 1_000_000;
 const RECEIPTS_OF_OTHERS: u64 = 900_000;
+/// Assigned, accepted, completed, result ready.
+const RECEIPTS_OF_A_TASK: u64 = 4;
 /// How many principals share those.
 const OTHERS: u64 = 1_000;
 const OTHER: &str = "agent:other";
@@ -79,14 +81,13 @@ impl Site {
 
         let database = self.database().await?;
         let mut copier = Copier::new(&database);
-        let receipts = 4;
-        let own = (RECEIPTS - RECEIPTS_OF_OTHERS) / receipts;
+        let own = (RECEIPTS - RECEIPTS_OF_OTHERS) / RECEIPTS_OF_A_TASK;
         let mut copied = copier.receipts(&ended[0], OWNER, &format!("'{OWNER}'"), own).await?;
         let owners = format!("'{OTHER}-' || (n.i % {OTHERS})");
-        copied += copier.receipts(&ended[1], OTHER, &owners, RECEIPTS_OF_OTHERS / receipts).await?;
+        copied += copier.receipts(&ended[1], OTHER, &owners, RECEIPTS_OF_OTHERS / RECEIPTS_OF_A_TASK).await?;
         copier.finish().await.context("filling the ledger")?;
         if copied != RECEIPTS {
-            bail!("an ended task has not {receipts} receipts: {copied} were copied");
+            bail!("an ended task has not {RECEIPTS_OF_A_TASK} receipts: {copied} were copied");
         }
         drop(database);
 
