@@ -109,16 +109,19 @@ impl Operation for LeaseNext {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Leased>> {
         let limit = self.check()?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
-        release_due(ctx, tx).await?;
-        let mut heads = Vec::new();
-        for needs in self.satisfied(ctx, tx).await? {
-            heads.extend(heads_of(tx, &needs, limit).await?);
+        let mut wanted = self.satisfied(ctx, tx).await?;
+        if wanted.due {
+            release_due(ctx, tx).await?;
+            wanted = self.satisfied(ctx, tx).await?;
         }
-        heads.sort_by(|a, b| a.place.cmp(&b.place));
-        heads.truncate(limit as usize);
-        let mut tasks = Vec::with_capacity(heads.len());
-        for head in &heads {
-            tasks.extend(self.take(ctx, tx, head, &worker).await?);
+        let mut tasks = Vec::new();
+        if let ([needs], 1) = (&wanted.satisfied[..], limit) {
+            // Almost every claim: nothing to merge, so finding and taking are one statement.
+            tasks.extend(self.take(ctx, tx, TAKE_FIRST, needs, &worker).await?);
+        } else {
+            for head in heads(tx, &wanted.satisfied, limit).await? {
+                tasks.extend(self.take(ctx, tx, TAKE, head.task_id(), &worker).await?);
+            }
         }
         if tasks.is_empty() {
             let at = if self.wait_seconds > 0 { next_due(tx).await? } else { None };
@@ -153,12 +156,26 @@ async fn next_due(tx: &mut Tx<'_>) -> Result<Option<Time>> {
     tx.query_opt(NEXT, &[]).await?.map(|row| row.time(0)).transpose()
 }
 
-async fn heads_of(tx: &mut Tx<'_>, needs: &[u8], limit: i64) -> Result<Vec<Head>> {
-    const HEADS: &str = "SELECT priority, created_at, task_id FROM tasks \
-        WHERE tenant = $1 AND status = 'queued' AND held = 0 AND needs = $2 \
-        ORDER BY priority DESC, created_at, task_id LIMIT $3 FOR UPDATE SKIP LOCKED";
-    let rows = tx.query(HEADS, &[needs.into(), limit.into()]).await?;
-    rows.iter().map(Head::read).collect()
+/// The line of one need, `$2`.
+macro_rules! first_of_needs {
+    () => {
+        "FROM tasks WHERE tenant = $1 AND status = 'queued' AND held = 0 AND needs = $2 \
+         ORDER BY priority DESC, created_at, task_id"
+    };
+}
+
+/// The first claimable tasks of all these needs together.
+async fn heads(tx: &mut Tx<'_>, satisfied: &[Vec<u8>], limit: i64) -> Result<Vec<Head>> {
+    const HEADS: &str =
+        concat!("SELECT priority, created_at, task_id ", first_of_needs!(), " LIMIT $3 FOR UPDATE SKIP LOCKED");
+    let mut heads = Vec::new();
+    for needs in satisfied {
+        let rows = tx.query(HEADS, &[Value::from(&needs[..]), limit.into()]).await?;
+        heads.extend(rows.iter().map(Head::read).collect::<Result<Vec<_>>>()?);
+    }
+    heads.sort_by(|a, b| a.place.cmp(&b.place));
+    heads.truncate(limit as usize);
+    Ok(heads)
 }
 
 impl Head {
@@ -171,7 +188,8 @@ impl Head {
     }
 }
 
-/// Each different need that has claimable tasks, with one of them to show what it asks for. `$2` is where to begin after.
+/// What one different need asks for is read from the task that is first in its line; said with an order, because without
+/// one a planner may look for any such task from the beginning of the table. `$2` is where to begin after, `$4` is now.
 macro_rules! different_needs {
     () => {
         "WITH RECURSIVE found (needs) AS ( \
@@ -182,13 +200,39 @@ macro_rules! different_needs {
                    AND t.needs > found.needs ORDER BY t.needs LIMIT 1) \
            FROM found WHERE found.needs IS NOT NULL \
          ) \
-         SELECT found.needs, \
-           (SELECT t.type FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
-            AND t.needs = found.needs LIMIT 1), \
-           (SELECT t.requirements FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
-            AND t.needs = found.needs LIMIT 1) \
-         FROM found WHERE found.needs IS NOT NULL LIMIT $3"
+         SELECT found.needs, t.type, t.requirements, \
+           CAST(CASE WHEN EXISTS (SELECT 1 FROM tasks d WHERE d.tenant = $1 AND d.status = 'queued' \
+                AND d.held = 1 AND d.next_eligible_at <= $4) THEN 1 ELSE 0 END AS BIGINT) \
+         FROM found LEFT JOIN tasks t ON t.tenant = $1 AND t.task_id = \
+           (SELECT h.task_id FROM tasks h WHERE h.tenant = $1 AND h.status = 'queued' AND h.held = 0 \
+            AND h.needs = found.needs ORDER BY h.priority DESC, h.created_at, h.task_id LIMIT 1) \
+         LIMIT $3"
     };
+}
+
+/// `$2` says which task, by `$which`.
+macro_rules! take {
+    ($which:expr) => {
+        concat!(
+            "UPDATE tasks SET status = 'leased', lease_id = $3, worker = $4, lease_expires_at = $5, \
+             epoch = epoch + 1, renewals = 0, updated_at = $6 \
+             WHERE tenant = $1 AND task_id = ",
+            $which,
+            " AND status = 'queued' AND held = 0 \
+             RETURNING type, payload, attempt, requirements, assigned_receipt, epoch, task_id"
+        )
+    };
+}
+
+const TAKE: &str = take!("$2");
+const TAKE_FIRST: &str = take!(concat!("(SELECT task_id ", first_of_needs!(), " LIMIT 1 FOR UPDATE SKIP LOCKED)"));
+
+/// What is wanted of a worker.
+struct Wanted {
+    /// The digests of what this worker can do and somebody wants done.
+    satisfied: Vec<Vec<u8>>,
+    /// There are tasks whose waiting is over and that are not in line yet.
+    due: bool,
 }
 
 impl LeaseNext {
@@ -209,48 +253,54 @@ impl LeaseNext {
         Ok(self.max_tasks.unwrap_or(1).min(TASKS_MAX))
     }
 
-    /// The digests of what this worker can do and somebody wants done.
-    async fn satisfied(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Vec<u8>>> {
+    async fn satisfied(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Wanted> {
         const NEEDS: &str = different_needs!();
-        let mut rows = tx.query(NEEDS, &[Value::from(&[][..]), NEEDS_MAX.into()]).await?;
-        if rows.len() as i64 >= NEEDS_MAX {
+        // The last row found may be the one that says there is no other.
+        let after = |place: &'static [u8]| [Value::from(place), Value::from(NEEDS_MAX + 1), Value::from(ctx.now)];
+        let mut rows = tx.query(NEEDS, &after(&[])).await?;
+        if rows.len() as i64 > NEEDS_MAX {
             // Too many to look at all of them: from anywhere on, and round the end.
             let anywhere = ctx.ids.next();
-            let mut later = tx.query(NEEDS, &[Value::from(anywhere.as_bytes().as_slice()), NEEDS_MAX.into()]).await?;
+            let params = [Value::from(anywhere.as_bytes().as_slice()), Value::from(NEEDS_MAX), Value::from(ctx.now)];
+            let mut later = tx.query(NEEDS, &params).await?;
             later.append(&mut rows);
             later.truncate(NEEDS_MAX as usize);
             rows = later;
         }
         let capabilities: BTreeSet<&str> = self.capabilities.iter().map(String::as_str).collect();
-        let mut satisfied = Vec::new();
+        let mut wanted = Wanted { satisfied: Vec::new(), due: false };
         for row in &rows {
+            wanted.due |= row.bool(3)?;
             let (Some(kind), Some(requirements)) = (row.text_opt(1)?, row.text_opt(2)?) else { continue };
             let accepted = self.accept_types.is_empty() || self.accept_types.iter().any(|accepted| accepted == kind);
             let requirements: Requirements = serde_json::from_str(requirements).map_err(Error::internal)?;
             if accepted && requirements.capabilities.iter().all(|needed| capabilities.contains(needed.as_str())) {
-                satisfied.push(row.bytes(0)?.to_vec());
+                wanted.satisfied.push(row.bytes(0)?.to_vec());
             }
         }
-        Ok(satisfied)
+        Ok(wanted)
     }
 
     /// None when somebody else was quicker.
-    async fn take(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, head: &Head, worker: &str) -> Result<Option<LeasedTask>> {
-        const TAKE: &str = "UPDATE tasks SET status = 'leased', lease_id = $3, worker = $4, lease_expires_at = $5, \
-            epoch = epoch + 1, renewals = 0, updated_at = $6 \
-            WHERE tenant = $1 AND task_id = $2 AND status = 'queued' AND held = 0 \
-            RETURNING type, payload, attempt, requirements, assigned_receipt, epoch";
+    async fn take(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        sql: &'static str,
+        which: &[u8],
+        worker: &str,
+    ) -> Result<Option<LeasedTask>> {
         let lease_id = LeaseId(ctx.ids.next());
         let expires_at = ctx.settings::<Settings>().lease_end(ctx.now, self.lease_ttl_seconds);
         let params = [
-            Value::from(head.task_id()),
+            Value::from(which),
             Value::from(lease_id.as_bytes()),
             Value::from(worker),
             Value::from(expires_at),
             Value::from(ctx.now),
         ];
-        let Some(row) = tx.query_opt(TAKE, &params).await? else { return Ok(None) };
-        let task_id = TaskId::from_slice(head.task_id())?;
+        let Some(row) = tx.query_opt(sql, &params).await? else { return Ok(None) };
+        let task_id = TaskId::from_slice(row.bytes(6)?)?;
         self.record(ctx, tx, task_id, lease_id, worker, &row).await?;
         Ok(Some(LeasedTask {
             task_id,

@@ -104,7 +104,9 @@ async fn faults(on: &TestStore, sql: &str) -> Vec<String> {
     let rows = on.rows(&format!("EXPLAIN QUERY PLAN {sql}")).await.unwrap();
     let steps = rows.iter().map(|row| row.text(3).unwrap().to_owned());
     let is_fault = |step: &String| {
-        let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
+        // A tenant's rows from the first on, in search of one that fits, are a scan by another name.
+        let walked = step.strip_suffix(" USING PRIMARY KEY (tenant=?)").and_then(|rest| rest.strip_prefix("SEARCH "));
+        let scanned = step.strip_prefix("SCAN ").or(walked).and_then(|rest| rest.split(' ').next());
         let sorts = step.contains("TEMP B-TREE FOR ORDER BY") && !sql.contains("UNION ALL");
         sorts || scanned.is_some_and(|table| tables.contains(&table))
     };
@@ -117,9 +119,10 @@ async fn a_scan_and_a_sort_would_be_seen() {
     for sql in [
         "SELECT task_id FROM tasks WHERE type = $1",
         "SELECT t.task_id FROM tasks t WHERE t.priority > $1",
-        "SELECT task_id FROM tasks WHERE tenant = $1 ORDER BY priority",
+        "SELECT task_id FROM tasks WHERE tenant = $1 AND type = $2 LIMIT 1",
+        "SELECT task_id FROM tasks WHERE tenant = $1 AND owner = $2 ORDER BY priority",
         "UPDATE receipts SET open = 0 WHERE task_id = $1",
     ] {
-        assert_eq!(faults(&on, sql).await.len(), 1, "{sql}");
+        assert!(!faults(&on, sql).await.is_empty(), "{sql}");
     }
 }
