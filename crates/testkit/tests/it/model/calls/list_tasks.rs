@@ -4,10 +4,12 @@ use proptest::sample::select;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
+use super::add;
 use super::create_task::KINDS;
 use crate::model::names;
-use crate::model::people::{Who, somebody};
-use crate::model::reference::{Answer, Cursor, ListOf, Task, World};
+use crate::model::people::{ASKERS, OWNERS, Who, one_of};
+use crate::model::reference::{Answer, Cursor, ListOf, World};
+use crate::model::tasks::Task;
 
 #[derive(Clone, Debug, Default)]
 pub struct ListTasks {
@@ -22,7 +24,12 @@ const LIMIT_USUAL: usize = 50;
 
 /// A list from its beginning; the next page of one that was begun before, whatever has happened since; or a cursor
 /// with a list that may be another.
-pub fn strategy(world: &World) -> BoxedStrategy<ListTasks> {
+pub fn strategy(world: &World) -> BoxedStrategy<(Who, ListTasks)> {
+    let who = prop_oneof![1 => one_of(&ASKERS), 2 => one_of(&OWNERS)];
+    (who, lists(world)).boxed()
+}
+
+fn lists(world: &World) -> BoxedStrategy<ListTasks> {
     let begun = fresh();
     if world.cursors.is_empty() {
         return begun.boxed();
@@ -37,9 +44,9 @@ pub fn strategy(world: &World) -> BoxedStrategy<ListTasks> {
 }
 
 fn fresh() -> impl Strategy<Value = ListTasks> {
-    let status = option::weighted(0.4, select(vec!["queued", "canceled", "running"]));
+    let status = option::weighted(0.25, select(vec!["queued", "canceled", "running", "leased", "failed", "succeeded"]));
     let kind = option::weighted(0.3, select(KINDS.to_vec()));
-    let created_by = option::weighted(0.3, somebody().prop_map(Who::principal));
+    let created_by = option::weighted(0.3, one_of(&OWNERS).prop_map(Who::principal));
     (status, kind, created_by, limit()).prop_map(|(status, kind, created_by, limit)| ListTasks {
         status,
         kind,
@@ -68,11 +75,7 @@ impl ListTasks {
             ("limit", self.limit.map(Json::from)),
             ("cursor", self.cursor.map(names::cursor)),
         ];
-        for (name, value) in optional {
-            if let Some(value) = value {
-                input[name] = value;
-            }
-        }
+        add(&mut input, optional);
         input
     }
 
@@ -99,7 +102,7 @@ impl ListTasks {
 
     /// An agent lists its own tasks, whether it says so or not.
     fn list_of(&self, who: Who) -> Result<ListOf, Code> {
-        let owner = match (&self.created_by, who.sees_all_owners()) {
+        let owner = match (&self.created_by, who.is_admin()) {
             (asked, true) => asked.clone(),
             (Some(asked), false) if *asked != who.principal() => return Err(Code::Forbidden),
             (_, false) => Some(who.principal()),
