@@ -20,8 +20,9 @@ pub struct Held {
     pub named: Option<Who>,
 }
 
-/// A lease there is, by whom it was given; one there has been; one that somebody else says is his, or an admin says for
-/// him; or a task and a lease that have nothing to do with each other.
+/// A lease there is, by whom it was given; one there has been; one that another has taken the place of, by whoever holds
+/// the task now; one that somebody else says is his, or an admin says for him; or a task and a lease that have nothing to
+/// do with each other.
 pub fn strategy(world: &World) -> BoxedStrategy<(Who, Held)> {
     let any = (any_task(world, &WORKERS), 0..=world.leases.len())
         .prop_map(|((who, task), lease)| (who, Held { task, lease, named: None }));
@@ -36,7 +37,10 @@ pub fn strategy(world: &World) -> BoxedStrategy<(Who, Held)> {
     let live = |(_, held): &&(Who, Held)| world.live(held.lease).is_some();
     let live: Vec<(Who, Held)> = own.iter().filter(live).copied().collect();
     let now = if live.is_empty() { own.clone() } else { live };
-    prop_oneof![10 => select(now), 4 => select(own), 3 => foreign, 2 => spoken_for, 1 => any].boxed()
+    let replaced: Vec<(Who, Held)> = (0..world.leases.len()).filter_map(|lease| replaced(world, lease)).collect();
+    let replaced = if replaced.is_empty() { own.clone() } else { replaced };
+    prop_oneof![10 => select(now), 3 => select(own), 3 => select(replaced), 3 => foreign, 2 => spoken_for, 1 => any]
+        .boxed()
 }
 
 /// A lease as its worker speaks of it.
@@ -46,6 +50,13 @@ pub fn own(world: &World, lease: usize) -> (Who, Held) {
     // An admin may have named a worker that its tenant does not have.
     let who = Who::find(tenant, worker).unwrap_or_else(|| Who::admin_of(tenant));
     (who, Held { task: *task, lease, named: None })
+}
+
+/// A lease whose task is held by another one, as the holder of that one speaks of it.
+fn replaced(world: &World, lease: usize) -> Option<(Who, Held)> {
+    let live = world.tasks[world.leases[lease].task].live.filter(|live| live.lease != lease)?;
+    let (holder, held) = own(world, live.lease);
+    Some((holder, Held { lease, ..held }))
 }
 
 impl World {
