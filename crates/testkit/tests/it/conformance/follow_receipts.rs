@@ -31,7 +31,7 @@ async fn followed(on: &TestStore, caller: &Caller, whose: Json, done: impl Futur
     let mut waits = pin!(turn(on, caller, input));
     assert!(timeout(SETTLED, &mut waits).await.is_err(), "it did not wait");
     done.await;
-    let turn = timeout(FAILED, waits).await.expect("the follower was not woken");
+    let turn = timeout(FAILED, waits).await.unwrap();
     let kind = |text: &str| serde_json::from_str::<Json>(text).unwrap()["receipt_type"].as_str().unwrap().to_owned();
     turn.events.iter().map(|event| kind(&event.data)).collect()
 }

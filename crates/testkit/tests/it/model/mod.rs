@@ -46,7 +46,7 @@ use reference::{Answer, Transition, World};
 /// Histories, of which PostgreSQL plays fewer because each step costs it more, and steps per history.
 /// `WAYBILL_MODEL_CASES` asks for more of both.
 const CASES: u32 = 90;
-const CASES_POSTGRES: u32 = 40;
+const CASES_POSTGRES: u32 = 30;
 const STEPS_MAX: usize = 80;
 const SHRINKS_MAX: u32 = 2_000;
 /// Receipts per page when all are read at the end of a history.
