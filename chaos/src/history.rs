@@ -187,7 +187,7 @@ impl History {
     /// The whole create, the same each time it is sent.
     pub fn request(&self, op: Op) -> Value {
         json!({
-            "type": if op.seq % ECHO_ONE_IN == 0 { "echo" } else { "chaos" },
+            "type": if op.seq.is_multiple_of(ECHO_ONE_IN) { "echo" } else { "chaos" },
             "payload": self.payload(op),
             "idempotency_key": self.key(op),
             "max_attempts": 1 + op.seq % ATTEMPTS_MAX,

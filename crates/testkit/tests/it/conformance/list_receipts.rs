@@ -9,6 +9,7 @@ waybill_testkit::both! {
     an_inbox_is_read_in_order_by_pages_that_go_on_where_the_last_ended,
     a_caller_reads_its_own_inbox_and_an_admin_anybodys,
     the_receipts_of_a_task_are_for_its_owner_and_those_who_held_it,
+    a_receipt_of_another_task_is_not_this_ones_though_it_refers_to_it,
     a_receipt_is_shown_with_everything_it_says,
     a_cursor_must_be_a_receipt_of_the_same_list,
     a_page_has_at_least_one_and_at_most_two_hundred_receipts,
@@ -92,6 +93,21 @@ async fn the_receipts_of_a_task_are_for_its_owner_and_those_who_held_it(on: Test
     input["since_receipt_id"] = page["next_cursor"].clone();
     let page = ok(&on, &alice, "list_receipts", input).await;
     assert_eq!(texts(&page["receipts"], "receipt_type"), ["task.progress", "task.canceled"]);
+}
+
+async fn a_receipt_of_another_task_is_not_this_ones_though_it_refers_to_it(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let (task_id, other) = (plain_task(&on, &alice).await, plain_task(&on, &alice).await);
+    on.write(
+        "INSERT INTO receipt_parents (tenant, parent_id, child_id, child_type) \
+         SELECT p.tenant, p.receipt_id, c.receipt_id, c.receipt_type FROM receipts p JOIN receipts c ON c.seq > p.seq",
+    )
+    .await
+    .unwrap();
+    for (task_id, place) in [(task_id, 0), (other, 1)] {
+        let own = ids(&on, &alice, json!({ "task_id": task_id })).await;
+        assert_eq!(own, ids(&on, &alice, json!({})).await[place..=place]);
+    }
 }
 
 async fn a_receipt_is_shown_with_everything_it_says(on: TestStore) {

@@ -9,6 +9,7 @@ mod create_task;
 mod create_tenant;
 mod engines;
 mod fail;
+mod follow_receipts;
 mod get_config;
 mod get_receipt;
 mod get_task;

@@ -306,6 +306,27 @@ async fn a_database_that_has_lost_commits_is_not_taken_for_a_whole_one() {
     assert_eq!(names(copy.path()), ["older"]);
 }
 
+/// Only the whole check sees it: every page can be read, and an index does not agree with its table.
+#[tokio::test]
+async fn a_damaged_database_is_not_backed_up() {
+    let (on, file) = filled(5).await;
+    let key = "a key that no other task has";
+    on.call(&on.admin, "create_task", json!({ "type": "t", "idempotency_key": key })).await.unwrap();
+    let store = on.store.clone();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len() - key.len()).filter(|at| bytes[*at..].starts_with(key.as_bytes())).collect();
+    assert_eq!(places.len(), 2, "in the row and in the index");
+    bytes[places[1] + key.len() - 1] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let error = take(&file, &home.path().join("backup"), &Watch::none()).unwrap_err();
+    assert_eq!(error.code(), Code::DatabaseUnusable, "{error}");
+    assert!(error.message().contains("The copy is not sound"), "{error}");
+    assert_eq!(names(home.path()), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn an_older_copy_under_the_newer_mark_is_refused_and_a_restored_one_is_taken() {
     let (on, file) = filled(3).await;

@@ -1,23 +1,40 @@
-//! The model: what there is, and what each step makes of it. No ids, no SQL, no clock; tasks and receipts are numbered
-//! in the order of their making.
+//! The model: what there is, and what each step makes of it. No ids, no SQL, no clock; tasks, leases and receipts are
+//! numbered in the order of their making, and time is what the steps before have let pass.
+
+use std::fmt;
 
 use proptest::prelude::*;
 use proptest_state_machine::ReferenceStateMachine;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use waybill_kernel::Code;
 
-use super::calls::{Call, CreateTask};
+use super::calls::Call;
 use super::names;
-use super::people::{Tenant, Who, anybody, somebody};
+use super::people::{Tenant, Who};
+use super::receipts::Receipt;
+use super::tasks::{Lease, Task};
 
-/// One of these in so many steps is only time that passes.
-const PASS_ONE_IN: u32 = 8;
+/// Every wait is whole seconds, and time passes by whole seconds and this: what is due and what is not is never a
+/// matter of the microseconds that the calls themselves take.
+pub const PASS_FRACTION_MS: u64 = 10;
 
 #[derive(Clone, Debug)]
 pub enum Transition {
-    /// So many seconds go by.
+    /// So many seconds go by, and a moment.
     Pass(u64),
+    /// Leases that ran out are looked for.
+    Sweep,
     Call(Who, Call),
+}
+
+impl fmt::Display for Transition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Transition::Pass(seconds) => write!(f, "{seconds} s pass"),
+            Transition::Sweep => write!(f, "the sweep of leases"),
+            Transition::Call(who, call) => write!(f, "{who:?} {} {}", call.name(), call.input()),
+        }
+    }
 }
 
 /// What the last step is answered with.
@@ -32,47 +49,37 @@ impl Answer {
     pub fn done(body: Json) -> Self {
         Answer::Given { body, replay: false }
     }
+
+    pub fn again(body: Json) -> Self {
+        Answer::Given { body, replay: true }
+    }
+}
+
+/// So many seconds after a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub step: usize,
+    pub plus_s: i64,
+}
+
+impl Moment {
+    pub fn name(self) -> Json {
+        names::time(self.step, self.plus_s)
+    }
 }
 
 #[derive(Clone, Debug)]
 pub struct World {
     pub tasks: Vec<Task>,
+    pub leases: Vec<Lease>,
     pub receipts: Vec<Receipt>,
     pub cursors: Vec<Cursor>,
-    /// Steps taken, this one included.
-    pub steps: usize,
+    pub visitors: Vec<Visitor>,
+    /// When each step was taken, this one included, in milliseconds.
+    clock: Vec<u64>,
+    /// When the next one will be.
+    next_ms: u64,
     pub answer: Answer,
-}
-
-#[derive(Clone, Debug)]
-pub struct Task {
-    pub owner: Who,
-    /// As it was asked for.
-    pub asked: CreateTask,
-    pub status: &'static str,
-    pub created: usize,
-    pub updated: usize,
-    pub end: Option<End>,
-    /// The receipt of assignment, which every terminator names as its parent.
-    pub assigned: usize,
-}
-
-/// How a task ended.
-#[derive(Clone, Debug)]
-pub struct End {
-    pub error: Option<Json>,
-    pub step: usize,
-}
-
-#[derive(Clone, Debug)]
-pub struct Receipt {
-    pub kind: &'static str,
-    pub from: String,
-    pub to: String,
-    pub task: usize,
-    pub parent: Option<usize>,
-    pub open: bool,
-    pub step: usize,
 }
 
 /// A page was given that ended before this task, and more followed.
@@ -91,110 +98,43 @@ pub struct ListOf {
     pub kind: Option<&'static str>,
 }
 
-impl Task {
-    pub fn tenant(&self) -> Tenant {
-        self.owner.tenant()
-    }
-
-    pub fn is_terminal(&self) -> bool {
-        ["succeeded", "failed", "canceled"].contains(&self.status)
-    }
+/// One that has called bootstrap.
+#[derive(Clone, Debug)]
+pub struct Visitor {
+    pub tenant: Tenant,
+    pub principal: String,
+    pub instance: Option<&'static str>,
+    pub first: usize,
+    pub last: usize,
+    pub sessions: usize,
 }
 
 impl World {
     fn empty() -> Self {
-        World { tasks: Vec::new(), receipts: Vec::new(), cursors: Vec::new(), steps: 0, answer: Answer::Nothing }
+        World {
+            tasks: Vec::new(),
+            leases: Vec::new(),
+            receipts: Vec::new(),
+            cursors: Vec::new(),
+            visitors: Vec::new(),
+            clock: Vec::new(),
+            next_ms: 0,
+            answer: Answer::Nothing,
+        }
     }
 
     /// The number of the step that is being taken.
     pub fn step(&self) -> usize {
-        self.steps - 1
+        self.clock.len() - 1
     }
 
-    /// The task, if the caller may act on it. Another tenant's task is no task.
-    pub fn reach(&self, who: Who, number: usize) -> Result<&Task, Code> {
-        let task = self.tasks.get(number).filter(|task| task.tenant() == who.tenant()).ok_or(Code::NotFound)?;
-        if who.may_act_on(task.owner) { Ok(task) } else { Err(Code::Forbidden) }
+    pub fn now_ms(&self) -> u64 {
+        self.clock[self.step()]
     }
 
-    /// A transition of a task, into whatever state.
-    pub fn turn(&mut self, number: usize, status: &'static str) {
-        let step = self.step();
-        let task = &mut self.tasks[number];
-        assert!(!task.is_terminal(), "the model let a task leave {}", task.status);
-        (task.status, task.updated) = (status, step);
-    }
-
-    /// The end of a task: its result, the receipt that ends the obligation, and the owner's notice.
-    pub fn end(&mut self, number: usize, status: &'static str, from: String, error: Option<Json>) {
-        self.turn(number, status);
-        let step = self.step();
-        self.tasks[number].end = Some(End { error, step });
-        let (to, assigned) = (self.tasks[number].owner.principal(), self.tasks[number].assigned);
-        let kind = match status {
-            "succeeded" => "task.completed",
-            "failed" => "task.failed",
-            _ => "task.canceled",
-        };
-        let terminal = self.prove(kind, from, to.clone(), number, Some(assigned));
-        self.receipts[assigned].open = false;
-        self.prove("task.result_ready", "system:asyncgate".to_owned(), to, number, Some(terminal));
-    }
-
-    /// A receipt, by its number.
-    pub fn prove(&mut self, kind: &'static str, from: String, to: String, task: usize, parent: Option<usize>) -> usize {
-        let open = kind == "task.assigned";
-        self.receipts.push(Receipt { kind, from, to, task, parent, open, step: self.step() });
-        self.receipts.len() - 1
-    }
-
-    /// The whole record, as get and list show it.
-    pub fn record(&self, number: usize) -> Json {
-        let task = &self.tasks[number];
-        let asked = &task.asked;
-        let mut record = json!({
-            "task_id": names::task(number),
-            "type": asked.kind,
-            "status": task.status,
-            "payload": asked.payload,
-            "created_by": { "principal_kind": task.owner.kind(), "principal_id": task.owner.id() },
-            "requirements": asked.requirements(),
-            "priority": asked.priority,
-            "attempt": 0,
-            "max_attempts": asked.max_attempts.unwrap_or(3),
-            "retry_backoff_seconds": asked.retry_backoff_s.unwrap_or(30),
-            "created_at": names::time(task.created, 0),
-            "updated_at": names::time(task.updated, 0),
-            "next_eligible_at": names::time(task.created, asked.delay_s),
-        });
-        if let Some(key) = asked.key {
-            record["idempotency_key"] = json!(key);
-        }
-        if let Some(end) = &task.end {
-            record["result"] = json!({ "outcome": task.status, "completed_at": names::time(end.step, 0) });
-            if let Some(error) = &end.error {
-                record["result"]["error"] = error.clone();
-            }
-        }
-        record
-    }
-
-    /// The ledger, oldest first.
-    pub fn ledger(&self) -> Json {
-        let receipts = self.receipts.iter().enumerate().map(|(number, receipt)| {
-            json!({
-                "receipt_id": names::receipt(number),
-                "tenant": format!("{:?}", self.tasks[receipt.task].tenant()),
-                "type": receipt.kind,
-                "from": receipt.from,
-                "to": receipt.to,
-                "task_id": names::task(receipt.task),
-                "parent": receipt.parent.map(names::receipt),
-                "open": receipt.open,
-                "created_at": names::time(receipt.step, 0),
-            })
-        });
-        receipts.collect()
+    /// Of two moments with the same answer, that of the later step is later.
+    pub fn ms(&self, moment: Moment) -> u64 {
+        self.clock[moment.step] + u64::try_from(moment.plus_s).unwrap() * 1000
     }
 }
 
@@ -208,19 +148,23 @@ impl ReferenceStateMachine for World {
 
     /// Every step is possible in every world, so that shrinking may leave any of them out.
     fn transitions(world: &World) -> BoxedStrategy<Transition> {
-        // The operator creates nothing; see `people.rs`.
-        let call = (anybody(), somebody(), Call::any(world)).prop_map(|(anybody, somebody, call)| {
-            let creates = matches!(call, Call::CreateTask(_));
-            Transition::Call(if creates { somebody } else { anybody }, call)
-        });
-        let pass = proptest::sample::select(vec![1, 30, 400]).prop_map(Transition::Pass);
-        prop_oneof![PASS_ONE_IN - 1 => call, 1 => pass].boxed()
+        let call = Call::any(world).prop_map(|(who, call)| Transition::Call(who, call));
+        // A moment, a retry's wait, a lease, a session.
+        let pass = prop_oneof![2 => Just(1), 6 => Just(30), 3 => Just(400), 1 => Just(2000)].prop_map(Transition::Pass);
+        prop_oneof![30 => call, 4 => pass, 2 => Just(Transition::Sweep)].boxed()
     }
 
     fn apply(mut world: World, transition: &Transition) -> World {
-        world.steps += 1;
+        world.clock.push(world.next_ms);
         world.answer = match transition {
-            Transition::Pass(_) => Answer::Nothing,
+            Transition::Pass(seconds) => {
+                world.next_ms += seconds * 1000 + PASS_FRACTION_MS;
+                Answer::Nothing
+            }
+            Transition::Sweep => {
+                world.sweep();
+                Answer::Nothing
+            }
             Transition::Call(who, call) => call.predict(*who, &mut world).unwrap_or_else(Answer::Refused),
         };
         world

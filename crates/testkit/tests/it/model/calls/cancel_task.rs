@@ -5,8 +5,9 @@ use waybill_kernel::Code;
 
 use super::any_task;
 use crate::model::names;
-use crate::model::people::Who;
+use crate::model::people::{ASKERS, Who};
 use crate::model::reference::{Answer, World};
+use crate::model::tasks::Ending;
 
 #[derive(Clone, Debug)]
 pub struct CancelTask {
@@ -14,8 +15,9 @@ pub struct CancelTask {
     pub reason: Option<&'static str>,
 }
 
-pub fn strategy(world: &World) -> impl Strategy<Value = CancelTask> + use<> {
-    (any_task(world), select(vec![None, Some("late")])).prop_map(|(task, reason)| CancelTask { task, reason })
+pub fn strategy(world: &World) -> impl Strategy<Value = (Who, CancelTask)> + use<> {
+    let reason = select(vec![None, Some("late")]);
+    (any_task(world, &ASKERS), reason).prop_map(|((who, task), reason)| (who, CancelTask { task, reason }))
 }
 
 impl CancelTask {
@@ -33,7 +35,16 @@ impl CancelTask {
             return Ok(Answer::done(json!({ "ok": false, "status": task.status })));
         }
         let error = json!({ "reason": self.reason, "canceled_by": who.principal() });
-        world.end(self.task, "canceled", who.principal(), Some(error));
+        let ready = json!({ "status": "canceled", "error": error });
+        let ending = Ending {
+            status: "canceled",
+            from: who.principal(),
+            lease: None,
+            work: None,
+            error: Some(error.clone()),
+            bodies: [error, ready],
+        };
+        world.end(self.task, ending);
         Ok(Answer::done(json!({ "ok": true, "status": "canceled" })))
     }
 }

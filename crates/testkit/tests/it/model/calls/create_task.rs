@@ -3,9 +3,12 @@ use proptest::sample::select;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
+use super::add;
 use crate::model::names;
-use crate::model::people::Who;
-use crate::model::reference::{Answer, Task, World};
+use crate::model::people::{OWNERS, Who, one_of};
+use crate::model::receipts::Proof;
+use crate::model::reference::{Answer, World};
+use crate::model::tasks::Task;
 
 #[derive(Clone, Debug)]
 pub struct CreateTask {
@@ -24,12 +27,13 @@ pub const KINDS: [&str; 2] = ["build", "test"];
 /// One in so many is out of range: it must write nothing, and leave its key free.
 const WRONG_ONE_IN: u32 = 12;
 
-pub fn strategy(_: &World) -> impl Strategy<Value = CreateTask> + use<> {
+pub fn strategy(_: &World) -> impl Strategy<Value = (Who, CreateTask)> + use<> {
     let key = prop_oneof![2 => Just(None), 3 => select(vec![Some("k1"), Some("k2"), Some("k3")])];
     let attempts = prop_oneof![WRONG_ONE_IN - 1 => select(vec![None, Some(1), Some(2)]), 1 => Just(Some(0))];
     let backoff = select(vec![None, Some(0), Some(10)]);
-    let (capability, delay) = (select(vec![None, Some("rust")]), select(vec![0, 60]));
-    (select(KINDS.to_vec()), 0..4_u8, key, -1..=1, capability, attempts, backoff, delay).prop_map(
+    let capability = prop_oneof![3 => Just(None), 2 => Just(Some("rust"))];
+    let delay = prop_oneof![4 => Just(0), 1 => Just(60)];
+    let call = (select(KINDS.to_vec()), 0..4_u8, key, -1..=1, capability, attempts, backoff, delay).prop_map(
         |(kind, payload, key, priority, capability, max_attempts, retry_backoff_s, delay_s)| CreateTask {
             kind,
             payload,
@@ -40,7 +44,8 @@ pub fn strategy(_: &World) -> impl Strategy<Value = CreateTask> + use<> {
             retry_backoff_s,
             delay_s,
         },
-    )
+    );
+    (one_of(&OWNERS), call)
 }
 
 impl CreateTask {
@@ -58,11 +63,7 @@ impl CreateTask {
             ("max_attempts", self.max_attempts.map(Json::from)),
             ("retry_backoff_seconds", self.retry_backoff_s.map(Json::from)),
         ];
-        for (name, value) in optional {
-            if let Some(value) = value {
-                input[name] = value;
-            }
-        }
+        add(&mut input, optional);
         input
     }
 
@@ -74,19 +75,18 @@ impl CreateTask {
         let same_key = |task: &Task| task.tenant() == who.tenant() && task.asked.key == self.key;
         if let Some(first) = self.key.and_then(|_| world.tasks.iter().position(same_key)) {
             let body = json!({ "task_id": names::task(first), "status": world.tasks[first].status });
-            return Ok(Answer::Given { body, replay: true });
+            return Ok(Answer::again(body));
         }
-        let (number, step) = (world.tasks.len(), world.step());
-        let assigned = world.prove("task.assigned", who.principal(), who.principal(), number, None);
-        world.tasks.push(Task {
-            owner: who,
-            asked: self.clone(),
-            status: "queued",
-            created: step,
-            updated: step,
-            end: None,
-            assigned,
+        let (number, step, owner) = (world.tasks.len(), world.step(), who.principal());
+        world.tasks.push(Task::new(who, self, step, world.receipts.len()));
+        let body = json!({
+            "instructions": { "type": self.kind },
+            "requirements": self.requirements(),
+            "result_delivery": { "mode": "retrieve", "operation": "get_task" },
+            "timeouts": { "lease_ttl": 300 },
         });
+        let kind = "task.assigned";
+        world.prove(Proof { kind, from: &owner, to: &owner, task: number, lease: None, parent: None, body });
         Ok(Answer::done(json!({ "task_id": names::task(number), "status": "queued" })))
     }
 }

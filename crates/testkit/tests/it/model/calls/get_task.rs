@@ -4,7 +4,7 @@ use waybill_kernel::Code;
 
 use super::any_task;
 use crate::model::names;
-use crate::model::people::Who;
+use crate::model::people::{ALL, Who};
 use crate::model::reference::{Answer, World};
 
 #[derive(Clone, Debug)]
@@ -12,8 +12,8 @@ pub struct GetTask {
     pub task: usize,
 }
 
-pub fn strategy(world: &World) -> impl Strategy<Value = GetTask> + use<> {
-    any_task(world).prop_map(|task| GetTask { task })
+pub fn strategy(world: &World) -> impl Strategy<Value = (Who, GetTask)> + use<> {
+    any_task(world, &ALL).prop_map(|(who, task)| (who, GetTask { task }))
 }
 
 impl GetTask {
@@ -22,7 +22,7 @@ impl GetTask {
     }
 
     pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
-        world.reach(who, self.task)?;
+        world.see(who, self.task)?;
         Ok(Answer::done(world.record(self.task)))
     }
 }

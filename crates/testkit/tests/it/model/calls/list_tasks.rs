@@ -4,10 +4,12 @@ use proptest::sample::select;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
+use super::add;
 use super::create_task::KINDS;
 use crate::model::names;
-use crate::model::people::{Who, somebody};
-use crate::model::reference::{Answer, Cursor, ListOf, Task, World};
+use crate::model::people::{ASKERS, OWNERS, Who, one_of};
+use crate::model::reference::{Answer, Cursor, ListOf, World};
+use crate::model::tasks::Task;
 
 #[derive(Clone, Debug, Default)]
 pub struct ListTasks {
@@ -22,24 +24,25 @@ const LIMIT_USUAL: usize = 50;
 
 /// A list from its beginning; the next page of one that was begun before, whatever has happened since; or a cursor
 /// with a list that may be another.
-pub fn strategy(world: &World) -> BoxedStrategy<ListTasks> {
-    let begun = fresh();
+pub fn strategy(world: &World) -> BoxedStrategy<(Who, ListTasks)> {
+    let who = prop_oneof![1 => one_of(&ASKERS), 2 => one_of(&OWNERS)];
+    let begun = (who, fresh()).boxed();
     if world.cursors.is_empty() {
-        return begun.boxed();
+        return begun;
     }
-    let of: Vec<ListTasks> =
+    let of: Vec<(Who, ListTasks)> =
         world.cursors.iter().enumerate().map(|(number, cursor)| next_page(number, cursor)).collect();
-    let next = (select(of), limit()).prop_map(|(list, limit)| ListTasks { limit, ..list });
+    let next = (select(of), limit()).prop_map(|((who, list), limit)| (who, ListTasks { limit, ..list }));
     // One more than there are: a cursor that nobody was given.
-    let mixed =
-        (fresh(), 0..=world.cursors.len()).prop_map(|(list, number)| ListTasks { cursor: Some(number), ..list });
-    prop_oneof![3 => begun, 3 => next, 1 => mixed].boxed()
+    let mixed = (begun.clone(), 0..=world.cursors.len())
+        .prop_map(|((who, list), number)| (who, ListTasks { cursor: Some(number), ..list }));
+    prop_oneof![3 => begun, 2 => next, 1 => mixed].boxed()
 }
 
 fn fresh() -> impl Strategy<Value = ListTasks> {
-    let status = option::weighted(0.4, select(vec!["queued", "canceled", "running"]));
+    let status = option::weighted(0.25, select(vec!["queued", "canceled", "running", "leased", "failed", "succeeded"]));
     let kind = option::weighted(0.3, select(KINDS.to_vec()));
-    let created_by = option::weighted(0.3, somebody().prop_map(Who::principal));
+    let created_by = option::weighted(0.3, one_of(&OWNERS).prop_map(Who::principal));
     (status, kind, created_by, limit()).prop_map(|(status, kind, created_by, limit)| ListTasks {
         status,
         kind,
@@ -53,9 +56,10 @@ fn limit() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![10 => select(vec![Some(1), Some(2), Some(3)]), 2 => Just(None), 1 => Just(Some(0))]
 }
 
-fn next_page(number: usize, cursor: &Cursor) -> ListTasks {
-    let ListOf { owner, status, kind, .. } = cursor.list.clone();
-    ListTasks { status, kind, created_by: owner, limit: None, cursor: Some(number) }
+/// By an admin, who may read on in any list of the tenant.
+fn next_page(number: usize, cursor: &Cursor) -> (Who, ListTasks) {
+    let ListOf { tenant, owner, status, kind } = cursor.list.clone();
+    (Who::admin_of(tenant), ListTasks { status, kind, created_by: owner, limit: None, cursor: Some(number) })
 }
 
 impl ListTasks {
@@ -68,11 +72,7 @@ impl ListTasks {
             ("limit", self.limit.map(Json::from)),
             ("cursor", self.cursor.map(names::cursor)),
         ];
-        for (name, value) in optional {
-            if let Some(value) = value {
-                input[name] = value;
-            }
-        }
+        add(&mut input, optional);
         input
     }
 
@@ -99,7 +99,7 @@ impl ListTasks {
 
     /// An agent lists its own tasks, whether it says so or not.
     fn list_of(&self, who: Who) -> Result<ListOf, Code> {
-        let owner = match (&self.created_by, who.sees_all_owners()) {
+        let owner = match (&self.created_by, who.is_admin()) {
             (asked, true) => asked.clone(),
             (Some(asked), false) if *asked != who.principal() => return Err(Code::Forbidden),
             (_, false) => Some(who.principal()),

@@ -2,23 +2,39 @@
 //!
 //! Predictions judge in the product's order: the form of the input first, then access, then state.
 
+mod ack_receipt;
+mod bootstrap;
 mod cancel_task;
+mod complete;
 mod create_task;
+mod fail;
+mod get_config;
+mod get_receipt;
 mod get_task;
+mod held;
+mod lease_next;
+mod list_open_obligations;
+mod list_receipts;
 mod list_tasks;
+mod renew_lease;
+mod report_progress;
 
 use proptest::prelude::*;
+use proptest::sample::select;
 use proptest::strategy::Union;
 use serde_json::Value as Json;
 use waybill_kernel::Code;
 
-use super::people::Who;
+use super::people::{ALL, Tenant, Who, one_of};
+use super::receipts::Receipt;
 use super::reference::{Answer, World};
 
-/// An operation of the product, by its name; its struct here; and how often it comes, compared with the others. A file
-/// has `strategy(&World)`, and its struct `input()` and `predict(who, &mut World)`.
+pub use complete::Work;
+
+/// An operation of the product, by its name; its struct here; how often it comes, compared with the others; and what there
+/// must be before it comes more than once in a while. A file has `strategy(&World)`, which says who calls and with what, and its struct `input()` and `predict(who, &mut World)`.
 macro_rules! calls {
-    ($($weight:literal $module:ident $name:ident),+ $(,)?) => {
+    ($($weight:literal $module:ident $name:ident $(once $some:ident)?),+ $(,)?) => {
         $(pub use $module::$name;)+
 
         #[derive(Clone, Debug)]
@@ -29,8 +45,11 @@ macro_rules! calls {
         impl Call {
             pub const NAMES: &'static [&'static str] = &[$(stringify!($module)),+];
 
-            pub fn any(world: &World) -> BoxedStrategy<Call> {
-                let of = [$(($weight, $module::strategy(world).prop_map(Call::$name).boxed())),+];
+            pub fn any(world: &World) -> BoxedStrategy<(Who, Call)> {
+                let of = [$((
+                    if false $(|| world.$some.is_empty())? { SELDOM } else { $weight },
+                    $module::strategy(world).prop_map(|(who, call)| (who, Call::$name(call))).boxed()
+                )),+];
                 Union::new_weighted(of.to_vec()).boxed()
             }
 
@@ -57,14 +76,58 @@ macro_rules! calls {
     };
 }
 
+const SELDOM: u32 = 1;
+
 calls! {
-    5 create_task CreateTask,
-    2 get_task GetTask,
-    4 list_tasks ListTasks,
-    3 cancel_task CancelTask,
+    24 create_task CreateTask,
+    6 get_task GetTask once tasks,
+    14 list_tasks ListTasks once tasks,
+    6 cancel_task CancelTask once tasks,
+    30 lease_next LeaseNext once tasks,
+    12 renew_lease RenewLease once leases,
+    12 report_progress ReportProgress once leases,
+    20 complete Complete once leases,
+    20 fail Fail once leases,
+    8 list_open_obligations ListOpenObligations once receipts,
+    10 list_receipts ListReceipts once receipts,
+    5 get_receipt GetReceipt once receipts,
+    8 ack_receipt AckReceipt once receipts,
+    6 bootstrap Bootstrap once receipts,
+    1 get_config GetConfig,
 }
 
-/// A task of whatever tenant and state, or one that was never made.
-fn any_task(world: &World) -> std::ops::RangeInclusive<usize> {
-    0..=world.tasks.len()
+/// A task of whatever state and somebody of its tenant, more often than not; or one that was never made, or another
+/// tenant's.
+fn any_task(world: &World, some: &[Who]) -> BoxedStrategy<(Who, usize)> {
+    near(some, world.tasks.len(), |number| world.tasks[number].tenant())
+}
+
+fn any_receipt(world: &World) -> BoxedStrategy<(Who, usize)> {
+    near(&ALL, world.receipts.len(), |number| world.tenant_of(number))
+}
+
+/// Every receipt that is addressed to somebody, with its addressee.
+fn inboxes(world: &World) -> Vec<(Who, usize)> {
+    let addressed =
+        |(number, receipt): (usize, &Receipt)| Some((Who::find(world.tenant_of(number), &receipt.to)?, number));
+    world.receipts.iter().enumerate().filter_map(addressed).collect()
+}
+
+fn near(some: &[Who], count: usize, tenant: impl Fn(usize) -> Tenant) -> BoxedStrategy<(Who, usize)> {
+    let any = (one_of(some), 0..=count);
+    let of = |number| {
+        let tenant = tenant(number);
+        some.iter().filter(move |who| who.tenant() == tenant).map(move |who| (*who, number))
+    };
+    let near: Vec<(Who, usize)> = (0..count).flat_map(of).collect();
+    if near.is_empty() { any.boxed() } else { prop_oneof![1 => any, 5 => select(near)].boxed() }
+}
+
+/// Fields that a caller may leave out.
+fn add(input: &mut Json, optional: impl IntoIterator<Item = (&'static str, Option<Json>)>) {
+    for (name, value) in optional {
+        if let Some(value) = value {
+            input[name] = value;
+        }
+    }
 }

@@ -1,0 +1,65 @@
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+
+use super::list_receipts::limit;
+use super::{add, inboxes};
+use crate::model::names;
+use crate::model::people::{ALL, Who, any_principal, one_of, split};
+use crate::model::receipts::{LIMIT_USUAL, whose};
+use crate::model::reference::{Answer, World};
+
+#[derive(Clone, Debug, Default)]
+pub struct ListOpenObligations {
+    pub of: Option<String>,
+    pub since: Option<usize>,
+    pub limit: Option<usize>,
+}
+
+pub fn strategy(world: &World) -> BoxedStrategy<(Who, ListOpenObligations)> {
+    let since = option::weighted(0.1, 0..=world.receipts.len());
+    let begun = (one_of(&ALL), option::weighted(0.2, any_principal()), since, limit())
+        .prop_map(|(who, of, since, limit)| (who, ListOpenObligations { of, since, limit }));
+    // After one that is or was an obligation, or another receipt of its addressee.
+    let after = |(who, number)| (who, ListOpenObligations { since: Some(number), ..ListOpenObligations::default() });
+    let shown: Vec<_> = inboxes(world).into_iter().map(after).collect();
+    if shown.is_empty() { begun.boxed() } else { prop_oneof![3 => begun, 1 => select(shown)].boxed() }
+}
+
+impl ListOpenObligations {
+    pub fn input(&self) -> Json {
+        let mut input = json!({});
+        let of = self.of.as_deref().map(split);
+        let optional = [
+            ("principal_kind", of.map(|(kind, _)| json!(kind))),
+            ("principal_id", of.map(|(_, id)| json!(id))),
+            ("since_receipt_id", self.since.map(names::receipt)),
+            ("limit", self.limit.map(Json::from)),
+        ];
+        add(&mut input, optional);
+        input
+    }
+
+    pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
+        let limit = self.limit.unwrap_or(LIMIT_USUAL);
+        if limit < 1 {
+            return Err(Code::InvalidRequest);
+        }
+        let of = whose(who, self.of.as_ref())?;
+        let found = world.receipts_after(
+            who.tenant(),
+            self.since,
+            limit,
+            |receipt| receipt.to == of,
+            |receipt| receipt.open,
+        )?;
+        Ok(Answer::done(json!({
+            "server": { "name": "waybill", "version": "0.3.0", "instance_id": "", "uptime": names::anything() },
+            "relationship": world.relationship(who.tenant(), &of),
+            "open_obligations": found.iter().map(|number| world.receipt(*number)).collect::<Vec<_>>(),
+            "cursor": found.last().copied().map(names::receipt),
+        })))
+    }
+}
