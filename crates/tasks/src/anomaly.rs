@@ -16,6 +16,8 @@ pub enum Kind {
     ScheduleOverdue,
     ReceiptBacklog,
     LocatabilityMissing,
+    /// A worker that keeps using a lease it does not have.
+    InvalidLeaseUses,
 }
 
 impl Kind {
@@ -27,6 +29,7 @@ impl Kind {
             Kind::ScheduleOverdue => "schedule_overdue",
             Kind::ReceiptBacklog => "receipt_backlog",
             Kind::LocatabilityMissing => "locatability_missing",
+            Kind::InvalidLeaseUses => "invalid_lease_uses",
         }
     }
 }

@@ -7,8 +7,9 @@ use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Code, Error, Principal, PrincipalKind, Result, Role, Tenant, Time, id_type};
 use waybill_store::{Ctx, Topic, Tx, Value};
 
-use crate::Settings;
+use crate::misuse::Pair;
 use crate::task::TaskId;
+use crate::{Process, Settings};
 
 id_type!(
     /// Identifies a lease within its tenant. Never used twice.
@@ -71,18 +72,23 @@ pub(crate) fn worker(ctx: &Ctx<'_>, kind: Option<PrincipalKind>, id: Option<&str
     Err(forbidden(message, &[Role::Admin], &ctx.caller.roles))
 }
 
-/// Why a guarded statement found no row, when the call is no repetition either. Nothing was changed.
-pub(crate) async fn refusal(tx: &mut Tx<'_>, hold: &Hold<'_>) -> Error {
+/// Why a guarded statement found no row, when the call is no repetition either. Nothing was changed; the process remembers
+/// that a worker used a lease it does not have.
+pub(crate) async fn refusal(ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>) -> Error {
     let found = tx
         .query_opt("SELECT status FROM tasks WHERE tenant = $1 AND task_id = $2", &[hold.task_id.as_bytes().into()])
         .await;
     match found {
         Err(error) => error,
         Ok(None) => Error::not_found("task"),
-        Ok(Some(_)) => Error::new(
-            Code::LeaseInvalidOrExpired,
-            "The lease has ended, was replaced by a later one, or is another worker's; nothing was changed.",
-        ),
+        Ok(Some(_)) => {
+            let (tenant, worker) = (ctx.caller.tenant, hold.worker.to_owned());
+            ctx.settings::<Process>().misused(Pair { tenant, task_id: hold.task_id, worker }, ctx.ids.next());
+            Error::new(
+                Code::LeaseInvalidOrExpired,
+                "The lease has ended, was replaced by a later one, or is another worker's; nothing was changed.",
+            )
+        }
     }
 }
 

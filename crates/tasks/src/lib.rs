@@ -3,6 +3,7 @@
 pub mod anomaly;
 mod lease;
 mod metrics;
+mod misuse;
 pub mod ops;
 mod outcome;
 mod process;
@@ -24,6 +25,8 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") },
     Migration { version: 6, name: "relationships", sql: include_str!("../schema/V0006__relationships.sql") },
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
+    Migration { version: 8, name: "archive", sql: include_str!("../schema/V0008__archive.sql") },
+    Migration { version: 9, name: "misuses", sql: include_str!("../schema/V0009__misuses.sql") },
 ];
 
 pub fn register(registry: Registry) -> Registry {
@@ -44,5 +47,6 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::get_config::GetConfig>()
         .with::<ops::bootstrap::Bootstrap>()
         .with::<ops::export_chain::ExportChain>()
+        .with::<ops::list_archived_receipts::ListArchivedReceipts>()
         .with_stream::<ops::follow_receipts::FollowReceipts>()
 }

@@ -1,13 +1,17 @@
 //! What one running server remembers beside its settings: since when it runs, and whom it has seen.
 //!
-//! A principal that only reads is remembered here and written down later, so that a read costs no commit.
+//! A principal that only reads is remembered here and written down later, so that a read costs no commit; and so is a
+//! worker that uses a lease it does not have, whose call is refused and leaves nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use waybill_kernel::id::Uuid;
 use waybill_kernel::{Mode, Result, Tenant, Time};
 use waybill_store::{Ctx, Statement, Store, Tx, Value, Work};
+
+use crate::misuse::{self, Misuses, Pair};
 
 /// Principals remembered between two flushes. Of further ones the last contact is not noted; nothing depends on it.
 const SEEN_MAX: usize = 10_000;
@@ -24,11 +28,12 @@ pub struct Process(Arc<Inner>);
 struct Inner {
     started: Instant,
     seen: Mutex<HashMap<(Tenant, String), Time>>,
+    misuses: Mutex<Misuses>,
 }
 
 impl Default for Process {
     fn default() -> Self {
-        Self(Arc::new(Inner { started: Instant::now(), seen: Mutex::default() }))
+        Self(Arc::new(Inner { started: Instant::now(), seen: Mutex::default(), misuses: Mutex::default() }))
     }
 }
 
@@ -47,8 +52,38 @@ impl Process {
         }
     }
 
-    /// Writes down who was seen since the last time. Whoever could not be written is kept for the next time.
+    /// A worker used a lease of the task that it does not have. `call` is the same when the call is run again.
+    pub(crate) fn misused(&self, pair: Pair, call: Uuid) {
+        self.misuses().add(pair, call);
+    }
+
+    fn misuses(&self) -> MutexGuard<'_, Misuses> {
+        self.0.misuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down what was remembered since the last time. What could not be written is kept for the next time.
     pub async fn flush(&self, store: &Store) -> Result<()> {
+        let seen = self.flush_seen(store).await;
+        self.flush_misuses(store).await.and(seen)
+    }
+
+    async fn flush_misuses(&self, store: &Store) -> Result<()> {
+        let taken = self.misuses().take();
+        let mut outcome = Ok(());
+        for batch in taken.chunks(misuse::BATCH_MAX) {
+            if outcome.is_ok() {
+                outcome = store.system().run(misuse::Count(batch.to_vec())).await;
+            }
+            if outcome.is_err() {
+                for (pair, calls) in batch {
+                    calls.iter().for_each(|call| self.misused(pair.clone(), *call));
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn flush_seen(&self, store: &Store) -> Result<()> {
         let seen: Vec<_> = self.lock().drain().collect();
         let mut outcome = Ok(());
         for batch in seen.chunks(BATCH_MAX) {

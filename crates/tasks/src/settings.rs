@@ -48,6 +48,14 @@ pub struct Settings {
     pub chain_interval_s: i64,
     /// Receipts sealed in one transaction.
     pub chain_batch: i64,
+    /// How often receipts that nobody waits for any more are looked for.
+    pub archive_interval_s: i64,
+    /// Receipts looked at in one transaction.
+    pub archive_batch: i64,
+    /// After its task's end, if the task's obligation has ended as well, a receipt stays in the ledger for this long.
+    pub archive_after_s: i64,
+    /// So long at most a receipt that is no open obligation stays after its task's end, or its own time if it has no task.
+    pub archive_after_s_max: i64,
     /// What kind of place this server runs in, for those who ask it.
     pub environment: String,
 }
@@ -78,6 +86,10 @@ impl Default for Settings {
             requeue_delay_s_max: 5,
             chain_interval_s: 5,
             chain_batch: 500,
+            archive_interval_s: 3600,
+            archive_batch: 200,
+            archive_after_s: 7 * 86_400,
+            archive_after_s_max: 30 * 86_400,
             environment: "production".to_owned(),
         }
     }

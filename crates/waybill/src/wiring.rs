@@ -28,6 +28,7 @@ pub fn sweeps(config: &Config, opened: &Opened) -> effects::Runner {
         .with(waybill_tasks::sweeps::ExpiredLeases::new(&opened.tasks))
         .with(waybill_tasks::sweeps::Anomalies::new(&opened.tasks))
         .with(effects::Follow(waybill_tasks::sweeps::Seal::new(&opened.tasks)))
+        .with(waybill_tasks::sweeps::Archive::new(&opened.tasks))
 }
 
 /// Between two times at which it is written down who was seen.

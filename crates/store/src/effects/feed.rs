@@ -130,13 +130,14 @@ impl<E: Effect> Sweep for Follow<E> {
     }
 }
 
-async fn place(tx: &mut Tx<'_>, name: &'static str) -> Result<Cursor> {
+/// How far the effect of this name has come.
+pub async fn place(tx: &mut Tx<'_>, name: &'static str) -> Result<Cursor> {
     let row = tx.query_opt("SELECT xact, seq FROM feeds WHERE name = $1", &[Value::from(name)]).await?;
     row.as_ref().map_or(Ok(Cursor::START), Cursor::read)
 }
 
 /// Guarded by the place it began from: of two that read the same rows one fails, and all it wrote with it.
-async fn advance(tx: &mut Tx<'_>, name: &'static str, from: Cursor, to: Cursor, now: Time) -> Result<()> {
+pub async fn advance(tx: &mut Tx<'_>, name: &'static str, from: Cursor, to: Cursor, now: Time) -> Result<()> {
     const ADVANCE: &str = "INSERT INTO feeds (name, xact, seq, updated_at) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (name) DO UPDATE SET xact = excluded.xact, seq = excluded.seq, updated_at = excluded.updated_at \
         WHERE feeds.xact = $5 AND feeds.seq = $6";

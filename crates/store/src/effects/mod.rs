@@ -10,7 +10,7 @@ mod sweep;
 mod worker;
 
 pub(crate) use feed::settle;
-pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX};
+pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX, advance, place};
 pub use list_sweeps::{ListSweeps, SweepView, Sweeps};
 pub use runner::Runner;
 pub use state::{DeadJobs, SweepState};

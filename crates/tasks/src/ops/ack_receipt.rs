@@ -7,7 +7,7 @@ use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM, archive};
 use crate::task::TaskId;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -42,11 +42,9 @@ impl Operation for AckReceipt {
     type Output = Acknowledged;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Acknowledged>> {
-        const RECEIPT: &str = "SELECT addressee, task_id FROM receipts WHERE tenant = $1 AND receipt_id = $2";
-        let row = tx.query_opt(RECEIPT, &[self.receipt_id.as_bytes().into()]).await?;
-        let row = row.ok_or_else(|| Error::not_found("receipt"))?;
+        let row = archive::locate(tx, self.receipt_id).await?.ok_or_else(|| Error::not_found("receipt"))?;
         let caller = ctx.caller.principal.to_string();
-        if row.text(0)? != caller && !ctx.caller.has(Role::Admin) {
+        if row.text(2)? != caller && !ctx.caller.has(Role::Admin) {
             let message = "Only its addressee may acknowledge a receipt.";
             return Err(forbidden(message, &[Role::Admin], &ctx.caller.roles));
         }
@@ -57,7 +55,7 @@ impl Operation for AckReceipt {
             kind: ReceiptType::ReceiptAcknowledged,
             from: &caller,
             to: SYSTEM,
-            task_id: row.bytes_opt(1)?.map(TaskId::from_slice).transpose()?,
+            task_id: row.bytes_opt(3)?.map(TaskId::from_slice).transpose()?,
             lease_id: None,
             schedule_id: None,
             parents: &parents,

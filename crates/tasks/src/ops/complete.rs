@@ -274,7 +274,7 @@ impl Complete {
     /// The lease is not live. If this worker ended it by the same words, it is told so again; if it now adds where the
     /// work is, that is added.
     async fn repeat(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<Reply<Completed>> {
-        let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(tx, hold).await) };
+        let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(ctx, tx, hold).await) };
         if ended.is_repeated_by(ctx, EndReason::Completed, work.digest) {
             return Ok(Reply::Replay(Completed { ok: true }));
         }

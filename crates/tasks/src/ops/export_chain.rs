@@ -55,10 +55,15 @@ impl Operation for ExportChain {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Exported>> {
         // What can be read from the receipt itself is taken from there: a change of it must show.
-        const PAGE: &str = "SELECT c.position, c.receipt_id, coalesce(r.receipt_type, c.receipt_type), \
-            coalesce(r.parents, c.parents), coalesce(r.created_at, c.created_at), c.salt, c.content, c.parties, c.link, \
-            r.sender, r.addressee, r.body, r.task_id, r.lease_id, r.schedule_id, r.instance \
+        const PAGE: &str = "SELECT c.position, c.receipt_id, coalesce(r.receipt_type, a.receipt_type, c.receipt_type), \
+            coalesce(r.parents, a.parents, c.parents), coalesce(r.created_at, a.created_at, c.created_at), \
+            c.salt, c.content, c.parties, c.link, \
+            coalesce(r.sender, a.sender), coalesce(r.addressee, a.addressee), coalesce(r.body, a.body), \
+            coalesce(r.task_id, a.task_id), coalesce(r.lease_id, a.lease_id), \
+            coalesce(r.schedule_id, a.schedule_id), coalesce(r.instance, a.instance) \
             FROM chain c LEFT JOIN receipts r ON r.tenant = $1 AND r.receipt_id = c.receipt_id \
+            LEFT JOIN receipt_archive p ON p.tenant = $1 AND p.receipt_id = c.receipt_id \
+            LEFT JOIN archived_receipts a ON a.tenant = $1 AND a.xact = p.xact AND a.seq = p.seq \
             WHERE c.tenant = $1 AND c.position > $2 ORDER BY c.position LIMIT $3";
         const HEAD: &str = "SELECT position FROM chain WHERE tenant = $1 ORDER BY position DESC LIMIT 1";
         if self.after < 0 || self.limit.is_some_and(|limit| limit < 1) {

@@ -205,7 +205,7 @@ impl Fail {
         hold: &Hold<'_>,
         digest: Fingerprint,
     ) -> Result<Reply<FailedReply>> {
-        let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(tx, hold).await) };
+        let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(ctx, tx, hold).await) };
         if ended.is_repeated_by(ctx, EndReason::Failed, digest) {
             let next_eligible_at = ended.next_eligible_at;
             return Ok(Reply::Replay(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }));

@@ -12,6 +12,7 @@ pub mod get_config;
 pub mod get_receipt;
 pub mod get_task;
 pub mod lease_next;
+pub mod list_archived_receipts;
 pub mod list_open_obligations;
 pub mod list_receipts;
 pub mod list_tasks;

@@ -71,7 +71,7 @@ impl Operation for RenewLease {
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         let until = settings.lease_end(ctx.now, self.extend_by_seconds);
         let params = hold.params(&[ctx.now.into(), until.into(), settings.renewals_max.into()]);
-        let Some(row) = tx.query_opt(RENEW, &params).await? else { return Err(lease::refusal(tx, &hold).await) };
+        let Some(row) = tx.query_opt(RENEW, &params).await? else { return Err(lease::refusal(ctx, tx, &hold).await) };
         if row.int(1)? == RENEWALS_USUAL + 1 {
             self.report(ctx, tx, &row, &worker).await?;
         }

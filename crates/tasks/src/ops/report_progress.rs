@@ -72,7 +72,7 @@ impl Operation for ReportProgress {
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         let Some(task) = tx.query_opt(RUNNING, &hold.params(&[ctx.now.into()])).await? else {
-            return Err(lease::refusal(tx, &hold).await);
+            return Err(lease::refusal(ctx, tx, &hold).await);
         };
         let latest: Statement<'_> =
             (PROGRESS, vec![self.task_id.as_bytes().into(), Value::from(&progress), ctx.now.into()]);

@@ -5,7 +5,7 @@ use waybill_kernel::id::digest_id;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Ctx, Statement, Tx, Value};
 
-use super::{ReceiptId, ReceiptType, inbox};
+use super::{ReceiptId, ReceiptType, archive, inbox};
 use crate::Settings;
 use crate::lease::LeaseId;
 use crate::task::TaskId;
@@ -91,6 +91,11 @@ pub async fn emit_once(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> 
     if tx.execute(INSERT_ONCE, &receipt.row(ctx, settings, &body, &parents)).await? == 0 {
         return Ok(false);
     }
+    // The unique index knows the ledger alone. Looked at after the insert: one that the archive took before it is seen now.
+    if archive::has(tx, receipt.id).await? {
+        tx.execute(UNDO, &[receipt.id.as_bytes().into()]).await?;
+        return Ok(false);
+    }
     let links: Vec<Statement<'_>> = receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))).collect();
     tx.execute_all(&links).await?;
     wake(tx, ctx, &receipt);
@@ -112,6 +117,7 @@ fn wake(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: &Receipt<'_>) {
 }
 
 const INSERT: &str = insert!();
+const UNDO: &str = "DELETE FROM receipts WHERE tenant = $1 AND receipt_id = $2";
 const LINK: &str = "INSERT INTO receipt_parents (tenant, parent_id, child_id, child_type) VALUES ($1, $2, $3, $4)";
 const END: &str =
     "UPDATE receipts SET open = 0 WHERE tenant = $1 AND receipt_id = $2 AND receipt_type = $3 AND open = 1";

@@ -5,8 +5,8 @@ use waybill_kernel::{Caller, Error, Principal, PrincipalKind, Result, Role, Tena
 use waybill_store::effects::{Cursor, Feed};
 use waybill_store::{Ctx, Topic, Tx};
 
-use super::ReceiptId;
 use super::record::receipt_columns;
+use super::{ReceiptId, archive};
 use crate::Settings;
 use crate::task::TaskId;
 
@@ -52,9 +52,9 @@ pub(crate) enum Of<'a> {
 
 /// The place after a receipt that such a list has given out.
 pub(crate) async fn place(tx: &mut Tx<'_>, since: Option<ReceiptId>, of: Of<'_>) -> Result<Cursor> {
-    const PLACE: &str = "SELECT xact, seq, addressee, task_id FROM receipts WHERE tenant = $1 AND receipt_id = $2";
     let Some(since) = since else { return Ok(Cursor::START) };
-    let row = tx.query_opt(PLACE, &[since.as_bytes().into()]).await?.ok_or_else(cursor::refused)?;
+    // A receipt keeps its place when it goes to the archive, and so does whoever has read up to it.
+    let row = archive::locate(tx, since).await?.ok_or_else(cursor::refused)?;
     let belongs = match of {
         Of::Addressee(addressee) => row.text(2)? == addressee,
         Of::Task(task_id) => row.bytes_opt(3)? == Some(task_id.as_bytes()),

@@ -1,10 +1,12 @@
 //! Receipts: proofs of transitions, written in the transaction of the transition they prove.
 
+pub(crate) mod archive;
 pub mod chain;
 mod emit;
 pub(crate) mod inbox;
 mod record;
 
+pub use archive::KeptReceipt;
 pub(crate) use emit::body_text;
 pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
 pub(crate) use record::receipt_columns;

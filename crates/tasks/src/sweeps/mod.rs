@@ -1,11 +1,13 @@
 //! What recurs about tasks.
 
 mod anomalies;
+mod archive;
 mod expired_leases;
 mod instances;
 mod seal;
 
 pub use anomalies::Anomalies;
+pub use archive::Archive;
 pub use expired_leases::ExpiredLeases;
 pub use seal::Seal;
 pub(crate) use seal::content;

@@ -58,7 +58,7 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    let expected = "api_keys chain jobs leases receipt_parents receipts relationships results \
+    let expected = "api_keys archived_receipts chain jobs lease_misuses leases receipt_archive receipt_parents receipts relationships results \
                     schedule_watch task_progress tasks tenants";
     assert_eq!(tables.join(" "), expected);
 }
@@ -133,6 +133,10 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO schedule_watch (tenant, schedule_id, owner, receipt_id, enabled) VALUES (T, 's', 'a', '\\x00', 1)",
             "INSERT INTO chain (tenant, position, receipt_id, receipt_type, parents, created_at, content, parties, link) \
              VALUES (T, 1, '\\x00', 't', '', 0, '', '', '')",
+            "INSERT INTO archived_receipts (tenant, xact, seq, receipt_id, receipt_type, sender, addressee, parents, body, \
+             instance, created_at, archived_at) VALUES (T, 1, 1, '\\x00', 't', 'a', 'a', '', '{}', 'i', 0, 0)",
+            "INSERT INTO receipt_archive (tenant, receipt_id, xact, seq) VALUES (T, '\\x00', 1, 1)",
+            "INSERT INTO lease_misuses (tenant, task_id, worker, uses) VALUES (T, '\\x00', 'w', 1)",
         ] {
             on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();
         }

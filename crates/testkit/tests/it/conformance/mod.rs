@@ -42,6 +42,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("complete", complete::CASES),
     ("fail", fail::CASES),
     ("export_chain", crate::tasks::chain::CASES),
+    ("list_archived_receipts", crate::tasks::archive::CASES),
     ("list_open_obligations", list_open_obligations::CASES),
     ("list_receipts", list_receipts::CASES),
     ("get_receipt", get_receipt::CASES),

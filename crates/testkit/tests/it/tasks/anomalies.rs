@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Caller, Time};
+use waybill_kernel::{Caller, Code, Time};
 use waybill_testkit::stores::TestStore;
 
 use super::{about, anomalies, lease, receipts, sweep_anomalies, worker};
-use crate::support::{ok, task, task_status};
+use crate::support::{NOBODY, ok, refusal, task, task_status};
 
 waybill_testkit::both! {
     a_queued_task_without_attempts_is_reported_once_and_left_alone,
@@ -13,6 +13,7 @@ waybill_testkit::both! {
     a_schedule_that_is_silent_for_two_intervals_is_reported_once_per_silence,
     a_paused_schedule_is_not_expected,
     the_interval_of_cron_is_the_gap_between_its_latest_runs,
+    r71_the_third_use_of_an_invalid_lease_is_reported_and_no_other,
 }
 
 async fn a_queued_task_without_attempts_is_reported_once_and_left_alone(on: TestStore) {
@@ -133,4 +134,48 @@ async fn the_interval_of_cron_is_the_gap_between_its_latest_runs(on: TestStore) 
     assert_eq!(sweep_anomalies(&on).await, 0);
     on.time.pass(Duration::from_secs(20));
     assert_eq!(sweep_anomalies(&on).await, 1);
+}
+
+async fn r71_the_third_use_of_an_invalid_lease_is_reported_and_no_other(on: TestStore) {
+    let (alice, slow, other) = (on.agent("alice").unwrap(), worker(&on, "slow"), worker(&on, "other"));
+    let task_id = task(&on, &alice, json!({ "type": "work" })).await;
+    let stale = lease(&on, &slow).await;
+    ok(&on, &alice, "cancel_task", json!({ "task_id": task_id })).await;
+    let reported = async || {
+        on.process.flush(&on.store).await.unwrap();
+        anomalies(&on, "invalid_lease_uses").await.len()
+    };
+    let use_it = async |who: &Caller, name: &str| {
+        let input = about(&stale, if name == "fail" { json!({ "error": 1 }) } else { json!({}) });
+        let input = if name == "report_progress" { about(&stale, json!({ "progress": 1 })) } else { input };
+        assert_eq!(refusal(&on, who, name, input).await, Code::LeaseInvalidOrExpired);
+    };
+    // Whatever it is used for, and whether the counts are written one by one or together.
+    use_it(&slow, "renew_lease").await;
+    assert_eq!(reported().await, 0);
+    use_it(&slow, "complete").await;
+    use_it(&other, "renew_lease").await;
+    use_it(&other, "renew_lease").await;
+    assert_eq!(reported().await, 0, "two of each worker");
+    use_it(&slow, "fail").await;
+    assert_eq!(reported().await, 1);
+    for name in ["report_progress", "renew_lease", "complete", "fail"] {
+        use_it(&slow, name).await;
+        assert_eq!(reported().await, 1, "once");
+    }
+    for _ in 0..5 {
+        use_it(&other, "renew_lease").await;
+    }
+    assert_eq!(reported().await, 2, "another worker is another matter");
+    let unknown = json!({ "task_id": NOBODY, "lease_id": stale["lease_id"] });
+    for _ in 0..3 {
+        assert_eq!(refusal(&on, &slow, "renew_lease", unknown.clone()).await, Code::NotFound);
+    }
+    assert_eq!(reported().await, 2);
+    let said = &anomalies(&on, "invalid_lease_uses").await[0]["details"];
+    assert_eq!((&said["worker"], &said["uses"]), (&json!("worker:slow"), &json!(3)));
+    let listed = ok(&on, &alice, "list_receipts", json!({ "task_id": task_id })).await;
+    let kinds =
+        listed["receipts"].as_array().unwrap().iter().filter(|receipt| receipt["receipt_type"] == "system.anomaly");
+    assert_eq!(kinds.count(), 2, "its owner is told: {listed}");
 }

@@ -22,12 +22,13 @@ waybill_testkit::both! {
 const FAILED: Duration = Duration::from_secs(60);
 
 /// Seals until every receipt has its link.
-async fn seal(on: &TestStore) {
+pub async fn seal(on: &TestStore) {
     let sweep = Arc::new(Follow(Seal::new(&Settings { chain_batch: 3, ..Settings::default() })));
     let all = async {
         loop {
             sweep_once(&on.store, &sweep, Holder::new(&on.store)).await.unwrap();
-            let left = "SELECT (SELECT count(*) FROM receipts) - (SELECT count(*) FROM chain)";
+            let left = "SELECT (SELECT count(*) FROM receipts) + (SELECT count(*) FROM archived_receipts) \
+                        - (SELECT count(*) FROM chain)";
             if on.count(left).await.unwrap() == 0 {
                 return;
             }
@@ -56,7 +57,7 @@ fn verify(chain: &[Sealed]) -> (Vec<Finding>, Verifier) {
     (findings, verifier)
 }
 
-async fn faults(on: &TestStore) -> Vec<(i64, Fault)> {
+pub async fn faults(on: &TestStore) -> Vec<(i64, Fault)> {
     let (findings, _) = verify(&export(on, &on.admin).await);
     findings.into_iter().map(|finding| (finding.position, finding.fault)).collect()
 }

@@ -1,6 +1,8 @@
-//! What recurs about tasks, on both engines: leases that run out, instances that fall silent, anomalies, the chain.
+//! What recurs about tasks, on both engines: leases that run out, instances that fall silent, anomalies, the chain,
+//! the archive.
 
 mod anomalies;
+pub mod archive;
 pub mod chain;
 mod expiry;
 mod instances;

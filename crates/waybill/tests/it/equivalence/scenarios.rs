@@ -29,6 +29,7 @@ pub fn of(operation: &str) -> Option<Scenario> {
         "fail" => Some(fail()),
         "list_open_obligations" => Some(list_open_obligations()),
         "list_receipts" => Some(list_receipts()),
+        "list_archived_receipts" => Some(list_archived_receipts()),
         "get_receipt" => Some(get_receipt()),
         "ack_receipt" => Some(ack_receipt()),
         "get_config" => Some(get_config()),
@@ -287,6 +288,20 @@ fn list_receipts() -> Scenario {
             row("another's", "bob", json!({ "to_kind": "agent", "to_id": "alice" })).refused(Code::Forbidden),
             row("another's, for the admin", "admin", json!({ "to_kind": "agent", "to_id": "alice" })),
             row("after another tenant's receipt", "stranger", json!({ "since_receipt_id": "$receipt1" }))
+                .refused(Code::InvalidCursor),
+        ],
+    }
+}
+
+fn list_archived_receipts() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_archived_receipts", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("all of the tenant", "admin", json!({})),
+            row("of a task", "admin", json!({ "task_id": "$full" })),
+            row("to a principal", "admin", json!({ "to_kind": "agent", "to_id": "alice", "limit": 1 })),
+            row("after a receipt that nobody has", "admin", json!({ "since_receipt_id": NOBODY }))
                 .refused(Code::InvalidCursor),
         ],
     }
