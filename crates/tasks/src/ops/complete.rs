@@ -278,7 +278,8 @@ impl Complete {
         if ended.is_repeated_by(ctx, EndReason::Completed, work.digest) {
             return Ok(Reply::Replay(Completed { ok: true }));
         }
-        if work.is_located() && self.locate(ctx, tx, hold, work).await? {
+        let completed = ended.reason == EndReason::Completed.as_str();
+        if completed && work.is_located() && self.locate(ctx, tx, hold, work).await? {
             return Ok(Reply::Done(Completed { ok: true }));
         }
         Err(Error::new(

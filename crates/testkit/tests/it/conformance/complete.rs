@@ -2,7 +2,7 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{footprint, held, ledger, ok, refusal, with, worker};
+use crate::support::{claim, footprint, held, ledger, ok, refusal, with, worker};
 
 waybill_testkit::both! {
     a12_5_a_completion_with_artifacts_ends_the_obligation,
@@ -12,6 +12,7 @@ waybill_testkit::both! {
     empty_artifacts_are_none,
     a_canceled_task_cannot_be_completed,
     a_lease_that_was_replaced_cannot_complete,
+    a_lease_that_was_given_up_cannot_say_where_the_work_of_a_later_one_is,
 }
 
 fn located(lease: &Json) -> Json {
@@ -143,4 +144,19 @@ async fn a_lease_that_was_replaced_cannot_complete(on: TestStore) {
     assert_eq!(footprint(&on).await, before);
     let epochs = on.count("SELECT max(epoch) FROM leases").await.unwrap();
     assert_eq!(epochs, 2);
+}
+
+/// R12: the repair is for the worker and the lease that completed the task.
+async fn a_lease_that_was_given_up_cannot_say_where_the_work_of_a_later_one_is(on: TestStore) {
+    let (first, second) = (worker(&on, "first"), worker(&on, "second"));
+    let given_up = held(&on, &first, json!({ "type": "work", "retry_backoff_seconds": 0 })).await;
+    ok(&on, &first, "fail", with(&given_up, json!({ "error": {}, "retryable": true }))).await;
+    let later = claim(&on, &second, json!({})).await.remove(0);
+    let later = json!({ "task_id": later["task_id"], "lease_id": later["lease_id"] });
+    ok(&on, &second, "complete", with(&later, json!({ "result": { "sum": 42 } }))).await;
+    let before = footprint(&on).await;
+    assert_eq!(refusal(&on, &first, "complete", located(&given_up)).await, Code::InvalidStateTransition);
+    assert_eq!(footprint(&on).await, before);
+    ok(&on, &second, "complete", located(&later)).await;
+    assert_eq!(open_obligations(&on).await, 0);
 }

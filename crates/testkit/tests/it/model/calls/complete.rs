@@ -45,8 +45,14 @@ pub fn strategy(world: &World) -> BoxedStrategy<(Who, Complete)> {
     if said.is_empty() {
         return fresh.boxed();
     }
-    let again = select(said.clone()).prop_map(|((who, held), work)| (who, Complete { held, work }));
-    let located = select(said).prop_map(|((who, held), work)| {
+    // By a lease that was given up, of the work of a later one.
+    let given_up = world.leases.iter().enumerate().filter_map(|(number, lease)| {
+        let done = world.tasks[lease.task].end.as_ref()?.work?;
+        matches!(lease.said, Some(Said::Failed { .. })).then(|| (held::own(world, number), done))
+    });
+    let done: Vec<((Who, Held), Work)> = said.iter().copied().chain(given_up).collect();
+    let again = select(said).prop_map(|((who, held), work)| (who, Complete { held, work }));
+    let located = select(done).prop_map(|((who, held), work)| {
         let work = Work { artifacts: Artifacts::At("a"), ..work };
         (who, Complete { held, work })
     });
