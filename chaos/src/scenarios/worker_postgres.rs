@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use tokio::task::JoinHandle;
 
 use super::{After, Scenario, configure};
 use crate::checker::Violation;
@@ -27,6 +28,8 @@ pub struct WorkerPostgres {
     folder: PathBuf,
     cluster: Option<Cluster>,
     shift: Shift,
+    launch: Option<Launch>,
+    making: Option<JoinHandle<Result<Server>>>,
     second: Option<Server>,
     /// Where the one that is away has its data.
     away: PathBuf,
@@ -41,7 +44,32 @@ impl WorkerPostgres {
         let (home, away) = (folder.join("data"), folder.join("data-2"));
         let shift = Shift::with_skew(SKEW_US);
         let log = folder.join("server.log");
-        WorkerPostgres { folder, cluster: None, shift, second: None, away, home, log, round: 0, taken_over: 0 }
+        WorkerPostgres {
+            folder,
+            cluster: None,
+            shift,
+            launch: None,
+            making: None,
+            second: None,
+            away,
+            home,
+            log,
+            round: 0,
+            taken_over: 0,
+        }
+    }
+
+    /// Starts the one that is away, and shows it the keys.
+    fn make_second(&mut self) -> Result<()> {
+        let launch = self.launch.clone().context("nobody knows how to start a server")?;
+        let staff = self.shift.staff.clone().context("nobody has a key yet")?;
+        let away = self.away.clone();
+        self.making = Some(tokio::spawn(async move {
+            let second = Server::start(&launch, &away).await.context("the second server")?;
+            staff.greet(&[second.endpoint.addr]).await?;
+            Ok(second)
+        }));
+        Ok(())
     }
 }
 
@@ -67,14 +95,15 @@ impl Scenario for WorkerPostgres {
 
     async fn begin(&mut self, server: Server, launch: &Launch, data: &Path) -> Result<Option<Server>> {
         self.round += 1;
-        // The server that made the database has the admin's key, and the harness looks for it beside each.
-        fs::create_dir_all(&self.away)?;
-        if !self.away.join("admin.key").exists() {
+        if self.making.is_none() {
+            // The server that made the database has the admin's key, and the harness looks for it beside each.
+            fs::create_dir_all(&self.away)?;
             fs::copy(data.join("admin.key"), self.away.join("admin.key")).context("lending the admin's key")?;
+            self.launch = Some(launch.clone());
+            self.make_second()?;
+            self.shift.greet(&[server.endpoint.addr]).await?;
         }
-        let second = Server::start(launch, &self.away).await.context("the second server")?;
-        self.shift.greet(&[server.endpoint.addr, second.endpoint.addr]).await?;
-        self.second = Some(second);
+        self.second = Some(self.making.take().context("no second server is being made")?.await??);
         Ok(Some(server))
     }
 
@@ -104,10 +133,15 @@ impl Scenario for WorkerPostgres {
     async fn account(&mut self, _tally: &Tally, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
         let violations = self.shift.end(at, journal).await?;
         self.taken_over = fs::read_to_string(&self.log).unwrap_or_default().matches(TAKEN_OVER).count();
+        // Its tasks are the other's now: it may come back, while the rest of the check goes on.
+        self.make_second()?;
         Ok(violations)
     }
 
     async fn close(&mut self, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {
+        if let Some(making) = self.making.take() {
+            making.await??.shut_down().await?;
+        }
         self.shift.close(at, journal).await
     }
 
