@@ -78,7 +78,13 @@ pub(super) fn read_connection(path: &Path, tables: Arc<TenantTables>) -> Result<
 pub(super) fn open(path: &Path, flags: OpenFlags) -> Result<rusqlite::Connection> {
     let raw = rusqlite::Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|error| unusable(path, &error))?;
-    raw.busy_timeout(BUSY_TIMEOUT).map_err(|error| unusable(path, &error))?;
+    let prepare = || {
+        raw.busy_timeout(BUSY_TIMEOUT)?;
+        // Without it SQLite peeks at bound values and plans a statement anew whenever they change: a fifth of the writer's
+        // time went into that.
+        raw.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+    };
+    prepare().map_err(|error| unusable(path, &error))?;
     Ok(raw)
 }
 

@@ -188,7 +188,7 @@ impl Head {
     }
 }
 
-/// What one different need asks for is read from the task that is first in its line; said with an order, because without
+/// Each different need that has claimable tasks. What it asks for is read from the task that is first in its line; said with an order, because without
 /// one a planner may look for any such task from the beginning of the table. `$2` is where to begin after, `$4` is now.
 macro_rules! different_needs {
     () => {
@@ -200,12 +200,14 @@ macro_rules! different_needs {
                    AND t.needs > found.needs ORDER BY t.needs LIMIT 1) \
            FROM found WHERE found.needs IS NOT NULL \
          ) \
-         SELECT found.needs, t.type, t.requirements, \
-           CAST(CASE WHEN EXISTS (SELECT 1 FROM tasks d WHERE d.tenant = $1 AND d.status = 'queued' \
-                AND d.held = 1 AND d.next_eligible_at <= $4) THEN 1 ELSE 0 END AS BIGINT) \
-         FROM found LEFT JOIN tasks t ON t.tenant = $1 AND t.task_id = \
-           (SELECT h.task_id FROM tasks h WHERE h.tenant = $1 AND h.status = 'queued' AND h.held = 0 \
-            AND h.needs = found.needs ORDER BY h.priority DESC, h.created_at, h.task_id LIMIT 1) \
+         SELECT found.needs, \
+           (SELECT t.type FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
+            AND t.needs = found.needs ORDER BY t.priority DESC, t.created_at, t.task_id LIMIT 1), \
+           (SELECT t.requirements FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
+            AND t.needs = found.needs ORDER BY t.priority DESC, t.created_at, t.task_id LIMIT 1), \
+           CAST(CASE WHEN EXISTS (SELECT 1 FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' \
+                AND t.held = 1 AND t.next_eligible_at <= $4) THEN 1 ELSE 0 END AS BIGINT) \
+         FROM found \
          LIMIT $3"
     };
 }
