@@ -27,8 +27,8 @@ const ADMIN: &str = "human:admin";
 /// The crew goes on for this long after the fault.
 const AFTERWARDS: Duration = Duration::from_millis(250);
 /// For the leases left behind to end and to be found. Mostly two seconds; a sweep that was killed between two batches is
-/// taken up again when its own lease of 30 s is over.
-const BACK_MAX: Duration = Duration::from_secs(36);
+/// taken up again when its own lease of 10 s is over.
+const BACK_MAX: Duration = Duration::from_secs(16);
 /// For an honest crew to do everything that is left.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(25);

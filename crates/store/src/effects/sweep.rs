@@ -60,7 +60,7 @@ impl Plan {
             batch: 500,
             batch_time: Duration::from_millis(20),
             run_time: Duration::from_secs(1),
-            lease: Duration::from_secs(30),
+            lease: Duration::from_secs(10),
         }
     }
 

@@ -30,8 +30,10 @@ pub(super) fn config(options: &Options) -> Result<Config> {
         // After a fail-over the old primary may still answer, as a standby.
         .target_session_attrs(TargetSessionAttrs::ReadWrite)
         .keepalives_idle(Duration::from_secs(10))
+        // Plans do not depend on the values: with `auto` a claim was planned anew every time, which took longer than
+        // running it.
         .options(format!(
-            "-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} \
+            "-c plan_cache_mode=force_generic_plan -c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} \
              -c idle_in_transaction_session_timeout={timeout_ms} -c default_transaction_isolation=read\\ committed"
         ));
     if config.get_application_name().is_none() {

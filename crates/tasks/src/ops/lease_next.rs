@@ -188,8 +188,9 @@ impl Head {
     }
 }
 
-/// Each different need that has claimable tasks. What it asks for is read from the task that is first in its line; said with an order, because without
-/// one a planner may look for any such task from the beginning of the table. `$2` is where to begin after, `$4` is now.
+/// Each different need that has claimable tasks. What it asks for is read from the task that is first in its line; said with
+/// an order, because without one a planner may look for any such task from the beginning of the table. `$2` is where to
+/// begin after, `$4` is now.
 macro_rules! different_needs {
     () => {
         "WITH RECURSIVE found (needs) AS ( \
