@@ -28,6 +28,9 @@ pub struct NewTask {
     pub max_attempts: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<i64>,
+    /// Who owns it, as `agent:alice`; the caller unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -47,6 +50,12 @@ pub struct Task {
 }
 
 impl Task {
+    /// Who owns it, as `agent:alice`.
+    pub fn owner(&self) -> Option<String> {
+        let owner = self.rest.get("created_by")?;
+        Some(format!("{}:{}", owner["principal_kind"].as_str()?, owner["principal_id"].as_str()?))
+    }
+
     pub fn has_ended(&self) -> bool {
         matches!(self.status.as_str(), "succeeded" | "failed" | "canceled")
     }

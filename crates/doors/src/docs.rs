@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use serde_json::Value as Json;
-use waybill_kernel::Code;
-use waybill_store::{Entry, Registry};
+use waybill_kernel::{Code, OperationSpec};
+use waybill_store::Registry;
 
 use crate::openapi::method;
 
@@ -31,14 +31,17 @@ pub(crate) fn page(registry: &Registry) -> String {
          <a href=/openapi.json>openapi.json</a>. <a href=#errors>Errors</a> are at the end.</p><h2>Operations</h2>"
     );
     for entry in registry.entries() {
-        operation(&mut html, entry.as_ref());
+        operation(&mut html, entry.spec(), &entry.input_schema(), Some(&entry.output_schema()));
+    }
+    for entry in registry.streams() {
+        operation(&mut html, entry.spec(), &entry.input_schema(), None);
     }
     errors(&mut html);
     html
 }
 
-fn operation(html: &mut String, entry: &dyn Entry) {
-    let spec = entry.spec();
+/// A stream has no answer of one form.
+fn operation(html: &mut String, spec: &OperationSpec, input: &Json, answer: Option<&Json>) {
     let words = |words: Vec<&str>| words.join(" or ");
     let roles = words(spec.roles.iter().map(|role| role.as_str()).collect());
     let scopes = words(spec.scopes.iter().map(|scope| scope.as_str()).collect());
@@ -53,8 +56,10 @@ fn operation(html: &mut String, entry: &dyn Entry) {
         path = escape(spec.path),
         description = escape(spec.description),
     );
-    fields(html, "Input", &entry.input_schema());
-    fields(html, "Answer", &entry.output_schema());
+    fields(html, "Input", input);
+    if let Some(answer) = answer {
+        fields(html, "Answer", answer);
+    }
     html.push_str("</section>");
 }
 

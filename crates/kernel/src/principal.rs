@@ -52,8 +52,9 @@ words! {
 }
 
 words! {
-    /// Roles belong to the credential, not to the principal.
-    Role { Agent = "agent", Worker = "worker", Admin = "admin", System = "system" }
+    /// Roles belong to the credential, not to the principal. `delegate` opens no operation by itself: beside another role
+    /// it lets a scheduler's key make tasks that belong to the owner of the schedule.
+    Role { Agent = "agent", Worker = "worker", Admin = "admin", System = "system", Delegate = "delegate" }
 }
 
 words! {
@@ -80,6 +81,7 @@ impl Role {
             Role::Agent => &[TasksRead, TasksWrite, ReceiptsRead, ReceiptsAck],
             Role::Worker => &[TasksLease, ReceiptsRead],
             Role::Admin => Scope::ALL,
+            Role::Delegate => &[],
             Role::System => &[TasksRead, TasksWrite, ReceiptsRead, ReceiptsAck, Scope::AdminRead],
         }
     }

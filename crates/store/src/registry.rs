@@ -88,7 +88,9 @@ impl<O: Operation<Output = Turn>> StreamEntry for Typed<O> {
 }
 
 fn decoded<O: Operation>(input: Json) -> Result<O> {
-    serde_json::from_value(input).map_err(|error| Error::invalid(sentence(&error)))
+    // Which field is wrong is found out only when one is: keeping track of it costs every call.
+    O::deserialize(&input)
+        .or_else(|_| serde_path_to_error::deserialize(&input).map_err(|error| Error::invalid(complaint(&error))))
 }
 
 fn schema_of<T: schemars::JsonSchema>() -> Json {
@@ -103,9 +105,19 @@ fn schema_of<T: schemars::JsonSchema>() -> Json {
     schema
 }
 
+/// What is wrong, with the field it is about. What concerns the request as a whole names its field itself.
+fn complaint(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
+    let field = error.path().to_string();
+    let text = error.inner().to_string();
+    // "." is the request itself; an unknown field is named by both.
+    if field == "." || text.contains(&format!("`{field}`")) {
+        return sentence(&text);
+    }
+    format!("{field}: {}", sentence(&text))
+}
+
 /// serde's message as a sentence of ours.
-fn sentence(error: &serde_json::Error) -> String {
-    let text = error.to_string();
+fn sentence(text: &str) -> String {
     // A message of ours that came through serde is a sentence already.
     let mut chars = text.trim_end_matches('.').chars();
     match chars.next() {

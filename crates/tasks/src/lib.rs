@@ -1,6 +1,7 @@
 //! Tasks: work that is handed over, and the receipts that prove who promised and who delivered.
 
 pub mod anomaly;
+mod figures;
 mod lease;
 mod metrics;
 mod misuse;
@@ -15,6 +16,7 @@ mod settings;
 pub mod sweeps;
 mod task;
 
+pub use figures::measure;
 pub use lease::LeaseId;
 pub use process::Process;
 pub use settings::Settings;

@@ -56,6 +56,13 @@ pub(crate) async fn fired(tx: &mut Tx<'_>, key: Option<&str>) -> Result<()> {
     tx.execute(FIRED, &[Value::from(id), Value::from(run_at)]).await.map(drop)
 }
 
+/// Who owns the schedule that a key names.
+pub(crate) async fn owner(tx: &mut Tx<'_>, key: Option<&str>) -> Result<Option<String>> {
+    const OWNER: &str = "SELECT owner FROM schedule_watch WHERE tenant = $1 AND schedule_id = $2";
+    let Some((id, _)) = key.and_then(read_key) else { return Ok(None) };
+    tx.query_opt(OWNER, &[Value::from(id)]).await?.map(|row| Ok(row.text(0)?.to_owned())).transpose()
+}
+
 /// `schedule:<id>:<time>`. The id may hold colons; the time has a fixed length.
 fn read_key(key: &str) -> Option<(&str, Time)> {
     let rest = key.strip_prefix(KEY_PREFIX)?;

@@ -63,6 +63,20 @@ pub async fn open_sqlite() -> anyhow::Result<TestStore> {
     open_sqlite_with(|_| {}).await
 }
 
+/// With settings of tasks that are not the usual ones.
+pub async fn open_sqlite_set(tasks: waybill_tasks::Settings) -> anyhow::Result<TestStore> {
+    let folder = tempfile::tempdir()?;
+    let options = SqliteOptions::at(folder.path().join("waybill.db"));
+    TestStore::open_set(Backend::Sqlite(options), Home::Folder(folder), tasks).await
+}
+
+pub async fn open_postgres_set(tasks: waybill_tasks::Settings) -> anyhow::Result<TestStore> {
+    let database = Postgres::shared().await?.database().await?;
+    let mut options = PostgresOptions::at(&database.url);
+    options.settle_max = SETTLE_MAX;
+    TestStore::open_set(Backend::Postgres(options), Home::Database(database), tasks).await
+}
+
 pub async fn open_sqlite_with(adjust: impl FnOnce(&mut SqliteOptions)) -> anyhow::Result<TestStore> {
     let folder = tempfile::tempdir()?;
     let mut options = SqliteOptions::at(folder.path().join("waybill.db"));
@@ -98,20 +112,29 @@ pub async fn open_postgres_in(
 
 /// A store alone, as a second node opens it.
 pub async fn open(backend: Backend, time: &ManualSource) -> Result<Store> {
-    open_as(backend, time, Process::default()).await
+    open_as(backend, time, Process::default(), waybill_tasks::Settings::default()).await
 }
 
-async fn open_as(backend: Backend, time: &ManualSource, process: Process) -> Result<Store> {
+async fn open_as(
+    backend: Backend,
+    time: &ManualSource,
+    process: Process,
+    tasks: waybill_tasks::Settings,
+) -> Result<Store> {
     let clock = Arc::new(Clock::new(time.clone()));
-    let settings = Settings::default().with(waybill_tasks::Settings::default()).with(process);
+    let settings = Settings::default().with(tasks).with(process);
     Store::open(backend, &migrations(), settings, clock, Arc::new(OsEntropy)).await
 }
 
 impl TestStore {
     async fn open(backend: Backend, home: Home) -> anyhow::Result<Self> {
+        Self::open_set(backend, home, waybill_tasks::Settings::default()).await
+    }
+
+    async fn open_set(backend: Backend, home: Home, tasks: waybill_tasks::Settings) -> anyhow::Result<Self> {
         let time = ManualSource::at(START_US);
         let process = Process::default();
-        let store = open_as(backend, &time, process.clone()).await.map_err(readable)?;
+        let store = open_as(backend, &time, process.clone(), tasks).await.map_err(readable)?;
         waybill_access::ensure_default_tenant(&store).await?;
         let admin = waybill_access::admin_caller(&store).await?;
         Ok(Self { store, time, process, registry: registry(), admin, home })
@@ -228,23 +251,27 @@ pub fn readable(error: Error) -> anyhow::Error {
 }
 
 /// Runs each case on both engines, every time on a fresh database: `sqlite::case` and `postgres::case`. `CASES` has
-/// their names, so that a list of what is covered cannot name a case that does not run.
+/// their names, so that a list of what is covered cannot name a case that does not run. `settings => …` runs them under
+/// other settings of tasks than the usual ones.
 #[macro_export]
 macro_rules! both {
     ($($case:ident),+ $(,)?) => {
+        $crate::both! { waybill_tasks::Settings::default() => $($case),+ }
+    };
+    ($settings:expr => $($case:ident),+ $(,)?) => {
         pub const CASES: &[&str] = &[$(stringify!($case)),+];
 
         mod sqlite {
             $(#[tokio::test]
             async fn $case() {
-                super::$case($crate::stores::open_sqlite().await.unwrap()).await;
+                super::$case($crate::stores::open_sqlite_set($settings).await.unwrap()).await;
             })+
         }
 
         mod postgres {
             $(#[tokio::test]
             async fn $case() {
-                super::$case($crate::stores::open_postgres().await.unwrap()).await;
+                super::$case($crate::stores::open_postgres_set($settings).await.unwrap()).await;
             })+
         }
     };

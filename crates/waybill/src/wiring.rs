@@ -48,6 +48,22 @@ pub async fn record_seen(process: Process, store: Store, stopping: CancellationT
     }
 }
 
+/// Between two looks at how much there is to do.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Keeps the figures of the moment: every node has the same, and whoever asks one of them gets them.
+pub async fn measure(store: Store, stopping: CancellationToken) {
+    while !stopping.is_cancelled() {
+        if let Err(error) = waybill_tasks::measure(&store).await {
+            tracing::debug!(%error, "how much there is to do could not be read");
+        }
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            () = tokio::time::sleep(MEASURE_INTERVAL) => {}
+        }
+    }
+}
+
 /// An open store, and where the admin key was written if this process made the default tenant.
 pub struct Opened {
     pub store: Store,

@@ -104,6 +104,9 @@ pub trait Effect: Send + Sync + 'static {
 
     /// The contract of [`crate::Operation`] holds: no effect but through `tx`, and it may be run again.
     fn apply(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, rows: &[Row]) -> impl Future<Output = Result<()>> + Send;
+
+    /// After the commit of a batch, as [`Sweep::committed`]. Not every batch has rows.
+    fn committed(&self) {}
 }
 
 /// The sweep that runs an effect over its feed.
@@ -127,6 +130,10 @@ impl<E: Effect> Sweep for Follow<E> {
             advance(tx, E::NAME, from, page.next, ctx.now).await?;
         }
         Ok(page.rows.len() as u64)
+    }
+
+    fn committed(&self) {
+        self.0.committed();
     }
 }
 

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::principal::forbidden;
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::Settings;
@@ -52,6 +53,9 @@ pub struct CreateTask {
     #[serde(default)]
     #[schemars(range(min = 0, max = 31_622_400))]
     pub delay_seconds: i64,
+    /// Who owns the task, as `agent:alice`; you unless given. Only an admin may name another, and a scheduler the owner of
+    /// the schedule it fires.
+    pub created_by: Option<Principal>,
     /// Which run of the owner created it, for the record.
     #[schemars(length(min = 1, max = 255))]
     pub principal_instance_id: Option<String>,
@@ -94,14 +98,15 @@ impl Operation for CreateTask {
         let payload = self.check(ctx.settings())?;
         let task_id = TaskId(ctx.ids.next());
         let assigned = ReceiptId(ctx.ids.next());
-        let owner = ctx.caller.principal.to_string();
+        let creator = ctx.caller.principal.to_string();
+        let owner = self.owner(ctx, tx).await?.to_string();
         if !self.insert(ctx, tx, task_id, assigned, &owner, &payload).await? {
             return self.replay(ctx, tx).await;
         }
         let receipt = Receipt {
             id: assigned,
             kind: ReceiptType::TaskAssigned,
-            from: &owner,
+            from: &creator,
             to: &owner,
             task_id: Some(task_id),
             lease_id: None,
@@ -144,6 +149,27 @@ impl CreateTask {
             return Err(Error::new(Code::PayloadTooLarge, message).with("limit_bytes", max));
         }
         Ok(payload)
+    }
+
+    /// Whose task it is. A delegate may name one principal: the owner of the schedule that the key says was fired.
+    async fn owner<'a>(&'a self, ctx: &'a Ctx<'_>, tx: &mut Tx<'_>) -> Result<&'a Principal> {
+        let caller = &ctx.caller.principal;
+        let Some(named) = &self.created_by else { return Ok(caller) };
+        if named == caller || ctx.caller.sees_all_owners() {
+            return Ok(named);
+        }
+        if !ctx.caller.has(Role::Delegate) {
+            let message = format!("The key belongs to {caller}; it cannot create a task of {named}.");
+            return Err(forbidden(message, &[Role::Admin, Role::Delegate], &ctx.caller.roles));
+        }
+        if schedules::owner(tx, self.idempotency_key.as_deref()).await?.is_some_and(|owner| owner == named.to_string())
+        {
+            return Ok(named);
+        }
+        let message = format!(
+            "A delegate creates tasks of whoever owns the schedule that idempotency_key names; {named} owns no such schedule."
+        );
+        Err(forbidden(message, &[Role::Admin], &ctx.caller.roles))
     }
 
     /// False when the key is taken: nothing was written then.

@@ -3,14 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
-use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
+use waybill_store::effects::{Effect, place};
+use waybill_store::{Ctx, Operation, Reach, Reply, Row, Tx, Value};
 
 use crate::receipts::ReceiptId;
 use crate::receipts::chain::{Parties, Sealed, to_hex};
-use crate::sweeps::content;
+use crate::sweeps::{Seal, content};
 
 const LIMIT: i64 = 200;
 const LIMIT_MAX: i64 = 500;
+/// Of all tenants, looked at for those that are not sealed.
+const UNSEALED_MAX: i64 = 1_000_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +33,8 @@ pub struct Exported {
     pub receipts: Vec<Sealed>,
     /// The last position of the chain, at the time of this answer.
     pub head: i64,
+    /// Receipts that were written and are not in the chain yet: those of the last few seconds, unless sealing is behind.
+    pub unsealed: i64,
 }
 
 impl Operation for ExportChain {
@@ -51,9 +56,11 @@ impl Operation for ExportChain {
                       anybody can check that none was altered, dropped or put in between. Receipts of the last few \
                       seconds may not have been sealed yet.",
     };
+    /// How far sealing has come stands in a row that belongs to no tenant.
+    const REACH: Reach = Reach::System;
     type Output = Exported;
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Exported>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Exported>> {
         // What can be read from the receipt itself is taken from there: a change of it must show.
         const PAGE: &str = "SELECT c.position, c.receipt_id, coalesce(r.receipt_type, a.receipt_type, c.receipt_type), \
             coalesce(r.parents, a.parents, c.parents), coalesce(r.created_at, a.created_at, c.created_at), \
@@ -66,17 +73,24 @@ impl Operation for ExportChain {
             LEFT JOIN archived_receipts a ON a.tenant = $1 AND a.xact = p.xact AND a.seq = p.seq \
             WHERE c.tenant = $1 AND c.position > $2 ORDER BY c.position LIMIT $3";
         const HEAD: &str = "SELECT position FROM chain WHERE tenant = $1 ORDER BY position DESC LIMIT 1";
+        // In the order of the feed, from the sealer's place on: what it costs is the sealer's backlog.
+        const UNSEALED: &str = "SELECT count(*) FROM (SELECT tenant FROM receipts \
+            WHERE (xact, seq) > ($1, $2) AND xact < $3 ORDER BY xact, seq LIMIT $4) AS unsealed WHERE unsealed.tenant = $5";
         if self.after < 0 || self.limit.is_some_and(|limit| limit < 1) {
             return Err(Error::invalid("after must be at least 0 and limit at least 1."));
         }
         let limit = self.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+        let sealed = place(tx, Seal::NAME).await?;
+        let behind = [sealed.xact, sealed.seq, i64::MAX, UNSEALED_MAX, ctx.caller.tenant.0].map(Value::from);
+        let unsealed = tx.query_opt(UNSEALED, &behind).await?.map_or(Ok(0), |row| row.int(0))?;
+        let tx = &mut *tx.as_tenant(ctx.caller.tenant);
         let rows = tx.query(PAGE, &[Value::from(self.after), Value::from(limit)]).await?;
         let head = tx.query_opt(HEAD, &[]).await?.map_or(Ok(0), |row| row.int(0))?;
-        Ok(Reply::Done(Exported { receipts: rows.iter().map(sealed).collect::<Result<_>>()?, head }))
+        Ok(Reply::Done(Exported { receipts: rows.iter().map(link).collect::<Result<_>>()?, head, unsealed }))
     }
 }
 
-fn sealed(row: &Row) -> Result<Sealed> {
+fn link(row: &Row) -> Result<Sealed> {
     let salt = row.bytes_opt(5)?.map(to_hex);
     let present = salt.is_some() && row.text_opt(9)?.is_some();
     let parties = || -> Result<Parties> { Ok(Parties { from: row.text(9)?.to_owned(), to: row.text(10)?.to_owned() }) };

@@ -40,7 +40,8 @@ pub async fn emit(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> Resul
 /// the rows each of the others has written.
 ///
 /// # Contract
-/// Parents are of the caller's own tenant and known to exist, but for the one whose obligation is ended: that is checked here.
+/// Parents are of the caller's own tenant and known to exist, but for those of a receipt that ends an obligation. Of these
+/// one at least must be what it ends, and the others must exist: that is checked here.
 pub async fn emit_all(
     tx: &mut Tx<'_>,
     ctx: &Ctx<'_>,
@@ -61,17 +62,22 @@ pub async fn emit_all(
         statements.extend(receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))));
         if let Some(ended) = receipt.kind.ends().filter(|_| !receipt.unlocated) {
             for parent in receipt.parents {
-                endings.push((statements.len(), receipt));
+                endings.push((statements.len(), receipt.id, *parent));
                 statements.push((END, vec![parent.as_bytes().into(), ended.as_str().into()]));
             }
         }
     }
     let mut written = tx.execute_all(&statements).await?;
-    for (receipt, _) in receipts.iter().zip(&texts).filter(|(receipt, _)| receipt.must_end()) {
-        let ended: u64 = endings.iter().filter(|(_, of)| of.id == receipt.id).map(|(at, _)| written[*at]).sum();
-        if ended == 0 {
+    for receipt in receipts.iter().filter(|receipt| receipt.must_end()) {
+        let own = || endings.iter().filter(|(_, of, _)| *of == receipt.id);
+        if own().map(|(at, ..)| written[*at]).sum::<u64>() == 0 {
             let message = "No parent of the receipt is an open obligation that it could end.";
             return Err(Error::new(Code::ParentNotFound, message));
+        }
+        for (_, _, parent) in own().filter(|(at, ..)| written[*at] == 0) {
+            if archive::locate(tx, *parent).await?.is_none() {
+                return Err(Error::new(Code::ParentNotFound, format!("There is no receipt {parent} to be a parent.")));
+            }
         }
     }
     written.truncate(own);

@@ -2,6 +2,7 @@
 //! the path of a write, where one row per tenant would make all of the tenant's writes wait for each other.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Error, Result, Tenant, Time};
@@ -9,22 +10,27 @@ use waybill_store::effects::{Effect, Feed, Plan};
 use waybill_store::{Ctx, Row, Statement, Tx, Value};
 
 use crate::Settings;
-use crate::receipts::ReceiptId;
+use crate::metrics;
 use crate::receipts::chain::{Content, Digest, Link, ORIGIN, Parties};
+use crate::receipts::{ReceiptId, ReceiptType};
 use crate::settings::seconds_of;
 
 /// Links written in one round trip.
 const LINKS_AT_ONCE: usize = 25;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Seal {
     interval_s: i64,
     batch: i64,
+    /// Of each type in the latest batch, told to the metrics once it is committed.
+    sealed: [AtomicU64; ReceiptType::ALL.len()],
 }
 
 impl Seal {
     pub fn new(settings: &Settings) -> Self {
-        Self { interval_s: settings.chain_interval_s, batch: settings.chain_batch }
+        metrics::describe();
+        let sealed = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { interval_s: settings.chain_interval_s, batch: settings.chain_batch, sealed }
     }
 }
 
@@ -59,7 +65,21 @@ impl Effect for Seal {
             let statements: Vec<Statement<'_>> = links.iter().map(|link| (INSERT, link.params())).collect();
             tx.execute_all(&statements).await?;
         }
+        for (kind, sealed) in ReceiptType::ALL.iter().zip(&self.sealed) {
+            let count = links.iter().filter(|link| link.receipt_type == kind.as_str()).count();
+            sealed.store(count as u64, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    /// Every receipt comes by here once, whichever node and door it was written through.
+    fn committed(&self) {
+        for (kind, sealed) in ReceiptType::ALL.iter().zip(&self.sealed) {
+            let count = sealed.swap(0, Ordering::Relaxed);
+            if count > 0 {
+                ::metrics::counter!(metrics::RECEIPTS, "type" => kind.as_str()).increment(count);
+            }
+        }
     }
 }
 

@@ -68,6 +68,7 @@ async fn pages(session: &Session, check: &mut Check, hand_on: &mut dyn FnMut(Sea
     loop {
         let after = check.verifier.position();
         let mut page = session.call("export_chain", json!({ "after": after, "limit": PAGE })).await?;
+        check.unsealed.get_or_insert_with(|| page["unsealed"].as_i64().unwrap_or(0));
         let until = *until.get_or_insert_with(|| page["head"].as_i64().unwrap_or(0));
         let receipts: Vec<Sealed> = serde_json::from_value(page["receipts"].take()).map_err(Error::internal)?;
         let empty = receipts.is_empty();
@@ -132,13 +133,16 @@ struct Check {
     wanted: Option<String>,
     /// What is wrong with the chain or the file as a whole.
     whole: Vec<String>,
+    /// Receipts that the server had and had not sealed when the check began; not known from a file.
+    unsealed: Option<i64>,
     talks: bool,
 }
 
 impl Check {
     fn new(wanted: Option<String>, talks: bool) -> Self {
         let wanted = wanted.map(|link| link.trim().to_ascii_lowercase());
-        Self { verifier: Verifier::default(), findings: Vec::new(), faults: 0, wanted, whole: Vec::new(), talks }
+        let (verifier, findings, whole) = (Verifier::default(), Vec::new(), Vec::new());
+        Self { verifier, findings, faults: 0, wanted, whole, unsealed: None, talks }
     }
 
     fn next(&mut self, sealed: &Sealed) -> Result<()> {
@@ -203,7 +207,7 @@ impl Check {
         if as_json {
             output::json(&json!({
                 "ok": self.is_whole(), "receipts": verifier.receipts, "erased": verifier.erased,
-                "head": verifier.head(), "faults": self.faults, "findings": findings, "whole": self.whole,
+                "unsealed": self.unsealed, "head": verifier.head(), "faults": self.faults, "findings": findings, "whole": self.whole,
             }))?;
         } else {
             self.tell(&findings)?;
@@ -219,9 +223,12 @@ impl Check {
         for line in &self.whole {
             output::line(line)?;
         }
+        if let Some(unsealed) = self.unsealed.filter(|unsealed| *unsealed > 0) {
+            output::line(&format!("{unsealed} further receipts are not sealed yet, and nothing is said about them."))?;
+        }
         let verdict = if self.is_whole() { "whole" } else { "NOT whole" };
         output::line(&format!(
-            "{} receipts, {} of them erased; the chain is {verdict}. Its head: {}",
+            "{} sealed receipts, {} of them erased; the chain is {verdict}. Its head: {}",
             verifier.receipts,
             verifier.erased,
             verifier.head()

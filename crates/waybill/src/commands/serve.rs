@@ -42,6 +42,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     });
     let sweeps = wiring::sweeps(&config, &opened);
     let seen = tokio::spawn(wiring::record_seen(opened.process.clone(), opened.store.clone(), stopping.clone()));
+    let measured = tokio::spawn(wiring::measure(opened.store.clone(), stopping.clone()));
     let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
@@ -50,6 +51,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     tracing::info!("stopping: answering what was accepted, then closing the database");
     sweeps.stop().await;
     seen.await.map_err(Error::internal)?;
+    measured.await.map_err(Error::internal)?;
     let store = opened.store;
     tokio::task::spawn_blocking(move || store.close()).await.map_err(Error::internal)?;
     data.retract();

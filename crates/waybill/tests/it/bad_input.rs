@@ -57,6 +57,36 @@ async fn a_body_that_is_not_one_good_json_object_is_refused() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_is_named_with_its_field() {
+    let world = World::start().await;
+    let key = world.server.admin_key.clone();
+    let lease = json!({ "task_id": "no", "lease_id": "no" });
+    let task = world.task(&key).await;
+    let needs = json!({ "type": "t", "requirements": { "tags": ["x", 7] } });
+    for (reply, field) in [
+        (world.get(&key, "/v1/tasks/not-an-id").await, "task_id: "),
+        (world.get(&key, "/v1/receipts/not-an-id").await, "receipt_id: "),
+        (world.get(&key, "/v1/receipts?since_receipt_id=x").await, "since_receipt_id: "),
+        (world.get(&key, "/v1/tasks?created_by=x").await, "created_by: "),
+        (world.get(&key, "/v1/tasks?limit=many").await, "limit: "),
+        (world.post(&key, "/v1/leases/renew", &lease).await, "task_id: "),
+        (world.post(&key, &format!("/v1/tasks/{task}/complete"), &json!({ "lease_id": "no" })).await, "lease_id: "),
+        (world.post(&key, "/v1/tasks", &needs).await, "requirements.tags[1]: "),
+        // These name it themselves.
+        (world.post(&key, "/v1/tasks", &json!({})).await, "Missing field `type`"),
+        (world.post(&key, "/v1/tasks", &json!({ "type": "t", "x": 1 })).await, "Unknown field `x`"),
+    ] {
+        reply.must_be(Code::InvalidRequest, field);
+        let message = reply.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.starts_with(field), "{field}: {message}");
+    }
+    // The same through the other door.
+    let call = json!({ "name": "asyncgate.get_task", "arguments": { "task_id": "no" } });
+    let reply = world.mcp(&key, "/mcp", "tools/call", &call).await;
+    assert!(reply.text.contains("task_id: "), "{}", reply.text);
+}
+
+#[tokio::test]
 async fn a_request_for_something_else_is_told_what_is_wrong() {
     let world = World::start().await;
     let key = world.server.admin_key.clone();

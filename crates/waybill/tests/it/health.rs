@@ -46,6 +46,13 @@ async fn figures_are_for_operators() {
     for name in ["waybill_operation_calls_total", "waybill_http_requests_total", COMMITS, "waybill_clock_offset"] {
         assert!(figures.text.contains(name), "{name} is missing");
     }
+    let of_tasks = ["waybill_tasks{state=\"ready\"}", "waybill_queue_age_seconds", "waybill_open_obligations"];
+    for name in [&of_tasks[..], &["waybill_receipts_total{type=\"task.assigned\"} 1"]].concat() {
+        until(&format!("{name} among the figures"), || async {
+            world.get(&world.server.admin_key, "/metrics").await.text.contains(name)
+        })
+        .await;
+    }
     let created = "waybill_operation_calls_total{operation=\"create_task\",code=\"ok\"} 1";
     assert!(figures.text.contains(created), "{}", figures.text);
 

@@ -11,6 +11,7 @@ mod events;
 mod health;
 mod insecure_dev;
 mod lifecycle;
+mod receipts;
 mod safety;
 mod scheduler;
 mod snapshots;

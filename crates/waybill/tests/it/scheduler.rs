@@ -21,7 +21,7 @@ struct Plan {
 impl Plan {
     async fn open() -> Self {
         let office = Office::open("").await;
-        let key = json!({ "principal": "service:scheduler", "roles": ["agent", "worker"] });
+        let key = json!({ "principal": "service:scheduler", "roles": ["agent", "worker", "delegate"] });
         let key = office.world.key(key).await;
         Self { office, key, folder: tempfile::tempdir().unwrap() }
     }
@@ -64,7 +64,7 @@ impl Plan {
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/tasks?type=tick&limit=200{cursor}");
-            let page = self.office.world.get(&self.key, &path).await.json();
+            let page = self.office.world.get(&self.office.agent, &path).await.json();
             for task in page["tasks"].as_array().unwrap() {
                 if task["payload"]["by"] == schedule_id {
                     *fired.entry(task["payload"]["run_at"].as_str().unwrap().to_owned()).or_default() += 1;
@@ -182,11 +182,12 @@ async fn a12_10_results_are_there_whenever_the_agent_asks() {
     // A schedule has the id of the task that made it, so its maker finds both long after.
     let made = plan.office.task(&created).await;
     assert_eq!(made["result"]["result"]["schedule_id"], json!(created), "{made}");
-    let done = plan.office.world.get(&plan.key, "/v1/tasks?type=echo&status=succeeded").await.json();
+    let done = plan.office.world.get(&plan.office.agent, "/v1/tasks?type=echo&status=succeeded").await.json();
     let done = &done["tasks"][0];
-    let task =
-        plan.office.world.get(&plan.key, &format!("/v1/tasks/{}", done["task_id"].as_str().unwrap())).await.json();
+    let path = format!("/v1/tasks/{}", done["task_id"].as_str().unwrap());
+    let task = plan.office.world.get(&plan.office.agent, &path).await.json();
     assert_eq!(task["result"]["result"], json!({ "by": created }), "{task}");
+    assert_eq!(task["created_by"], made["created_by"], "what a schedule fires belongs to its owner");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,6 +54,9 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
         assert!(described.contains(&entry.spec().name), "{} is missing", entry.spec().name);
     }
     let page = Reply::of(world.http.get(world.url("/docs"))).await;
+    for path in paths.keys() {
+        assert!(page.text.contains(&format!("<code>{path}</code>")), "{path} is not at /docs");
+    }
     for code in Code::ALL {
         assert!(page.text.contains(code.entry().code), "{code} is not explained at /docs");
     }

@@ -1,19 +1,21 @@
 use futures_util::future::join_all;
 use serde_json::{Value as Json, json};
-use waybill_kernel::Code;
-use waybill_testkit::stores::TestStore;
+use waybill_kernel::{Caller, Code, Role};
+use waybill_testkit::stores::{self, TestStore};
 
-use crate::support::{done, ok, plain_task, refusal, refused, task};
+use crate::support::{done, ok, plain_task, refusal, refused, task, text, texts, with};
 
 waybill_testkit::both! {
     a_task_is_stored_as_asked_with_the_defaults_filled_in,
     the_receipt_of_assignment_opens_an_obligation_of_the_owner,
-    a_second_call_with_the_key_gets_the_first_task_and_writes_nothing,
+    a12_3_a_second_call_with_the_key_gets_the_first_task_and_writes_nothing,
     keys_of_two_tenants_do_not_meet,
-    of_fifty_calls_at_once_with_one_key_one_makes_the_task,
+    a12_3_of_fifty_calls_at_once_with_one_key_one_makes_the_task,
     what_is_out_of_range_is_refused_and_nothing_written,
     a_payload_of_just_the_limit_fits_and_one_byte_more_does_not,
     nul_is_refused_in_a_text_and_kept_in_a_payload,
+    r49_what_a_schedule_fires_belongs_to_its_owner,
+    r49_only_the_owner_of_the_schedule_can_be_named_and_only_by_a_delegate,
 }
 
 async fn a_task_is_stored_as_asked_with_the_defaults_filled_in(on: TestStore) {
@@ -75,7 +77,7 @@ async fn the_receipt_of_assignment_opens_an_obligation_of_the_owner(on: TestStor
     assert_eq!(on.count("SELECT count(*) FROM receipt_parents").await.unwrap(), 0);
 }
 
-async fn a_second_call_with_the_key_gets_the_first_task_and_writes_nothing(on: TestStore) {
+async fn a12_3_a_second_call_with_the_key_gets_the_first_task_and_writes_nothing(on: TestStore) {
     let alice = on.agent("alice").unwrap();
     let input = json!({ "type": "work", "idempotency_key": "k" });
     let first = done(on.call(&alice, "create_task", input.clone()).await);
@@ -84,6 +86,7 @@ async fn a_second_call_with_the_key_gets_the_first_task_and_writes_nothing(on: T
         let second = done(on.call(&alice, "create_task", again).await);
         assert_eq!((second.json, second.replay), (first.json.clone(), true));
     }
+    assert_eq!(obligations(&on, &alice).await, [text(&first.json, "task_id")]);
     ok(&on, &alice, "cancel_task", json!({ "task_id": first.json["task_id"] })).await;
     let late = done(on.call(&alice, "create_task", json!({ "type": "work", "idempotency_key": "k" })).await);
     assert_eq!((late.json["status"].as_str(), late.replay), (Some("canceled"), true));
@@ -100,7 +103,7 @@ async fn keys_of_two_tenants_do_not_meet(on: TestStore) {
     assert_ne!(ours.json["task_id"], theirs.json["task_id"]);
 }
 
-async fn of_fifty_calls_at_once_with_one_key_one_makes_the_task(on: TestStore) {
+async fn a12_3_of_fifty_calls_at_once_with_one_key_one_makes_the_task(on: TestStore) {
     let alice = on.agent("alice").unwrap();
     let calls = (0..50).map(|number| {
         on.call(&alice, "create_task", json!({ "type": "work", "payload": number, "idempotency_key": "k" }))
@@ -110,6 +113,12 @@ async fn of_fifty_calls_at_once_with_one_key_one_makes_the_task(on: TestStore) {
     assert!(answers.iter().all(|answer| answer.json["task_id"] == answers[0].json["task_id"]));
     let receipts = on.count("SELECT count(*) FROM receipts").await.unwrap();
     assert_eq!((on.count("SELECT count(*) FROM tasks").await.unwrap(), receipts), (1, 1));
+    assert_eq!(obligations(&on, &alice).await, [text(&answers[0].json, "task_id")]);
+}
+
+/// The tasks somebody has open.
+async fn obligations(on: &TestStore, caller: &Caller) -> Vec<String> {
+    texts(&ok(on, caller, "list_open_obligations", json!({})).await["open_obligations"], "task_id")
 }
 
 async fn what_is_out_of_range_is_refused_and_nothing_written(on: TestStore) {
@@ -163,4 +172,78 @@ async fn nul_is_refused_in_a_text_and_kept_in_a_payload(on: TestStore) {
     let task_id = task(&on, &on.admin, json!({ "type": "t", "payload": "a\u{0}b" })).await;
     let shown = ok(&on, &on.admin, "get_task", json!({ "task_id": task_id })).await;
     assert_eq!(shown["payload"], json!("a\u{0}b"));
+}
+
+fn scheduler(on: &TestStore, roles: &[Role]) -> Caller {
+    stores::caller(&on.admin, "service:scheduler", roles).unwrap()
+}
+
+/// A schedule of this name, made for `owner`.
+async fn scheduled(on: &TestStore, owner: &Caller, name: &str) {
+    let scheduler = scheduler(on, &[Role::Agent, Role::Worker]);
+    task(on, owner, json!({ "type": "schedule.create", "payload": { "interval_seconds": 60 }, "priority": 9 })).await;
+    let leased = ok(on, &scheduler, "lease_next", json!({})).await["tasks"][0].clone();
+    let lease = json!({ "task_id": leased["task_id"], "lease_id": leased["lease_id"] });
+    let result = json!({ "result": { "schedule_id": name }, "artifacts": { "url": "x" } });
+    ok(on, &scheduler, "complete", with(&lease, result)).await;
+}
+
+fn firing(schedule: &str, owner: &str) -> Json {
+    let key = format!("schedule:{schedule}:2026-01-01T00:00:00Z");
+    json!({ "type": "tick", "idempotency_key": key, "created_by": owner })
+}
+
+async fn r49_what_a_schedule_fires_belongs_to_its_owner(on: TestStore) {
+    let (alice, bob) = (on.agent("alice").unwrap(), on.agent("bob").unwrap());
+    scheduled(&on, &alice, "s1").await;
+    let delegate = scheduler(&on, &[Role::Agent, Role::Worker, Role::Delegate]);
+    let task_id = task(&on, &delegate, firing("s1", "agent:alice")).await;
+    // A second firing finds the first.
+    assert_eq!(task(&on, &delegate, firing("s1", "agent:alice")).await, task_id);
+    let shown = ok(&on, &alice, "get_task", json!({ "task_id": task_id })).await;
+    assert_eq!(shown["created_by"], json!({ "principal_kind": "agent", "principal_id": "alice" }));
+    let open = ok(&on, &alice, "list_open_obligations", json!({})).await;
+    assert!(texts(&open["open_obligations"], "receipt_type").contains(&"task.assigned".to_owned()), "{open}");
+    let of_task = ok(&on, &alice, "list_receipts", json!({ "task_id": task_id })).await;
+    let assigned = &of_task["receipts"][0];
+    assert_eq!(assigned["from"], json!({ "kind": "service", "id": "scheduler" }), "who made it");
+    assert_eq!(assigned["to"], json!({ "kind": "agent", "id": "alice" }), "whose it is");
+    // Its result is hers to read, and hers alone.
+    let leased = ok(&on, &delegate, "lease_next", json!({ "accept_types": ["tick"] })).await["tasks"][0].clone();
+    let lease = json!({ "task_id": leased["task_id"], "lease_id": leased["lease_id"], "result": 7 });
+    ok(&on, &delegate, "complete", with(&lease, json!({ "artifacts": { "url": "x" } }))).await;
+    assert_eq!(ok(&on, &alice, "get_task", json!({ "task_id": task_id })).await["result"]["result"], 7);
+    assert_eq!(refusal(&on, &bob, "get_task", json!({ "task_id": task_id })).await, Code::Forbidden);
+}
+
+async fn r49_only_the_owner_of_the_schedule_can_be_named_and_only_by_a_delegate(on: TestStore) {
+    let (alice, bob) = (on.agent("alice").unwrap(), on.agent("bob").unwrap());
+    scheduled(&on, &alice, "s1").await;
+    let stranger = on.tenant("other").await.unwrap();
+    let before = on.count("SELECT count(*) FROM tasks").await.unwrap();
+    let delegate = scheduler(&on, &[Role::Agent, Role::Worker, Role::Delegate]);
+    let without = scheduler(&on, &[Role::Agent, Role::Worker]);
+    let foreign = stores::caller(&stranger, "service:scheduler", &[Role::Agent, Role::Delegate]).unwrap();
+    for (caller, input) in [
+        (&without, firing("s1", "agent:alice")),
+        (&bob, firing("s1", "agent:alice")),
+        (&bob, json!({ "type": "tick", "created_by": "agent:alice" })),
+        (&delegate, firing("s1", "agent:bob")),
+        (&delegate, firing("s2", "agent:alice")),
+        (&delegate, json!({ "type": "tick", "created_by": "agent:alice" })),
+        (&delegate, json!({ "type": "tick", "created_by": "agent:alice", "idempotency_key": "schedule:s1" })),
+        (&foreign, firing("s1", "agent:alice")),
+    ] {
+        assert_eq!(refusal(&on, caller, "create_task", input.clone()).await, Code::Forbidden, "{input}");
+    }
+    assert_eq!(on.count("SELECT count(*) FROM tasks").await.unwrap(), before);
+    // Naming oneself is no delegation, and an admin acts for anybody.
+    task(&on, &bob, json!({ "type": "tick", "created_by": "agent:bob" })).await;
+    let hers = task(&on, &on.admin, json!({ "type": "tick", "created_by": "agent:alice" })).await;
+    ok(&on, &alice, "get_task", json!({ "task_id": hers })).await;
+    // A worker stays one, delegate or not.
+    let spec = on.registry.find("create_task").unwrap().spec();
+    for roles in [&[Role::Worker][..], &[Role::Delegate], &[Role::Worker, Role::Delegate]] {
+        assert!(!spec.allows(&scheduler(&on, roles)), "{roles:?}");
+    }
 }

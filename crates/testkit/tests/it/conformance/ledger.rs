@@ -17,6 +17,7 @@ waybill_testkit::both! {
     a12_5_a_terminal_failure_and_a_cancel_close_it_and_a_retry_does_not,
     a12_6_a_terminal_receipt_without_a_parent_of_the_tenant_that_it_can_end_is_refused,
     a12_6_one_that_ends_anothers_obligation_is_accepted,
+    a12_6_further_parents_of_a_terminal_receipt_must_exist_in_the_tenant,
     a12_6_too_many_parents_and_artifacts_and_too_large_a_body_are_refused_cleanly,
     a12_6_a_result_larger_than_a_receipt_completes,
 }
@@ -121,7 +122,7 @@ impl Operation for Write {
     }
 }
 
-async fn write(
+pub async fn write(
     on: &TestStore,
     caller: &Caller,
     kind: ReceiptType,
@@ -132,7 +133,7 @@ async fn write(
     on.store.run(write, caller.clone()).await.err().map(|error| error.code())
 }
 
-async fn assigned(on: &TestStore, caller: &Caller) -> String {
+pub async fn assigned(on: &TestStore, caller: &Caller) -> String {
     let task_id = plain_task(on, caller).await;
     let listed = ok(on, caller, "list_receipts", json!({ "task_id": task_id })).await;
     text(&listed["receipts"][0], "receipt_id")
@@ -153,6 +154,25 @@ async fn a12_6_a_terminal_receipt_without_a_parent_of_the_tenant_that_it_can_end
     assert_eq!(not_its_kind, Some(Code::ParentNotFound), "a schedule's end is none of a task");
     assert_eq!(on.count("SELECT count(*) FROM receipts").await.unwrap(), before);
     assert_eq!(on.count("SELECT count(*) FROM receipts WHERE open = 1").await.unwrap(), 2);
+}
+
+async fn a12_6_further_parents_of_a_terminal_receipt_must_exist_in_the_tenant(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let foreign = assigned(&on, &on.tenant("other").await.unwrap()).await;
+    let (own, further) = (assigned(&on, &alice).await, assigned(&on, &alice).await);
+    // Both would be ended if both could be; a receipt that ended before is still a parent.
+    assert_eq!(write(&on, &alice, ReceiptType::TaskCanceled, std::slice::from_ref(&further), 0).await, None);
+    let before = on.count("SELECT count(*) FROM receipts").await.unwrap();
+    for missing in [NOBODY.to_owned(), foreign] {
+        for parents in [[own.clone(), missing.clone()], [missing.clone(), own.clone()]] {
+            let refused = write(&on, &alice, ReceiptType::TaskCompleted, &parents, 0).await;
+            assert_eq!(refused, Some(Code::ParentNotFound), "{parents:?}");
+        }
+    }
+    assert_eq!(on.count("SELECT count(*) FROM receipts").await.unwrap(), before);
+    assert_eq!(open(&on, &alice).await.len(), 1, "nothing was ended");
+    assert_eq!(write(&on, &alice, ReceiptType::TaskCompleted, &[own, further], 0).await, None);
+    assert!(open(&on, &alice).await.is_empty());
 }
 
 async fn a12_6_one_that_ends_anothers_obligation_is_accepted(on: TestStore) {

@@ -14,7 +14,7 @@ mod get_config;
 mod get_receipt;
 mod get_task;
 mod lease_next;
-mod ledger;
+pub mod ledger;
 mod list_keys;
 mod list_open_obligations;
 mod list_receipts;
@@ -25,8 +25,10 @@ mod plans;
 mod renew_lease;
 mod report_progress;
 mod revoke_key;
+mod rights;
 mod rotate_key;
 mod schemas;
+mod strict;
 
 use waybill_testkit::stores;
 
@@ -65,6 +67,7 @@ fn every_operation_of_the_registry_has_cases() {
     let gaps = stores::uncovered(registry.entries().map(|entry| entry.spec().name), &covered);
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
+    assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty());
 }
 
 #[test]

@@ -5,12 +5,14 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::{Caller, Code};
 use waybill_store::effects::{Holder, sweep_once};
 use waybill_tasks::Settings;
+use waybill_tasks::receipts::ReceiptType;
 use waybill_tasks::receipts::chain::Fault;
 use waybill_tasks::sweeps::Archive;
 use waybill_testkit::stores::TestStore;
 
 use super::chain::{faults, seal};
 use super::{about, lease, worker};
+use crate::conformance::ledger;
 use crate::support::{NOBODY, ok, plain_task, refusal, text, texts};
 
 waybill_testkit::both! {
@@ -21,6 +23,7 @@ waybill_testkit::both! {
     a_walk_begins_anew_and_finds_what_has_ended_meanwhile,
     an_archived_receipt_is_found_by_its_id_and_in_no_usual_list,
     an_archived_receipt_can_be_read_up_to_and_acknowledged_once,
+    an_archived_receipt_is_a_parent_like_any_other,
     the_chain_is_whole_after_receipts_were_moved_and_shows_a_change_in_the_archive,
     the_archive_is_listed_by_page_by_task_and_by_addressee,
     the_archive_is_for_admins_of_the_tenant,
@@ -64,7 +67,7 @@ async fn done(on: &TestStore, owner: &Caller, artifacts: Json) -> String {
 }
 
 /// The types of what is left in the ledger, in order.
-async fn ledger(on: &TestStore) -> Vec<String> {
+async fn left(on: &TestStore) -> Vec<String> {
     let rows = on.rows("SELECT receipt_type FROM receipts ORDER BY seq").await.unwrap();
     rows.iter().map(|row| row.text(0).unwrap().to_owned()).collect()
 }
@@ -85,11 +88,11 @@ async fn r65_receipts_go_to_the_archive_when_their_task_is_over_and_its_obligati
     assert_eq!(sweep(&on, 3).await, 0);
     on.time.pass(Duration::from_secs(120));
     assert_eq!(sweep(&on, 3).await, 7);
-    let left = ["assigned", "accepted", "completed", "result_ready"].map(|kind| format!("task.{kind}"));
-    let left = [&left[..], &["system.anomaly".to_owned(), "task.assigned".to_owned()]].concat();
-    assert_eq!(ledger(&on).await, left);
+    let expected = ["assigned", "accepted", "completed", "result_ready"].map(|kind| format!("task.{kind}"));
+    let expected = [&expected[..], &["system.anomaly".to_owned(), "task.assigned".to_owned()]].concat();
+    assert_eq!(left(&on).await, expected);
     assert_eq!(sweep(&on, 3).await, 0, "a second run has nothing to do");
-    assert_eq!(ledger(&on).await, left);
+    assert_eq!(left(&on).await, expected);
 }
 
 async fn r65_what_is_no_open_obligation_goes_after_the_longest_time_and_an_open_one_never(on: TestStore) {
@@ -104,7 +107,7 @@ async fn r65_what_is_no_open_obligation_goes_after_the_longest_time_and_an_open_
     assert_eq!(sweep(&on, 100).await, 0);
     on.time.pass(2 * DAY);
     assert_eq!(sweep(&on, 100).await, 4);
-    assert_eq!(ledger(&on).await, ["task.assigned", "task.assigned"]);
+    assert_eq!(left(&on).await, ["task.assigned", "task.assigned"]);
     on.time.pass(1000 * DAY);
     assert_eq!(sweep(&on, 100).await, 0);
     let open = ok(&on, &alice, "list_open_obligations", json!({})).await;
@@ -128,7 +131,7 @@ async fn the_newest_receipt_stays_so_that_no_number_is_given_twice(on: TestStore
     on.time.pass(8 * DAY);
     let newest = on.count("SELECT max(seq) FROM receipts").await.unwrap();
     assert_eq!(sweep(&on, 100).await, 5, "all of the other tenant, and all but the newest");
-    assert_eq!(ledger(&on).await, ["task.result_ready"]);
+    assert_eq!(left(&on).await, ["task.result_ready"]);
     plain_task(&on, &other).await;
     assert!(on.count("SELECT max(seq) FROM receipts").await.unwrap() > newest);
     // The sealer sees what came after, and the archive what was the newest before.
@@ -223,6 +226,21 @@ async fn an_archived_receipt_can_be_read_up_to_and_acknowledged_once(on: TestSto
     for name in ["list_open_obligations", "bootstrap"] {
         ok(&on, &alice, name, json!({ "since_receipt_id": all[2] })).await;
     }
+}
+
+async fn an_archived_receipt_is_a_parent_like_any_other(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    canceled(&on, &alice).await;
+    let old = listed(&on, &alice, "list_receipts", json!({})).await[0].clone();
+    let own = ledger::assigned(&on, &alice).await;
+    seal(&on).await;
+    on.time.pass(8 * DAY);
+    assert_eq!(sweep(&on, 100).await, 3);
+    let parents = [own.clone(), old.clone()];
+    assert_eq!(ledger::write(&on, &alice, ReceiptType::TaskCanceled, &parents, 0).await, None);
+    // It ended long ago and ends nothing again.
+    let alone = ledger::write(&on, &alice, ReceiptType::TaskCanceled, &[old], 0).await;
+    assert_eq!(alone, Some(Code::ParentNotFound));
 }
 
 async fn the_chain_is_whole_after_receipts_were_moved_and_shows_a_change_in_the_archive(on: TestStore) {

@@ -16,6 +16,7 @@ waybill_testkit::both! {
     a_change_behind_the_servers_back_is_told_where_it_is,
     what_is_erased_leaves_the_chain_whole,
     only_admins_have_the_chain_of_their_own_tenant,
+    what_is_not_sealed_yet_is_told,
 }
 
 /// Transactions of other tests in the same cluster hold the feed back.
@@ -152,10 +153,24 @@ async fn only_admins_have_the_chain_of_their_own_tenant(on: TestStore) {
     seal(&on).await;
     let other = on.tenant("other").await.unwrap();
     let page = ok(&on, &other, "export_chain", json!({})).await;
-    assert_eq!(page, json!({ "receipts": [], "head": 0 }));
+    assert_eq!(page, json!({ "receipts": [], "head": 0, "unsealed": 0 }));
     for input in [json!({ "after": -1 }), json!({ "limit": 0 })] {
         assert_eq!(refusal(&on, &on.admin, "export_chain", input).await, waybill_kernel::Code::InvalidRequest);
     }
     let spec = on.registry.find("export_chain").unwrap().spec();
     assert_eq!(spec.roles, [waybill_kernel::Role::Admin]);
+}
+
+async fn what_is_not_sealed_yet_is_told(on: TestStore) {
+    let other = on.tenant("other").await.unwrap();
+    let unsealed = async |caller: &Caller| ok(&on, caller, "export_chain", json!({})).await["unsealed"].clone();
+    for _ in 0..2 {
+        plain_task(&on, &on.admin).await;
+    }
+    plain_task(&on, &other).await;
+    assert_eq!((unsealed(&on.admin).await, unsealed(&other).await), (json!(2), json!(1)));
+    seal(&on).await;
+    assert_eq!((unsealed(&on.admin).await, unsealed(&other).await), (json!(0), json!(0)));
+    plain_task(&on, &other).await;
+    assert_eq!((unsealed(&on.admin).await, unsealed(&other).await), (json!(0), json!(1)));
 }

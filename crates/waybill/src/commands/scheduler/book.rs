@@ -13,7 +13,7 @@ use waybill_kernel::{Code, Error, Result};
 
 use super::definition::Definition;
 
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 const TABLES: &str = "
     CREATE TABLE schedules (
@@ -41,8 +41,11 @@ const TABLES: &str = "
     PRAGMA user_version = 1;
 ";
 
+/// Whose tasks it fires; NULL in what an older version has written.
+const OWNERS: &str = "ALTER TABLE schedules ADD COLUMN owner TEXT; PRAGMA user_version = 2;";
+
 const COLUMNS: &str =
-    "schedule_id, definition, enabled, anchor_s, handled_until_s, next_run_s, last_run_s, last_status";
+    "schedule_id, definition, enabled, anchor_s, handled_until_s, next_run_s, last_run_s, last_status, owner";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Schedule {
@@ -54,6 +57,9 @@ pub struct Schedule {
     pub next_run_s: Option<i64>,
     pub last_run_s: Option<i64>,
     pub last_status: Option<String>,
+    /// Who asked for it and owns what it fires.
+    #[serde(default)]
+    pub owner: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -112,6 +118,9 @@ impl Book {
         let version: i64 = tx.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if version == 0 {
             tx.execute_batch(TABLES)?;
+        }
+        if version < VERSION {
+            tx.execute_batch(OWNERS)?;
         }
         tx.commit()?;
         Ok(connection)
@@ -225,7 +234,7 @@ fn apply(tx: &Transaction<'_>, change: Change) -> rusqlite::Result<()> {
         Change::Create(schedule) => {
             let definition = json_text(&schedule.definition)?;
             let sql = format!(
-                "INSERT INTO schedules ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                "INSERT INTO schedules ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                  ON CONFLICT (schedule_id) DO NOTHING"
             );
             tx.execute(
@@ -238,7 +247,8 @@ fn apply(tx: &Transaction<'_>, change: Change) -> rusqlite::Result<()> {
                     schedule.handled_until_s,
                     schedule.next_run_s,
                     schedule.last_run_s,
-                    schedule.last_status
+                    schedule.last_status,
+                    schedule.owner
                 ],
             )
         }
@@ -270,6 +280,7 @@ fn read_schedule(row: &Row<'_>) -> rusqlite::Result<Schedule> {
         next_run_s: row.get(5)?,
         last_run_s: row.get(6)?,
         last_status: row.get(7)?,
+        owner: row.get(8)?,
     })
 }
 
@@ -316,6 +327,7 @@ mod tests {
             next_run_s: Some(next),
             last_run_s: None,
             last_status: None,
+            owner: Some("agent:alice".to_owned()),
         }
     }
 

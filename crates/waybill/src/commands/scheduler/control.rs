@@ -11,6 +11,7 @@ use waybill_kernel::{Code, Error, Result};
 use super::Shared;
 use super::book::{Change, Promised, Schedule};
 use super::definition::{Definition, iso};
+use super::fire;
 use crate::commands::worker::connect;
 use crate::commands::worker::flags::Connection;
 use crate::commands::worker::held::{Held, Outcome, Recorded, Refusal};
@@ -150,10 +151,12 @@ async fn answer(shared: &Shared, lease: &Lease, held: &Held) -> Result<()> {
     conclude(shared, promised, told).await
 }
 
-/// The outer error is the file's, the inner one is the caller's.
+/// The outer error is the file's or the server's, the inner one is the caller's.
 async fn decide(shared: &Shared, lease: &Lease, now_s: i64) -> Result<std::result::Result<Decided, Refusal>> {
     if lease.kind == "schedule.create" {
-        return Ok(create(lease, now_s).map_err(Refusal::payload));
+        // What it fires belongs to whoever asked for it.
+        let owner = fire::owner(&shared.client, lease.task_id).await?;
+        return Ok(create(lease, owner, now_s).map_err(Refusal::payload));
     }
     let named: Named = match serde_json::from_value(lease.payload.clone()) {
         Ok(named) => named,
@@ -169,7 +172,7 @@ async fn decide(shared: &Shared, lease: &Lease, now_s: i64) -> Result<std::resul
 }
 
 /// A schedule has the id of the task that asked for it: asked again after a crash, it is the same schedule.
-fn create(lease: &Lease, now_s: i64) -> std::result::Result<Decided, String> {
+fn create(lease: &Lease, owner: String, now_s: i64) -> std::result::Result<Decided, String> {
     let (definition, next_run_s) = Definition::read(&lease.payload, now_s)?;
     let schedule_id = lease.task_id.to_string();
     let result = json!({ "schedule_id": schedule_id, "next_run_at": iso(next_run_s) });
@@ -182,6 +185,7 @@ fn create(lease: &Lease, now_s: i64) -> std::result::Result<Decided, String> {
         next_run_s: Some(next_run_s),
         last_run_s: None,
         last_status: None,
+        owner: Some(owner),
     };
     Ok(Decided { change: Some(Change::Create(Box::new(schedule))), result })
 }

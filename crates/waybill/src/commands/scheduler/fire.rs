@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::sleep;
-use waybill_client::NewTask;
+use waybill_client::{Client, NewTask};
 use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 
 use super::Shared;
@@ -79,7 +80,12 @@ async fn fire_due(shared: &Shared, schedule: &Schedule) -> Result<usize> {
 
 async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64, now_s: i64) -> Result<()> {
     let id = &schedule.schedule_id;
-    let status = match shared.client.create_task(&task(schedule, run_s, now_s)?).await {
+    let owner = match &schedule.owner {
+        Some(owner) => owner.clone(),
+        // From a file that knew no owners. A schedule has the id of the task that asked for it.
+        None => owner(&shared.client, schedule.schedule_id.parse().map_err(Error::internal)?).await?,
+    };
+    let status = match shared.client.create_task(&task(schedule, owner, run_s, now_s)?).await {
         Ok(created) => {
             tracing::info!(schedule_id = id, run_at = iso(run_s), task_id = %created.task_id, "fired");
             FIRED.to_owned()
@@ -94,7 +100,13 @@ async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64,
     shared.book.record(id, run_s, timing.next_after(run_s), status).await
 }
 
-fn task(schedule: &Schedule, run_s: i64, now_s: i64) -> Result<NewTask> {
+/// Whose task it is.
+pub async fn owner(client: &Client, task_id: Uuid) -> Result<String> {
+    let task = client.get_task(task_id, Duration::ZERO).await?;
+    task.owner().ok_or_else(|| Error::internal("a task without an owner"))
+}
+
+fn task(schedule: &Schedule, owner: String, run_s: i64, now_s: i64) -> Result<NewTask> {
     let definition = &schedule.definition;
     let template = &definition.task_template;
     let (now, run_at) = (iso(now_s), iso(run_s));
@@ -107,6 +119,7 @@ fn task(schedule: &Schedule, run_s: i64, now_s: i64) -> Result<NewTask> {
         idempotency_key: Some(firing_key(&schedule.schedule_id, run_s)),
         max_attempts: None,
         delay_seconds: Some(jitter(definition.jitter_seconds)).filter(|delay_s| *delay_s > 0),
+        created_by: Some(owner),
     })
 }
 
@@ -141,9 +154,11 @@ mod tests {
             next_run_s: Some(next),
             last_run_s: None,
             last_status: None,
+            owner: None,
         };
         for _ in 0..200 {
-            let task = task(&schedule, 60, 75).unwrap();
+            let task = task(&schedule, "agent:alice".to_owned(), 60, 75).unwrap();
+            assert_eq!(task.created_by.as_deref(), Some("agent:alice"));
             assert_eq!(task.idempotency_key.as_deref(), Some("schedule:s1:1970-01-01T00:01:00Z"));
             assert_eq!(task.payload, json!({"for": "1970-01-01T00:01:00Z s1"}));
             assert_eq!((task.kind.as_str(), task.priority), ("report", Some(7)));

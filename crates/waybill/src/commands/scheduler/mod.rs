@@ -30,7 +30,7 @@ const SLEPT_US: i64 = 60_000_000;
 
 #[derive(Subcommand)]
 pub enum Scheduler {
-    /// Keep schedules and create a task each time one is due. The key needs the roles agent and worker.
+    /// Keep schedules and create a task each time one is due. The key needs the roles agent, worker and delegate.
     Run(Run),
 }
 

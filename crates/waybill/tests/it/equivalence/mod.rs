@@ -196,17 +196,17 @@ fn foreign_is_unknown(rows: &[Row], outcomes: &[Outcome]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_tool_does_the_same_through_rest_and_mcp_on_sqlite() {
+async fn a12_1_every_tool_does_the_same_through_rest_and_mcp_on_sqlite() {
     compare(Engine::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_tool_does_the_same_through_rest_and_mcp_on_postgresql() {
+async fn a12_1_every_tool_does_the_same_through_rest_and_mcp_on_postgresql() {
     compare(Engine::Postgres).await;
 }
 
 #[test]
-fn no_transition_of_a_task_is_reachable_from_one_door_only() {
+fn a12_1_no_transition_of_a_task_is_reachable_from_one_door_only() {
     for entry in waybill::registry().entries() {
         let spec = entry.spec();
         let moves_tasks = spec.door == Door::Tasks && spec.mode == Mode::Write;
