@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{OpenFlags, OptionalExtension};
+use rusqlite::{ErrorCode, OpenFlags, OptionalExtension};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 
 use super::check::{self, Verdict};
@@ -151,6 +151,9 @@ pub(super) fn ensure_meta(connection: &mut Connection, now: Time, entropy: &dyn 
 }
 
 fn unusable(path: &Path, error: &rusqlite::Error) -> Error {
+    if matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) {
+        return check::damaged(path, &error.to_string());
+    }
     let message = format!("The database file {} cannot be opened: {error}.", path.display());
     Error::new(Code::DatabaseUnusable, message)
 }

@@ -70,7 +70,7 @@ impl Operation for ListArchivedReceipts {
         scopes: &[Scope::AdminRead],
         status: 200,
         title: "List archived receipts",
-        description: "Read receipts that have left the ledger for the archive, in the order in which they were written: all of \
+        description: "Read archived receipts, oldest first: all of \
                       the tenant, or those of a task or an addressee. Pass next_cursor back as since_receipt_id.",
     };
     type Output = ArchivedReceipts;
