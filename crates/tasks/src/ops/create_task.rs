@@ -53,8 +53,7 @@ pub struct CreateTask {
     #[serde(default)]
     #[schemars(range(min = 0, max = 31_622_400))]
     pub delay_seconds: i64,
-    /// Who owns the task, as `agent:alice`; you unless given. Only an admin may name another, and a scheduler the owner of
-    /// the schedule it fires.
+    /// Who owns the task, as `agent:alice`; you unless given. For admins, and for schedulers that fire it.
     pub created_by: Option<Principal>,
     /// Which run of the owner created it, for the record.
     #[schemars(length(min = 1, max = 255))]

@@ -60,8 +60,8 @@ async fn a_body_that_is_not_one_good_json_object_is_refused() {
 async fn what_cannot_be_read_is_named_with_its_field() {
     let world = World::start().await;
     let key = world.server.admin_key.clone();
-    let lease = json!({ "task_id": "no", "lease_id": "no" });
     let task = world.task(&key).await;
+    let lease = json!({ "task_id": "no", "lease_id": task });
     let needs = json!({ "type": "t", "requirements": { "tags": ["x", 7] } });
     for (reply, field) in [
         (world.get(&key, "/v1/tasks/not-an-id").await, "task_id: "),
