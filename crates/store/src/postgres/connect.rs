@@ -30,8 +30,7 @@ pub(super) fn config(options: &Options) -> Result<Config> {
         // After a fail-over the old primary may still answer, as a standby.
         .target_session_attrs(TargetSessionAttrs::ReadWrite)
         .keepalives_idle(Duration::from_secs(10))
-        // Plans do not depend on the values: with `auto` a claim was planned anew every time, which took longer than
-        // running it.
+        // Plans do not depend on the values; with `auto` PostgreSQL may plan a statement anew for every call.
         .options(format!(
             "-c plan_cache_mode=force_generic_plan -c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} \
              -c idle_in_transaction_session_timeout={timeout_ms} -c default_transaction_isolation=read\\ committed"
@@ -43,6 +42,9 @@ pub(super) fn config(options: &Options) -> Result<Config> {
     Ok(config)
 }
 
+/// Uses of a connection after which its statements are planned anew, and again whenever their number has doubled.
+const REPLAN_USES_MIN: usize = 32;
+
 pub(super) fn pool(config: &Config, options: &Options, fence: &Arc<Fence>) -> Result<Pool> {
     let manager =
         Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
@@ -53,6 +55,17 @@ pub(super) fn pool(config: &Config, options: &Options, fence: &Arc<Fence>) -> Re
         .create_timeout(Some(options.connect_timeout))
         .post_create(fence.on_create())
         .pre_recycle(fence.on_recycle())
+        .post_recycle(Hook::async_fn(|client, metrics| {
+            // Plans that were made over empty tables take any index for as good as another and are kept until the tables
+            // are analyzed, a minute or more. Made again as the tables grow, they are right from the first seconds on.
+            let is_due = metrics.recycle_count >= REPLAN_USES_MIN && metrics.recycle_count.is_power_of_two();
+            Box::pin(async move {
+                if is_due {
+                    client.batch_execute("DISCARD PLANS").await.map_err(HookError::Backend)?;
+                }
+                Ok(())
+            })
+        }))
         .post_create(Hook::async_fn(|client, _| {
             // A role or database default of `off` would make every answer a guess; stronger settings stay as they are.
             let durable = "SELECT set_config('synchronous_commit', 'on', false) \

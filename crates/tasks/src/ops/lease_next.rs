@@ -141,7 +141,7 @@ struct Head {
 async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
     const RELEASE: &str = "UPDATE tasks SET held = 0 WHERE tenant = $1 AND task_id IN (\
         SELECT task_id FROM tasks WHERE tenant = $1 AND status = 'queued' AND held = 1 AND next_eligible_at <= $2 \
-        ORDER BY next_eligible_at LIMIT $3 FOR UPDATE SKIP LOCKED) AND status = 'queued' AND held = 1";
+        ORDER BY next_eligible_at LIMIT $3 FOR UPDATE SKIP LOCKED) AND status = 'queued' AND held > 0";
     let released = tx.execute(RELEASE, &[ctx.now.into(), RELEASED_MAX.into()]).await?;
     // They are for others too.
     if released > 1 {
@@ -213,7 +213,8 @@ macro_rules! different_needs {
     };
 }
 
-/// `$2` says which task, by `$which`.
+/// `$2` says which task, by `$which`. The guard is not `held = 0`, or PostgreSQL might look for the task's id in the line of
+/// all claimable tasks, which is not ordered by it.
 macro_rules! take {
     ($which:expr) => {
         concat!(
@@ -221,7 +222,7 @@ macro_rules! take {
              epoch = epoch + 1, renewals = 0, updated_at = $6 \
              WHERE tenant = $1 AND task_id = ",
             $which,
-            " AND status = 'queued' AND held = 0 \
+            " AND status = 'queued' AND held < 1 \
              RETURNING type, payload, attempt, requirements, assigned_receipt, epoch, task_id"
         )
     };

@@ -125,8 +125,9 @@ fn wake(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: &Receipt<'_>) {
 const INSERT: &str = insert!();
 const UNDO: &str = "DELETE FROM receipts WHERE tenant = $1 AND receipt_id = $2";
 const LINK: &str = "INSERT INTO receipt_parents (tenant, parent_id, child_id, child_type) VALUES ($1, $2, $3, $4)";
+/// Not `open = 1`: PostgreSQL would take that as an invitation to look through all open obligations of the tenant.
 const END: &str =
-    "UPDATE receipts SET open = 0 WHERE tenant = $1 AND receipt_id = $2 AND receipt_type = $3 AND open = 1";
+    "UPDATE receipts SET open = 0 WHERE tenant = $1 AND receipt_id = $2 AND receipt_type = $3 AND open > 0";
 
 impl Receipt<'_> {
     fn must_end(&self) -> bool {
