@@ -62,10 +62,20 @@ impl<'a> Tx<'a> {
     pub async fn execute_all(&mut self, statements: &[Statement<'_>]) -> Result<Vec<u64>> {
         assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
         match &mut self.backend {
-            Backend::Sqlite(connection) => {
-                statements.iter().map(|(sql, params)| connection.execute(sql, self.tenant, params)).collect()
-            }
+            Backend::Sqlite(connection) => one_by_one(connection, self.tenant, statements),
             Backend::Postgres(transaction) => transaction.execute_all(self.tenant, statements).await,
+        }
+    }
+
+    /// As [`Self::execute_all`], and one statement on PostgreSQL.
+    ///
+    /// # Contract
+    /// No two of them write to the same row, and none reads what another writes.
+    pub async fn execute_together(&mut self, statements: &[Statement<'_>]) -> Result<Vec<u64>> {
+        assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
+        match &mut self.backend {
+            Backend::Sqlite(connection) => one_by_one(connection, self.tenant, statements),
+            Backend::Postgres(transaction) => transaction.execute_together(self.tenant, statements).await,
         }
     }
 
@@ -168,4 +178,12 @@ impl Gate {
             permit.forget();
         }
     }
+}
+
+fn one_by_one(
+    connection: &mut sqlite::Connection,
+    tenant: Option<Tenant>,
+    statements: &[Statement<'_>],
+) -> Result<Vec<u64>> {
+    statements.iter().map(|(sql, params)| connection.execute(sql, tenant, params)).collect()
 }

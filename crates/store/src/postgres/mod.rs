@@ -3,6 +3,7 @@
 //! Every transaction begins with its role and its tenant in the same round trip as its first statement, so a pooled
 //! connection carries nothing from one tenant to the next and a transaction-pooling proxy may stand between.
 
+mod combined;
 mod connect;
 mod failure;
 mod fence;

@@ -13,6 +13,7 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use waybill_kernel::{Error, Mode, Result, Tenant};
 
+use super::combined::combine;
 use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 use crate::statement::TenantTables;
@@ -76,7 +77,7 @@ impl Transaction {
         tenant: Option<Tenant>,
         params: &[Value<'_>],
     ) -> Result<Vec<Row>> {
-        let (rows, _) = self.send(sql, tenant, params).await?;
+        let (rows, _) = self.send_checked(sql, tenant, params).await?;
         rows.iter().map(row).collect()
     }
 
@@ -86,7 +87,30 @@ impl Transaction {
         tenant: Option<Tenant>,
         params: &[Value<'_>],
     ) -> Result<u64> {
-        self.send(sql, tenant, params).await.map(|(_, written)| written)
+        self.send_checked(sql, tenant, params).await.map(|(_, written)| written)
+    }
+
+    /// As one statement, if they can be.
+    ///
+    /// # Contract
+    /// No two of them write to the same row.
+    pub(crate) async fn execute_together(
+        &mut self,
+        tenant: Option<Tenant>,
+        statements: &[crate::Statement<'_>],
+    ) -> Result<Vec<u64>> {
+        let parts: Vec<(&str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
+        let Some(sql) = combine(&parts, usize::from(tenant.is_some())) else {
+            return self.execute_all(tenant, statements).await;
+        };
+        if tenant.is_some() {
+            statements.iter().try_for_each(|(sql, _)| self.statements.check(sql))?;
+        }
+        let params: Vec<Value<'_>> = statements.iter().flat_map(|(_, params)| params).copied().collect();
+        let (rows, _) = self.send(&sql, tenant, &params).await?;
+        let rows = rows.iter().map(row).collect::<Result<Vec<Row>>>()?;
+        let counts = rows.first().ok_or_else(|| Error::internal("no counts of the rows written"))?;
+        (0..statements.len()).map(|part| Ok(u64::try_from(counts.int(part)?).unwrap_or(0))).collect()
     }
 
     /// All of them are sent before the first answer is waited for.
@@ -168,10 +192,20 @@ impl Transaction {
         failure
     }
 
-    async fn send(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Answered> {
+    async fn send_checked(
+        &mut self,
+        sql: &'static str,
+        tenant: Option<Tenant>,
+        params: &[Value<'_>],
+    ) -> Result<Answered> {
         if tenant.is_some() {
             self.statements.check(sql)?;
         }
+        self.send(sql, tenant, params).await
+    }
+
+    /// A statement that is known to bind the tenant.
+    async fn send(&mut self, sql: &str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Answered> {
         if let Some(gate) = &self.gate {
             gate.pass().await;
         }
@@ -214,7 +248,7 @@ type Answered = (Vec<tokio_postgres::Row>, u64);
 async fn exchange(
     client: &Object,
     begin: Option<String>,
-    sql: &'static str,
+    sql: &str,
     tenant: Option<Tenant>,
     params: &[Value<'_>],
 ) -> std::result::Result<Answered, tokio_postgres::Error> {
@@ -239,7 +273,7 @@ async fn exchange(
 /// From the cache but for the first time on each connection.
 async fn prepare(
     client: &Object,
-    sql: &'static str,
+    sql: &str,
     tenant: Option<Tenant>,
     params: &[Value<'_>],
 ) -> std::result::Result<tokio_postgres::Statement, tokio_postgres::Error> {

@@ -67,7 +67,7 @@ pub async fn emit_all(
             }
         }
     }
-    let mut written = tx.execute_all(&statements).await?;
+    let mut written = tx.execute_together(&statements).await?;
     for receipt in receipts.iter().filter(|receipt| receipt.must_end()) {
         let own = || endings.iter().filter(|(_, of, _)| *of == receipt.id);
         if own().map(|(at, ..)| written[*at]).sum::<u64>() == 0 {

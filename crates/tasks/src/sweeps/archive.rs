@@ -189,7 +189,7 @@ async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, tenant: i64, id: ReceiptId) -> 
     ];
     let mut statements: Vec<Statement<'_>> = vec![(KEEP, kept), (POINT, vec![tenant, id, xact, seq])];
     statements.extend(parents.chunks(16).map(|parent| (UNLINK, vec![tenant, Value::from(parent), id])));
-    tx.execute_all(&statements).await.map(drop)
+    tx.execute_together(&statements).await.map(drop)
 }
 
 #[cfg(test)]

@@ -1,0 +1,79 @@
+//! Several writes as one statement. Each statement of its own costs PostgreSQL an answer sent and a request read, about as
+//! much as running it; as parts of one `WITH` they cost that once.
+//!
+//! # Contract
+//! The parts see the same snapshot and not each other, so no two of them may write to the same row.
+
+use std::fmt::Write;
+
+/// More would make plans that take longer than they save.
+const PARTS_MAX: usize = 16;
+
+/// One text for all of them, which answers with one row: what each has written. None when they cannot be combined. The
+/// first `shared` parameters are the same for all parts, the others follow each other.
+pub(super) fn combine(parts: &[(&str, usize)], shared: usize) -> Option<String> {
+    let fits = |(sql, _): &(&str, usize)| {
+        ["INSERT ", "UPDATE ", "DELETE "].iter().any(|verb| sql.starts_with(verb)) && !sql.contains("RETURNING")
+    };
+    if !(2..=PARTS_MAX).contains(&parts.len()) || !parts.iter().all(fits) {
+        return None;
+    }
+    let mut text = String::from("WITH ");
+    let mut taken = 0;
+    for (number, (sql, params)) in parts.iter().enumerate() {
+        let comma = if number == 0 { "" } else { ", " };
+        let _ = write!(text, "{comma}part{number} AS (");
+        renumber(sql, shared, taken, &mut text);
+        text.push_str(" RETURNING 1)");
+        taken += params;
+    }
+    for number in 0..parts.len() {
+        let verb = if number == 0 { " SELECT" } else { "," };
+        let _ = write!(text, "{verb} (SELECT count(*) FROM part{number})");
+    }
+    Some(text)
+}
+
+/// Copies a statement, its own parameters moved up by `by`. Our statements hold no dollar but those of parameters.
+fn renumber(sql: &str, shared: usize, by: usize, text: &mut String) {
+    let mut pieces = sql.split('$');
+    text.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+        let number: usize = piece[..digits].parse().unwrap_or(0);
+        let moved = if number > shared { number + by } else { number };
+        let _ = write!(text, "${moved}{}", &piece[digits..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_their_parameters_and_share_the_tenant() {
+        let parts = [
+            ("INSERT INTO a (tenant, x, y) VALUES ($1, $2, $3)", 2),
+            ("UPDATE b SET z = $12, y = $2 WHERE tenant = $1", 11),
+            ("DELETE FROM c WHERE tenant = $1 AND x = $2", 1),
+        ];
+        assert_eq!(
+            combine(&parts, 1).unwrap(),
+            "WITH part0 AS (INSERT INTO a (tenant, x, y) VALUES ($1, $2, $3) RETURNING 1), \
+             part1 AS (UPDATE b SET z = $14, y = $4 WHERE tenant = $1 RETURNING 1), \
+             part2 AS (DELETE FROM c WHERE tenant = $1 AND x = $15 RETURNING 1) \
+             SELECT (SELECT count(*) FROM part0), (SELECT count(*) FROM part1), (SELECT count(*) FROM part2)"
+        );
+        let own = [("DELETE FROM a WHERE x = $1", 1), ("DELETE FROM b WHERE x = $1", 1)];
+        assert!(combine(&own, 0).unwrap().contains("DELETE FROM b WHERE x = $2 RETURNING 1"));
+    }
+
+    #[test]
+    fn one_alone_many_and_those_that_answer_are_not_combined() {
+        let one = ("DELETE FROM a WHERE x = $1", 1);
+        assert!(combine(&[one], 0).is_none());
+        assert!(combine(&[one; PARTS_MAX + 1], 0).is_none());
+        assert!(combine(&[one, ("SELECT 1", 0)], 0).is_none());
+        assert!(combine(&[one, ("DELETE FROM a WHERE x = $1 RETURNING y", 1)], 0).is_none());
+    }
+}
