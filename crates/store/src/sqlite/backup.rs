@@ -101,7 +101,7 @@ fn copy_pages(source: &Path, copy: &Path, watch: &Watch) -> Result<()> {
     let marked = mark::read(&mark::beside(source))?;
     let from = reader(source)?;
     let meta = begin_snapshot(&from, source)?;
-    mark::judge(&mark::beside(source), marked.as_deref(), &meta)?;
+    mark::judge(&mark::beside(source), marked.as_deref(), Some(&meta))?;
 
     File::options()
         .write(true)

@@ -70,10 +70,12 @@ enum Found {
     Damaged,
 }
 
-fn find(bytes: &[u8], database_id: &[u8; 16]) -> Found {
+/// Without an id, of whichever database it is.
+fn find(bytes: &[u8], database_id: Option<&[u8; 16]>) -> Found {
     let slots = SLOT_OFFSETS.map(|at| bytes.get(at..).and_then(Slot::decode));
     let ours = slots.iter().enumerate().filter_map(|(at, slot)| slot.map(|slot| (at, slot)));
-    let newest = ours.filter(|(_, slot)| slot.database_id == *database_id).max_by_key(|(_, slot)| slot.commit_seq);
+    let wanted = |slot: &Slot| database_id.is_none_or(|id| slot.database_id == *id);
+    let newest = ours.filter(|(_, slot)| wanted(slot)).max_by_key(|(_, slot)| slot.commit_seq);
     match newest {
         Some((at, slot)) => Found::Ours(at, slot),
         None if slots.iter().any(Option::is_some) => Found::OtherDatabase,
@@ -96,8 +98,9 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Refuses a database that knows of fewer commits than its mark.
-pub(super) fn compare(path: &Path, meta: &Meta) -> Result<()> {
+/// Refuses a database that knows of fewer commits than its mark. Without meta it knows of none: it is new, unless the mark
+/// says otherwise. A young database stands in its log alone, and a log that is damaged at its beginning leaves nothing.
+pub(super) fn compare(path: &Path, meta: Option<&Meta>) -> Result<()> {
     #[cfg(feature = "sabotage")]
     if sabotage::planted("mark-not-compared") {
         return Ok(());
@@ -106,19 +109,20 @@ pub(super) fn compare(path: &Path, meta: &Meta) -> Result<()> {
 }
 
 /// As `compare`, with what was read before.
-pub(super) fn judge(path: &Path, bytes: Option<&[u8]>, meta: &Meta) -> Result<()> {
+pub(super) fn judge(path: &Path, bytes: Option<&[u8]>, meta: Option<&Meta>) -> Result<()> {
     let Some(bytes) = bytes else { return Ok(()) };
     let path = path.display();
-    match find(bytes, &meta.database_id) {
-        Found::Ours(_, slot) if slot.commit_seq > meta.commit_seq => {
+    let newest = meta.map_or(0, |meta| meta.commit_seq);
+    match find(bytes, meta.map(|meta| &meta.database_id)) {
+        Found::Ours(_, slot) if slot.commit_seq > newest => {
             let message = format!(
                 "The database has lost {} commits: {path} remembers commit {}, made at {}, and the database's newest is {}. \
                  Its write-ahead log may have been damaged or cut, or the file is an older copy. Restore a backup; or, \
                  to go on without the lost commits, delete {path} and start again.",
-                slot.commit_seq - meta.commit_seq,
+                slot.commit_seq - newest,
                 slot.commit_seq,
                 Time::from_micros(slot.clock_us),
-                meta.commit_seq,
+                newest,
             );
             return Err(Error::new(Code::DatabaseUnusable, message));
         }
@@ -132,7 +136,7 @@ pub(super) fn judge(path: &Path, bytes: Option<&[u8]>, meta: &Meta) -> Result<()
 /// What the mark says, for those who only look.
 pub(super) fn standing(bytes: Option<&[u8]>, meta: &Meta) -> Marked {
     let Some(bytes) = bytes else { return Marked::Nothing };
-    match find(bytes, &meta.database_id) {
+    match find(bytes, Some(&meta.database_id)) {
         Found::Ours(_, slot) if slot.commit_seq > meta.commit_seq => Marked::Missing {
             commits: slot.commit_seq - meta.commit_seq,
             newest: slot.commit_seq,
@@ -180,7 +184,7 @@ impl Mark {
         let open = || -> io::Result<(File, Found)> {
             let mut options = File::options();
             let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-            let found = find(&fs::read(path)?, &meta.database_id);
+            let found = find(&fs::read(path)?, Some(&meta.database_id));
             if !matches!(found, Found::Ours(..)) {
                 file.set_len(0)?;
             }
@@ -263,7 +267,7 @@ mod tests {
     }
 
     fn newest(path: &Path) -> Option<i64> {
-        match find(&fs::read(path).unwrap(), &[7; 16]) {
+        match find(&fs::read(path).unwrap(), Some(&[7; 16])) {
             Found::Ours(_, slot) => Some(slot.commit_seq),
             _ => None,
         }
@@ -278,8 +282,8 @@ mod tests {
         spoil(&path, 0);
         assert_eq!(newest(&path), Some(4));
         spoil(&path, 1);
-        assert_eq!(find(&fs::read(&path).unwrap(), &[7; 16]), Found::Damaged);
-        compare(&path, &meta(0)).unwrap();
+        assert_eq!(find(&fs::read(&path).unwrap(), Some(&[7; 16])), Found::Damaged);
+        compare(&path, Some(&meta(0))).unwrap();
     }
 
     #[test]
@@ -298,15 +302,15 @@ mod tests {
     fn fewer_commits_than_the_mark_are_refused_with_the_way_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = marked(&folder, 5);
-        compare(&path, &meta(5)).unwrap();
-        compare(&path, &meta(6)).unwrap();
-        let error = compare(&path, &meta(2)).unwrap_err();
+        compare(&path, Some(&meta(5))).unwrap();
+        compare(&path, Some(&meta(6))).unwrap();
+        let error = compare(&path, Some(&meta(2))).unwrap_err();
         assert_eq!(error.code(), Code::DatabaseUnusable);
         for part in ["lost 3 commits", "delete", &path.display().to_string(), "2023-11-14"] {
             assert!(error.message().contains(part), "{part} is not in: {error}");
         }
         fs::remove_file(&path).unwrap();
-        compare(&path, &meta(2)).unwrap();
+        compare(&path, Some(&meta(2))).unwrap();
     }
 
     #[test]
@@ -314,11 +318,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = marked(&folder, 5);
         let other = Meta { database_id: [8; 16], commit_seq: 0, clock_us: 0 };
-        compare(&path, &other).unwrap();
+        compare(&path, Some(&other)).unwrap();
         let mark = Mark::open(&path, &other).unwrap();
         mark.publish(1, 0);
         mark.write_if_changed();
-        assert!(matches!(find(&fs::read(&path).unwrap(), &[8; 16]), Found::Ours(0, Slot { commit_seq: 1, .. })));
+        assert!(matches!(find(&fs::read(&path).unwrap(), Some(&[8; 16])), Found::Ours(0, Slot { commit_seq: 1, .. })));
         assert_eq!(newest(&path), None);
     }
 

@@ -109,9 +109,7 @@ pub(super) fn verify(connection: &mut Connection, options: &Options) -> Result<V
     // with it what could still be read from it.
     keep_log(connection.raw(), true, &options.path)?;
     let stored = stored_meta(connection.raw()).map_err(|error| check::damaged(&options.path, &error.to_string()))?;
-    if let Some(meta) = stored {
-        mark::compare(&mark::beside(&options.path), &meta)?;
-    }
+    mark::compare(&mark::beside(&options.path), stored.as_ref())?;
     let verdict = check::within(connection.raw(), options.check_budget);
     if let Verdict::Damaged(finding) = &verdict {
         return Err(check::damaged(&options.path, finding));

@@ -112,6 +112,23 @@ async fn a_log_that_lost_its_end_is_refused_with_the_number_of_missing_commits()
 }
 
 #[tokio::test]
+async fn a_young_database_whose_log_is_damaged_at_its_beginning_is_not_taken_for_a_new_one() {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    create_tasks(&store, 3).await;
+    let_the_mark_be_written();
+    let hurt = files.copy();
+    close(store);
+    // Within the first frame of the log, before which there is nothing.
+    flip(&hurt.of("db-wal"), 100);
+    let refused = hurt.refused().await.to_string();
+    assert!(refused.contains("has lost") && refused.contains("newest is 0"), "{refused}");
+    assert!(hurt.refused().await.to_string().contains("has lost"), "it is taken for a new one at the second start");
+    fs::remove_file(hurt.of("mark")).unwrap();
+    close(hurt.open().await.unwrap());
+}
+
+#[tokio::test]
 async fn an_older_copy_is_refused_until_its_mark_is_deleted() {
     let files = Files::new();
     let store = files.open().await.unwrap();
