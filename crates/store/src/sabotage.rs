@@ -150,7 +150,7 @@ pub(crate) fn statement(text: String) -> String {
         Some("unguarded-update") => &[
             (" AND status IN ('queued', 'leased', 'running')", ""),
             ("INSERT INTO results", "INSERT OR REPLACE INTO results"),
-            (" AND open = 1", ""),
+            (" AND open > 0", ""),
         ],
         Some("tenant-dropped") => &[("t.tenant = ?1", "?1 = ?1")],
         Some("result-missing") => {
