@@ -17,15 +17,15 @@ async fn a12_5_a_strict_server_refuses_a_completion_without_a_place_before_anyth
     let task_id = plain_task(&on, &alice).await;
     let hold = claimed(&on, &worker).await;
     let before = footprint(&on).await;
-    for nowhere in [
+    for unlocated in [
         json!({ "result": 1 }),
         json!({ "result": 1, "artifacts": [] }),
         json!({ "result": 1, "artifacts": {}, "delivery_proof": {} }),
         json!({ "result": 1, "artifacts": null, "delivery_proof": null }),
     ] {
-        let refused = refusal(&on, &worker, "complete", with(hold.clone(), nowhere.clone())).await;
-        assert_eq!(refused, Code::LocatabilityRequired, "{nowhere}");
-        assert_eq!(footprint(&on).await, before, "{nowhere}");
+        let refused = refusal(&on, &worker, "complete", with(hold.clone(), unlocated.clone())).await;
+        assert_eq!(refused, Code::LocatabilityRequired, "{unlocated}");
+        assert_eq!(footprint(&on).await, before, "{unlocated}");
     }
     assert_eq!(task_status(&on, &alice, &task_id).await, "leased", "the lease is as good as before");
     ok(&on, &worker, "complete", with(hold, json!({ "result": 1, "delivery_proof": { "mode": "push" } }))).await;

@@ -8,7 +8,6 @@ use super::people::{Tenant, Who, split};
 use super::reference::World;
 
 /// Receipts per page, unless a caller says otherwise.
-pub const LIMIT_USUAL: usize = 50;
 
 #[derive(Clone, Debug)]
 pub struct Receipt {

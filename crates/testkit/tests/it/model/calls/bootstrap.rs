@@ -5,10 +5,10 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
 use super::list_receipts::limit;
-use super::{add, inboxes};
+use super::{given, inboxes, page};
 use crate::model::names;
 use crate::model::people::{ALL, Tenant, Who, any_principal, one_of, split};
-use crate::model::receipts::{LIMIT_USUAL, whose};
+use crate::model::receipts::whose;
 use crate::model::reference::{Answer, Moment, Visitor, World};
 
 /// A contact after a longer silence begins a new session; the last one is written no more often than that.
@@ -42,25 +42,19 @@ pub fn strategy(world: &World) -> BoxedStrategy<(Who, Bootstrap)> {
 
 impl Bootstrap {
     pub fn input(&self) -> Json {
-        let mut input = json!({});
         let of = self.of.as_deref().map(split);
-        let optional = [
+        given([
             ("principal_kind", of.map(|(kind, _)| json!(kind))),
             ("principal_id", of.map(|(_, id)| json!(id))),
             ("agent_instance_id", self.instance.map(Json::from)),
             ("since_receipt_id", self.since.map(names::receipt)),
             ("max_items", self.max_items.map(Json::from)),
-        ];
-        add(&mut input, optional);
-        input
+        ])
     }
 
     /// An admin that looks after somebody delivers nothing to them, and is no visit of theirs.
     pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
-        let limit = self.max_items.unwrap_or(LIMIT_USUAL);
-        if limit < 1 {
-            return Err(Code::InvalidRequest);
-        }
+        let limit = page(self.max_items)?;
         let (tenant, step) = (who.tenant(), world.step());
         let of = whose(who, self.of.as_ref())?;
         let found = world.receipts_after(tenant, self.since, limit, |receipt| receipt.to == of, |_| true)?;

@@ -5,10 +5,10 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
 use super::list_receipts::limit;
-use super::{add, inboxes};
+use super::{given, inboxes, page};
 use crate::model::names;
 use crate::model::people::{ALL, Who, any_principal, one_of, split};
-use crate::model::receipts::{LIMIT_USUAL, whose};
+use crate::model::receipts::whose;
 use crate::model::reference::{Answer, World};
 
 #[derive(Clone, Debug, Default)]
@@ -30,23 +30,17 @@ pub fn strategy(world: &World) -> BoxedStrategy<(Who, ListOpenObligations)> {
 
 impl ListOpenObligations {
     pub fn input(&self) -> Json {
-        let mut input = json!({});
         let of = self.of.as_deref().map(split);
-        let optional = [
+        given([
             ("principal_kind", of.map(|(kind, _)| json!(kind))),
             ("principal_id", of.map(|(_, id)| json!(id))),
             ("since_receipt_id", self.since.map(names::receipt)),
             ("limit", self.limit.map(Json::from)),
-        ];
-        add(&mut input, optional);
-        input
+        ])
     }
 
     pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
-        let limit = self.limit.unwrap_or(LIMIT_USUAL);
-        if limit < 1 {
-            return Err(Code::InvalidRequest);
-        }
+        let limit = page(self.limit)?;
         let of = whose(who, self.of.as_ref())?;
         let found = world.receipts_after(
             who.tenant(),

@@ -4,10 +4,10 @@ use proptest::sample::select;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
-use super::{add, any_task};
+use super::{add, any_task, given, page};
 use crate::model::names;
 use crate::model::people::{ALL, Who, any_principal, split};
-use crate::model::receipts::{LIMIT_USUAL, Receipt, whose};
+use crate::model::receipts::{Receipt, whose};
 use crate::model::reference::{Answer, World};
 
 #[derive(Clone, Debug, Default)]
@@ -59,24 +59,18 @@ pub fn limit() -> impl Strategy<Value = Option<usize>> + Clone {
 
 impl ListReceipts {
     pub fn input(&self) -> Json {
-        let mut input = json!({});
         let to = self.to.as_deref().map(split);
-        let optional = [
+        given([
             ("to_kind", to.map(|(kind, _)| json!(kind))),
             ("to_id", to.map(|(_, id)| json!(id))),
             ("task_id", self.task.map(names::task)),
             ("since_receipt_id", self.since.map(names::receipt)),
             ("limit", self.limit.map(Json::from)),
-        ];
-        add(&mut input, optional);
-        input
+        ])
     }
 
     pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
-        let limit = self.limit.unwrap_or(LIMIT_USUAL);
-        if limit < 1 {
-            return Err(Code::InvalidRequest);
-        }
+        let limit = page(self.limit)?;
         let tenant = who.tenant();
         let found = if let Some(task) = self.task {
             world.see(who, task)?;

@@ -4,8 +4,8 @@ use proptest::sample::select;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
-use super::add;
 use super::create_task::KINDS;
+use super::{given, page};
 use crate::model::names;
 use crate::model::people::{ASKERS, OWNERS, Who, one_of};
 use crate::model::reference::{Answer, Cursor, ListOf, World};
@@ -19,8 +19,6 @@ pub struct ListTasks {
     pub limit: Option<usize>,
     pub cursor: Option<usize>,
 }
-
-const LIMIT_USUAL: usize = 50;
 
 /// A list from its beginning; the next page of one that was begun before, whatever has happened since; or a cursor
 /// with a list that may be another.
@@ -64,23 +62,17 @@ fn next_page(number: usize, cursor: &Cursor) -> (Who, ListTasks) {
 
 impl ListTasks {
     pub fn input(&self) -> Json {
-        let mut input = json!({});
-        let optional = [
+        given([
             ("status", self.status.map(Json::from)),
             ("type", self.kind.map(Json::from)),
             ("created_by", self.created_by.clone().map(Json::from)),
             ("limit", self.limit.map(Json::from)),
             ("cursor", self.cursor.map(names::cursor)),
-        ];
-        add(&mut input, optional);
-        input
+        ])
     }
 
     pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
-        let limit = self.limit.unwrap_or(LIMIT_USUAL);
-        if limit < 1 {
-            return Err(Code::InvalidRequest);
-        }
+        let limit = page(self.limit)?;
         let list = self.list_of(who)?;
         let before = match self.cursor.map(|number| world.cursors.get(number)) {
             None => world.tasks.len(),

@@ -22,7 +22,7 @@ mod report_progress;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::Union;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
 use super::people::{ALL, Tenant, Who, one_of};
@@ -121,6 +121,22 @@ fn near(some: &[Who], count: usize, tenant: impl Fn(usize) -> Tenant) -> BoxedSt
     };
     let near: Vec<(Who, usize)> = (0..count).flat_map(of).collect();
     if near.is_empty() { any.boxed() } else { prop_oneof![1 => any, 5 => select(near)].boxed() }
+}
+
+/// An input of nothing but what was chosen.
+fn given(optional: impl IntoIterator<Item = (&'static str, Option<Json>)>) -> Json {
+    let mut input = json!({});
+    add(&mut input, optional);
+    input
+}
+
+/// How many to a page; every list refuses a page of none.
+fn page(limit: Option<usize>) -> Result<usize, Code> {
+    const USUAL: usize = 50;
+    match limit.unwrap_or(USUAL) {
+        0 => Err(Code::InvalidRequest),
+        limit => Ok(limit),
+    }
 }
 
 /// Fields that a caller may leave out.
