@@ -15,6 +15,8 @@ const STATEMENTS_MAX: usize = 30;
 
 /// A statement and its parameters.
 pub type Statement<'a> = (&'static str, Vec<Value<'a>>);
+/// What a transaction fails with when a write that was demanded found no row.
+pub type Otherwise = fn() -> Error;
 
 pub struct Tx<'a> {
     backend: Backend<'a>,
@@ -77,6 +79,28 @@ impl<'a> Tx<'a> {
             Backend::Sqlite(connection) => one_by_one(connection, self.tenant, statements),
             Backend::Postgres(transaction) => transaction.execute_together(self.tenant, statements).await,
         }
+    }
+
+    /// The last writes of an operation, as [`Self::execute_together`] would do them. Nobody waits for their answer: PostgreSQL
+    /// gets them together with the COMMIT, or before whatever is asked next. Those that are `demanded` must each write a
+    /// row; if one does not, nothing of the transaction is kept, and it fails with `otherwise`.
+    pub async fn conclude(
+        &mut self,
+        statements: &[Statement<'_>],
+        demanded: &[usize],
+        otherwise: Otherwise,
+    ) -> Result<()> {
+        assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
+        let written = match &mut self.backend {
+            Backend::Sqlite(connection) => one_by_one(connection, self.tenant, statements)?,
+            Backend::Postgres(transaction) => {
+                if transaction.conclude(self.tenant, statements, demanded, otherwise).await? {
+                    return Ok(());
+                }
+                transaction.execute_all(self.tenant, statements).await?
+            }
+        };
+        if demanded.iter().any(|part| written[*part] == 0) { Err(otherwise()) } else { Ok(()) }
     }
 
     /// Feeds read rows whose transaction is below this number: every one of those has ended, so no row can appear

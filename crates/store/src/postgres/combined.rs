@@ -10,12 +10,13 @@ use std::fmt::Write;
 const PARTS_MAX: usize = 16;
 
 /// One text for all of them, which answers with one row: what each has written. None when they cannot be combined. The
-/// first `shared` parameters are the same for all parts, the others follow each other.
-pub(super) fn combine(parts: &[(&str, usize)], shared: usize) -> Option<String> {
+/// first `shared` parameters are the same for all parts, the others follow each other. A part that is `demanded` and writes
+/// no row fails the statement: it is divided by the rows it has written.
+pub(super) fn combine(parts: &[(&str, usize)], shared: usize, demanded: &[usize]) -> Option<String> {
     let fits = |(sql, _): &(&str, usize)| {
         ["INSERT ", "UPDATE ", "DELETE "].iter().any(|verb| sql.starts_with(verb)) && !sql.contains("RETURNING")
     };
-    if !(2..=PARTS_MAX).contains(&parts.len()) || !parts.iter().all(fits) {
+    if !(1..=PARTS_MAX).contains(&parts.len()) || !parts.iter().all(fits) {
         return None;
     }
     let mut text = String::from("WITH ");
@@ -29,7 +30,8 @@ pub(super) fn combine(parts: &[(&str, usize)], shared: usize) -> Option<String> 
     }
     for number in 0..parts.len() {
         let verb = if number == 0 { " SELECT" } else { "," };
-        let _ = write!(text, "{verb} (SELECT count(*) FROM part{number})");
+        let rows = if demanded.contains(&number) { "1 / count(*)" } else { "count(*)" };
+        let _ = write!(text, "{verb} (SELECT {rows} FROM part{number})");
     }
     Some(text)
 }
@@ -58,22 +60,25 @@ mod tests {
             ("DELETE FROM c WHERE tenant = $1 AND x = $2", 1),
         ];
         assert_eq!(
-            combine(&parts, 1).unwrap(),
+            combine(&parts, 1, &[]).unwrap(),
             "WITH part0 AS (INSERT INTO a (tenant, x, y) VALUES ($1, $2, $3) RETURNING 1), \
              part1 AS (UPDATE b SET z = $14, y = $4 WHERE tenant = $1 RETURNING 1), \
              part2 AS (DELETE FROM c WHERE tenant = $1 AND x = $15 RETURNING 1) \
              SELECT (SELECT count(*) FROM part0), (SELECT count(*) FROM part1), (SELECT count(*) FROM part2)"
         );
         let own = [("DELETE FROM a WHERE x = $1", 1), ("DELETE FROM b WHERE x = $1", 1)];
-        assert!(combine(&own, 0).unwrap().contains("DELETE FROM b WHERE x = $2 RETURNING 1"));
+        assert!(
+            combine(&own, 0, &[1]).unwrap().ends_with("(SELECT count(*) FROM part0), (SELECT 1 / count(*) FROM part1)")
+        );
+        assert!(combine(&own, 0, &[]).unwrap().contains("DELETE FROM b WHERE x = $2 RETURNING 1"));
     }
 
     #[test]
-    fn one_alone_many_and_those_that_answer_are_not_combined() {
+    fn none_many_and_those_that_answer_are_not_combined() {
         let one = ("DELETE FROM a WHERE x = $1", 1);
-        assert!(combine(&[one], 0).is_none());
-        assert!(combine(&[one; PARTS_MAX + 1], 0).is_none());
-        assert!(combine(&[one, ("SELECT 1", 0)], 0).is_none());
-        assert!(combine(&[one, ("DELETE FROM a WHERE x = $1 RETURNING y", 1)], 0).is_none());
+        assert!(combine(&[], 0, &[]).is_none());
+        assert!(combine(&[one; PARTS_MAX + 1], 0, &[]).is_none());
+        assert!(combine(&[one, ("SELECT 1", 0)], 0, &[]).is_none());
+        assert!(combine(&[one, ("DELETE FROM a WHERE x = $1 RETURNING y", 1)], 0, &[]).is_none());
     }
 }

@@ -4,6 +4,7 @@
 //! connection carries nothing from one tenant to the next and a transaction-pooling proxy may stand between.
 
 mod combined;
+mod conclusion;
 mod connect;
 mod failure;
 mod fence;
@@ -61,10 +62,13 @@ impl Options {
     }
 
     pub fn at(url: impl Into<String>) -> Self {
+        const LANES_USUAL_MAX: usize = 32;
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         Self {
             url: url.into(),
-            lanes: 2 * cores,
+            // More than run at once: most wait for the disk, and one flush serves all that wait. Above the second bound
+            // they would only crowd the server out for other nodes.
+            lanes: (8 * cores).min(LANES_USUAL_MAX),
             readers: 2 * cores,
             queue_max: 4096,
             connect_timeout: Duration::from_secs(3),

@@ -14,9 +14,11 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use waybill_kernel::{Error, Mode, Result, Tenant};
 
 use super::combined::combine;
+use super::conclusion::Conclusion;
 use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 use crate::statement::TenantTables;
+use crate::tx::Otherwise;
 use crate::{Cell, Gate, Row, Value};
 
 /// Which statements have been seen to bind the tenant.
@@ -47,6 +49,8 @@ pub(crate) struct Transaction {
     statements: Arc<Statements>,
     /// Sent in front of the first statement, in the same round trip.
     begin: Option<String>,
+    /// Sent in front of COMMIT, in the same round trip, or before the next statement.
+    conclusion: Option<Conclusion>,
     failure: Option<Failure>,
     gate: Option<Arc<Gate>>,
     /// How long the server may be silent. Its own timeouts cannot reach us over a link that has gone quiet.
@@ -68,7 +72,7 @@ impl Transaction {
             None => format!("SET LOCAL ROLE {ROLE_SYSTEM}"),
         };
         let begin = Some(format!("BEGIN{access}; {scope}"));
-        Self { client: Some(client), statements, begin, failure: None, gate, patience }
+        Self { client: Some(client), statements, begin, conclusion: None, failure: None, gate, patience }
     }
 
     pub(crate) async fn query(
@@ -100,17 +104,47 @@ impl Transaction {
         statements: &[crate::Statement<'_>],
     ) -> Result<Vec<u64>> {
         let parts: Vec<(&str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
-        let Some(sql) = combine(&parts, usize::from(tenant.is_some())) else {
+        let combined = (parts.len() > 1).then(|| combine(&parts, usize::from(tenant.is_some()), &[])).flatten();
+        let Some(sql) = combined else {
             return self.execute_all(tenant, statements).await;
         };
-        if tenant.is_some() {
-            statements.iter().try_for_each(|(sql, _)| self.statements.check(sql))?;
-        }
+        self.check(tenant, statements)?;
         let params: Vec<Value<'_>> = statements.iter().flat_map(|(_, params)| params).copied().collect();
         let (rows, _) = self.send(&sql, tenant, &params).await?;
         let rows = rows.iter().map(row).collect::<Result<Vec<Row>>>()?;
         let counts = rows.first().ok_or_else(|| Error::internal("no counts of the rows written"))?;
         (0..statements.len()).map(|part| Ok(u64::try_from(counts.int(part)?).unwrap_or(0))).collect()
+    }
+
+    /// Keeps them for COMMIT. False when they cannot be kept, and are to be run now.
+    pub(crate) async fn conclude(
+        &mut self,
+        tenant: Option<Tenant>,
+        statements: &[crate::Statement<'_>],
+        demanded: &[usize],
+        otherwise: Otherwise,
+    ) -> Result<bool> {
+        self.send_conclusion().await?;
+        self.check(tenant, statements)?;
+        self.conclusion = Conclusion::new(tenant, statements, demanded, otherwise);
+        Ok(self.conclusion.is_some())
+    }
+
+    /// Something is asked after what was thought to be the last: it sees what that has written.
+    async fn send_conclusion(&mut self) -> Result<()> {
+        let Some(last) = self.conclusion.take() else { return Ok(()) };
+        self.pass_gate().await;
+        let (begin, params) = (self.begin.take(), last.params());
+        let sent = exchange(self.client()?, begin, &last.sql, last.tenant, &params);
+        let answered = timeout(self.patience, sent).await;
+        self.judged_by(answered, |error| last.failure(error)).map(drop)
+    }
+
+    fn check(&self, tenant: Option<Tenant>, statements: &[crate::Statement<'_>]) -> Result<()> {
+        if tenant.is_none() {
+            return Ok(());
+        }
+        statements.iter().try_for_each(|(sql, _)| self.statements.check(sql))
     }
 
     /// All of them are sent before the first answer is waited for.
@@ -119,19 +153,16 @@ impl Transaction {
         tenant: Option<Tenant>,
         statements: &[crate::Statement<'_>],
     ) -> Result<Vec<u64>> {
+        self.send_conclusion().await?;
         let mut written = Vec::with_capacity(statements.len());
         // The first one brings BEGIN along.
         let (first, rest) = statements.split_at(usize::from(self.begin.is_some()).min(statements.len()));
         for (sql, params) in first {
             written.push(self.execute(sql, tenant, params).await?);
         }
-        if tenant.is_some() {
-            rest.iter().try_for_each(|(sql, _)| self.statements.check(sql))?;
-        }
-        if let Some(gate) = &self.gate {
-            gate.pass().await;
-        }
-        let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
+        self.check(tenant, rest)?;
+        self.pass_gate().await;
+        let client = self.client()?;
         let sent = async {
             let mut prepared = Vec::with_capacity(rest.len());
             for (sql, params) in rest {
@@ -163,16 +194,22 @@ impl Transaction {
             // The operation swallowed an error; the server would answer COMMIT with a rollback.
             return Err(failure);
         }
-        if self.begin.is_some() {
+        let last = self.conclusion.take();
+        if self.begin.is_some() && last.is_none() {
             self.give_back();
             return Ok(());
         }
-        if let Some(gate) = &self.gate {
-            gate.pass().await;
-        }
+        self.pass_gate().await;
+        let begin = self.begin.take();
         let Some(client) = &self.client else { return Ok(()) };
-        match timeout(self.patience, client.batch_execute("COMMIT")).await {
-            Ok(answer) => answer.map_err(|error| failure::of_commit(&error))?,
+        let committed = async {
+            match &last {
+                Some(last) => commit_after(client, begin, last).await,
+                None => client.batch_execute("COMMIT").await.map_err(|error| failure::of_commit(&error)),
+            }
+        };
+        match timeout(self.patience, committed).await {
+            Ok(committed) => committed?,
             Err(_) => return Err(failure::unknown("COMMIT was sent and nothing came back")),
         }
         self.give_back();
@@ -206,21 +243,38 @@ impl Transaction {
 
     /// A statement that is known to bind the tenant.
     async fn send(&mut self, sql: &str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Answered> {
+        self.send_conclusion().await?;
+        self.pass_gate().await;
+        let begin = self.begin.take();
+        let answered = timeout(self.patience, exchange(self.client()?, begin, sql, tenant, params)).await;
+        self.judged(answered)
+    }
+
+    async fn pass_gate(&self) {
         if let Some(gate) = &self.gate {
             gate.pass().await;
         }
-        let Some(client) = &self.client else { return Err(Error::internal("the transaction has ended")) };
-        let answered = timeout(self.patience, exchange(client, self.begin.take(), sql, tenant, params)).await;
-        self.judged(answered)
+    }
+
+    fn client(&self) -> Result<&Object> {
+        self.client.as_ref().ok_or_else(|| Error::internal("the transaction has ended"))
     }
 
     fn judged<T>(
         &mut self,
         answered: std::result::Result<std::result::Result<T, tokio_postgres::Error>, Elapsed>,
     ) -> Result<T> {
+        self.judged_by(answered, failure::of_statement)
+    }
+
+    fn judged_by<T>(
+        &mut self,
+        answered: std::result::Result<std::result::Result<T, tokio_postgres::Error>, Elapsed>,
+        meaning: impl FnOnce(&tokio_postgres::Error) -> Failure,
+    ) -> Result<T> {
         let (failure, text) = match answered {
             Ok(Ok(answered)) => return Ok(answered),
-            Ok(Err(error)) => (failure::of_statement(&error), failure::describe(&error)),
+            Ok(Err(error)) => (meaning(&error), failure::describe(&error)),
             Err(_) => (failure::silent(), "the server was silent for too long".to_owned()),
         };
         // The first failure is the cause; later ones only say that the transaction is aborted.
@@ -253,21 +307,52 @@ async fn exchange(
     params: &[Value<'_>],
 ) -> std::result::Result<Answered, tokio_postgres::Error> {
     let statement = prepare(client, sql, tenant, params).await?;
-    let tenant = tenant.map(|tenant| Value::from(tenant.0));
-    let values: Vec<&Value<'_>> = tenant.iter().chain(params).collect();
-    let query = async {
-        let mut stream = std::pin::pin!(client.query_raw(&statement, values).await?);
-        let mut rows = Vec::new();
-        while let Some(row) = stream.try_next().await? {
-            rows.push(row);
-        }
-        let written = stream.rows_affected().unwrap_or(0);
-        Ok((rows, written))
-    };
-    let Some(begin) = begin else { return query.await };
-    let (begun, answered) = join(client.batch_execute(&begin), query).await;
+    begun(client, begin, ask(client, &statement, tenant, params)).await
+}
+
+/// The statement and COMMIT in one round trip. An error of the server is its last word: after it there is nothing that
+/// COMMIT could keep. Silence is not: both were sent.
+async fn commit_after(client: &Object, begin: Option<String>, last: &Conclusion) -> std::result::Result<(), Failure> {
+    let params = last.params();
+    let statement = prepare(client, &last.sql, last.tenant, &params).await.map_err(|error| last.failure(&error))?;
+    // Polled in this order, and each sends at its first poll.
+    let both = join(ask(client, &statement, last.tenant, &params), client.batch_execute("COMMIT"));
+    let sent = async { Ok(both.await) };
+    let (written, committed) = begun(client, begin, sent).await.map_err(|error| failure::of_commit(&error))?;
+    match written {
+        Err(error) if error.code().is_some() => Err(last.failure(&error)),
+        Err(error) => Err(failure::of_commit(&error)),
+        Ok(_) => committed.map_err(|error| failure::of_commit(&error)),
+    }
+}
+
+/// `asked`, with BEGIN in front of it if the transaction has not begun.
+async fn begun<T>(
+    client: &Object,
+    begin: Option<String>,
+    asked: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+) -> std::result::Result<T, tokio_postgres::Error> {
+    let Some(begin) = begin else { return asked.await };
+    let (begun, answered) = join(client.batch_execute(&begin), asked).await;
     begun?;
     answered
+}
+
+async fn ask(
+    client: &Object,
+    statement: &tokio_postgres::Statement,
+    tenant: Option<Tenant>,
+    params: &[Value<'_>],
+) -> std::result::Result<Answered, tokio_postgres::Error> {
+    let tenant = tenant.map(|tenant| Value::from(tenant.0));
+    let values: Vec<&Value<'_>> = tenant.iter().chain(params).collect();
+    let mut stream = std::pin::pin!(client.query_raw(statement, values).await?);
+    let mut rows = Vec::new();
+    while let Some(row) = stream.try_next().await? {
+        rows.push(row);
+    }
+    let written = stream.rows_affected().unwrap_or(0);
+    Ok((rows, written))
 }
 
 /// From the cache but for the first time on each connection.

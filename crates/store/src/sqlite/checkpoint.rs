@@ -120,16 +120,18 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
     if condition.is_full() && !fits(connection, &wal.database) {
         return;
     }
-    let number = |row: &rusqlite::Row<'_>, column| row.get::<_, i64>(column).map(|frames| frames.max(0) as u64);
     #[cfg(feature = "sabotage")]
     sabotage::point_within("in_checkpoint");
-    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((number(row, 1)?, number(row, 2)?))) {
-        Ok((logged, copied)) => {
+    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1)) {
+        Ok(logged) => {
             *failing = false;
             metrics::counter!(FSYNCS).increment(2);
+            // That all of it was copied says nothing: what has been written meanwhile was not, and a log begins anew
+            // only when nothing is left. Left to itself it would grow as long as the load lasts, and a commit that makes
+            // the file longer costs nearly twice the fsync of one that writes over it.
             // A check of the whole file is one long read, and the log cannot begin anew before it ends: the writer
             // would wait for it in vain.
-            let overgrown = logged > copied && logged * FRAME_BYTES > wal.bytes_max && !condition.is_checking();
+            let overgrown = logged.max(0) as u64 * FRAME_BYTES > wal.bytes_max && !condition.is_checking();
             wal.overgrown.store(overgrown, Ordering::Relaxed);
         }
         Err(error) if !*failing => {

@@ -113,7 +113,7 @@ impl CancelTask {
         };
         let end = end_lease(self.task_id.as_bytes(), task.int(2)?, ctx.now, EndReason::Canceled, None, None);
         let result = unsuccessful(self.task_id.as_bytes(), Status::Canceled, &text, &canceled_id, ctx.now);
-        receipts::emit_all(tx, ctx, vec![result, end], &[canceled, ready]).await.map(drop)
+        receipts::emit_all(tx, ctx, vec![result, end], &[canceled, ready]).await
     }
 
     /// Nothing was changed: because there is no such task, it is another's, or it had ended.

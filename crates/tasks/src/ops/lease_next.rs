@@ -352,7 +352,7 @@ impl LeaseNext {
             unlocated: false,
             body: json!({ "worker_capabilities": self.capabilities }),
         };
-        receipts::emit_all(tx, ctx, vec![history], &[accepted]).await.map(drop)
+        receipts::emit_all(tx, ctx, vec![history], &[accepted]).await
     }
 }
 

@@ -33,11 +33,11 @@ pub fn keyed_id(kind: ReceiptType, parts: &[&[u8]]) -> ReceiptId {
 
 /// Writes one receipt; see [`emit_all`].
 pub async fn emit(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> Result<()> {
-    emit_all(tx, ctx, Vec::new(), &[receipt]).await.map(drop)
+    emit_all(tx, ctx, Vec::new(), &[receipt]).await
 }
 
-/// Writes receipts with their links, ends the obligations they end, and runs `others` in the same round trip. Answers with
-/// the rows each of the others has written.
+/// Writes receipts with their links, ends the obligations they end, and runs `others` with them. What is wrong with them may
+/// show only when the transaction is committed.
 ///
 /// # Contract
 /// Parents are of the caller's own tenant and known to exist, but for those of a receipt that ends an obligation. Of these
@@ -47,14 +47,13 @@ pub async fn emit_all(
     ctx: &Ctx<'_>,
     others: Vec<Statement<'_>>,
     receipts: &[Receipt<'_>],
-) -> Result<Vec<u64>> {
+) -> Result<()> {
     let settings = ctx.settings::<Settings>();
     let mut texts = Vec::with_capacity(receipts.len());
     for receipt in receipts {
         texts.push((receipt.checked_body(settings)?, receipt.parents_bytes()));
     }
     let mut statements = others;
-    let own = statements.len();
     let mut endings = Vec::new();
     for (receipt, (body, parents)) in receipts.iter().zip(&texts) {
         statements.push((INSERT, receipt.row(ctx, settings, body, parents)));
@@ -62,26 +61,44 @@ pub async fn emit_all(
         statements.extend(receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))));
         if let Some(ended) = receipt.kind.ends().filter(|_| !receipt.unlocated) {
             for parent in receipt.parents {
-                endings.push((statements.len(), receipt.id, *parent));
+                endings.push(Ending { at: statements.len(), by: receipt.id, parent: *parent });
                 statements.push((END, vec![parent.as_bytes().into(), ended.as_str().into()]));
             }
         }
     }
-    let mut written = tx.execute_together(&statements).await?;
+    if receipts.iter().all(|receipt| !receipt.must_end() || receipt.parents.len() == 1) {
+        let demanded: Vec<usize> = endings.iter().map(|ending| ending.at).collect();
+        return tx.conclude(&statements, &demanded, nothing_to_end).await;
+    }
+    let written = tx.execute_together(&statements).await?;
+    check_parents(tx, receipts, &endings, &written).await
+}
+
+/// A statement that may end an obligation.
+struct Ending {
+    at: usize,
+    by: ReceiptId,
+    parent: ReceiptId,
+}
+
+/// With several parents one that is ended is enough, and the others must only be there.
+async fn check_parents(tx: &mut Tx<'_>, receipts: &[Receipt<'_>], endings: &[Ending], written: &[u64]) -> Result<()> {
     for receipt in receipts.iter().filter(|receipt| receipt.must_end()) {
-        let own = || endings.iter().filter(|(_, of, _)| *of == receipt.id);
-        if own().map(|(at, ..)| written[*at]).sum::<u64>() == 0 {
-            let message = "No parent of the receipt is an open obligation that it could end.";
-            return Err(Error::new(Code::ParentNotFound, message));
+        let own = || endings.iter().filter(|ending| ending.by == receipt.id);
+        if own().all(|ending| written[ending.at] == 0) {
+            return Err(nothing_to_end());
         }
-        for (_, _, parent) in own().filter(|(at, ..)| written[*at] == 0) {
+        for Ending { parent, .. } in own().filter(|ending| written[ending.at] == 0) {
             if archive::locate(tx, *parent).await?.is_none() {
                 return Err(Error::new(Code::ParentNotFound, format!("There is no receipt {parent} to be a parent.")));
             }
         }
     }
-    written.truncate(own);
-    Ok(written)
+    Ok(())
+}
+
+fn nothing_to_end() -> Error {
+    Error::new(Code::ParentNotFound, "No parent of the receipt is an open obligation that it could end.")
 }
 
 /// Writes a receipt whose id is of [`keyed_id`], unless it is there already: of several that write the same one, one is

@@ -174,7 +174,7 @@ async fn record(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Row, assig
         }),
     };
     let end = end_lease(lease.task_id.as_bytes(), task.int(3)?, ctx.now, EndReason::Expired, None, None);
-    receipts::emit_all(tx, ctx, vec![end], &[expired]).await.map(drop)
+    receipts::emit_all(tx, ctx, vec![end], &[expired]).await
 }
 
 async fn report(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Row, assigned: ReceiptId) -> Result<()> {

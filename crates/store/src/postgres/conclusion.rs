@@ -1,0 +1,77 @@
+//! The last writes of a transaction, kept until its COMMIT and sent in front of it: an operation that asks for nothing more
+//! saves the round trip in which it would only learn that all went well.
+
+use tokio_postgres::error::SqlState;
+use waybill_kernel::Tenant;
+
+use super::combined::combine;
+use super::failure::{self, Failure};
+use crate::tx::Otherwise;
+use crate::{Statement, Value};
+
+/// A statement that owns what it needs.
+pub(super) struct Conclusion {
+    pub(super) sql: String,
+    pub(super) tenant: Option<Tenant>,
+    params: Vec<Kept>,
+    otherwise: Otherwise,
+}
+
+impl Conclusion {
+    /// None when they cannot be one statement.
+    pub(super) fn new(
+        tenant: Option<Tenant>,
+        statements: &[Statement<'_>],
+        demanded: &[usize],
+        otherwise: Otherwise,
+    ) -> Option<Self> {
+        let sql = match statements {
+            [(sql, _)] if demanded.is_empty() => (*sql).to_owned(),
+            _ => {
+                let parts: Vec<(&str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
+                combine(&parts, usize::from(tenant.is_some()), demanded)?
+            }
+        };
+        let params = statements.iter().flat_map(|(_, params)| params).map(Kept::from).collect();
+        Some(Self { sql, tenant, params, otherwise })
+    }
+
+    pub(super) fn params(&self) -> Vec<Value<'_>> {
+        self.params.iter().map(Kept::value).collect()
+    }
+
+    /// What an error of it means: nothing of its transaction is committed, whether or not COMMIT was sent after it.
+    pub(super) fn failure(&self, error: &tokio_postgres::Error) -> Failure {
+        match error.code() {
+            // Only a demand divides.
+            Some(&SqlState::DIVISION_BY_ZERO) => Failure::Final((self.otherwise)()),
+            _ => failure::of_statement(error),
+        }
+    }
+}
+
+enum Kept {
+    Int(Option<i64>),
+    Text(Option<String>),
+    Bytes(Option<Vec<u8>>),
+}
+
+impl From<&Value<'_>> for Kept {
+    fn from(value: &Value<'_>) -> Self {
+        match *value {
+            Value::Int(value) => Kept::Int(value),
+            Value::Text(value) => Kept::Text(value.map(str::to_owned)),
+            Value::Bytes(value) => Kept::Bytes(value.map(<[u8]>::to_vec)),
+        }
+    }
+}
+
+impl Kept {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Kept::Int(value) => Value::Int(*value),
+            Kept::Text(value) => Value::Text(value.as_deref()),
+            Kept::Bytes(value) => Value::Bytes(value.as_deref()),
+        }
+    }
+}
