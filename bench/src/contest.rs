@@ -35,9 +35,18 @@ pub enum Graphile {
     Batched,
 }
 
+/// What is written before each fdatasync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Raw {
+    /// A record at the end of a file: the simplest program that keeps what it is told.
+    Append,
+    /// A block over one that is there already: the least a disk can be asked for.
+    Over,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contestant {
-    Fdatasync,
+    Fdatasync(Raw),
     Hello,
     Sqlite,
     Postgres,
@@ -54,8 +63,9 @@ pub enum Contestant {
 }
 
 impl Contestant {
-    pub const ALL: [Self; 16] = [
-        Self::Fdatasync,
+    pub const ALL: [Self; 17] = [
+        Self::Fdatasync(Raw::Append),
+        Self::Fdatasync(Raw::Over),
         Self::Hello,
         Self::Sqlite,
         Self::Postgres,
@@ -75,7 +85,8 @@ impl Contestant {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Fdatasync => "fdatasync",
+            Self::Fdatasync(Raw::Append) => "fdatasync append",
+            Self::Fdatasync(Raw::Over) => "fdatasync over",
             Self::Hello => "hello",
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
@@ -97,6 +108,7 @@ impl Contestant {
     /// The name that `--only` knows it by.
     pub fn part(self) -> &'static str {
         match self {
+            Self::Fdatasync(_) => "fdatasync",
             Self::Lifecycle(_) => "lifecycle",
             Self::Graphile(_) => "graphile",
             Self::Obligations(_) => "obligations",
@@ -112,7 +124,7 @@ impl Contestant {
             Self::Postgres => Some(Engine::Postgres),
             Self::Lifecycle(engine) | Self::Obligations(engine) => Some(engine),
             Self::Claim(engine) | Self::ClaimPast(engine) => Some(engine),
-            Self::Fdatasync | Self::Hello | Self::Pgbench | Self::Graphile(_) => None,
+            Self::Fdatasync(_) | Self::Hello | Self::Pgbench | Self::Graphile(_) => None,
         }
     }
 }
@@ -123,8 +135,9 @@ pub type Slot = (Contestant, usize);
 /// In the order of a round: those that are compared stand close to each other.
 const HEATS: [&[Slot]; 4] = [
     &[
-        (Contestant::Fdatasync, 1),
+        (Contestant::Fdatasync(Raw::Over), 1),
         (Contestant::Sqlite, 1),
+        (Contestant::Fdatasync(Raw::Append), 1),
         (Contestant::Hello, 1),
         (Contestant::Postgres, 1),
         (Contestant::Postgres, 8),

@@ -1,5 +1,5 @@
-//! What the disk alone can do: write 4 KiB, fdatasync, again, over a file that is already there. Appending would also
-//! pay for the file system's own journal at every step, which no write-ahead log that is used again does.
+//! What the disk alone can do: write, fdatasync, again. Appending also pays for the file system's own journal at every
+//! step; writing over what is there does not, which is how a write-ahead log that is used again writes.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -8,27 +8,36 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::contest::Raw;
 use crate::histogram::Histogram;
 use crate::load::Outcome;
 
+const RECORD_BYTES: usize = 200;
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 1024;
 const FILE: &str = "raw.write";
 
+pub const fn bytes_of(raw: Raw) -> usize {
+    match raw {
+        Raw::Append => RECORD_BYTES,
+        Raw::Over => BLOCK_BYTES,
+    }
+}
+
 /// Blocks its thread for `measure`; the file lives in the folder the contestants store in, and is gone afterwards.
-pub fn write_and_sync(dir: &Path, measure: Duration) -> Result<Outcome> {
+pub fn write_and_sync(dir: &Path, raw: Raw, measure: Duration) -> Result<Outcome> {
     let path = dir.join(FILE);
     let mut file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
-    let block = [0x5a; BLOCK_BYTES];
-    for _ in 0..BLOCKS {
-        file.write_all(&block)?;
+    if raw == Raw::Over {
+        (0..BLOCKS).try_for_each(|_| file.write_all(&[0x5a; BLOCK_BYTES]))?;
     }
     file.sync_all()?;
+    let block = vec![0x5a; bytes_of(raw)];
     let (mut latencies, mut ops) = (Histogram::default(), 0);
     let start = Instant::now();
     let mut before = start;
     while before - start < measure {
-        if ops % BLOCKS == 0 {
+        if raw == Raw::Over && ops % BLOCKS == 0 {
             file.seek(SeekFrom::Start(0))?;
         }
         file.write_all(&block)?;

@@ -40,7 +40,7 @@ impl<'a> Fleet<'a> {
 
     pub async fn prepare(&mut self, contestant: Contestant) -> Result<()> {
         match contestant {
-            Contestant::Fdatasync => {}
+            Contestant::Fdatasync(_) => {}
             Contestant::Hello => self.hello = Some(Server::hello(&self.dir.join("hello")).await?),
             Contestant::Graphile(_) if self.graphile.is_some() => {}
             Contestant::Graphile(_) => {
@@ -102,10 +102,11 @@ impl<'a> Fleet<'a> {
     pub async fn slice(&mut self, (contestant, connections): Slot) -> Result<Sample> {
         self.slices += 1;
         match contestant {
-            Contestant::Fdatasync => {
+            Contestant::Fdatasync(raw) => {
                 let (dir, measure) = (self.dir.to_owned(), self.settings.measure);
-                let outcome = tokio::task::spawn_blocking(move || disk::write_and_sync(&dir, measure)).await??;
-                let costs = Costs { fsyncs: Some(1.0), bytes: Some(4096.0), ..Costs::default() };
+                let outcome = tokio::task::spawn_blocking(move || disk::write_and_sync(&dir, raw, measure)).await??;
+                let bytes = disk::bytes_of(raw) as f64;
+                let costs = Costs { fsyncs: Some(1.0), bytes: Some(bytes), ..Costs::default() };
                 Sample::new(outcome, costs)
             }
             Contestant::Hello => {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::contest::{Contestant, Engine, Graphile, Results};
+use crate::contest::{Contestant, Engine, Graphile, Raw, Results};
 use crate::idle::Idle;
 use crate::report::{median, mib, percent};
 
@@ -93,7 +93,7 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     let of_hello = results.ratio((Sqlite, 64), (Hello, 64));
     let of_single = results.ratio((Sqlite, 64), (Sqlite, 1));
     let fsyncs = results.median((Sqlite, 64), |sample| sample.costs.fsyncs);
-    let of_fdatasync = results.ratio((Sqlite, 1), (Fdatasync, 1));
+    let of_fdatasync = |raw| results.ratio((Sqlite, 1), (Fdatasync(raw), 1));
     let of_pgbench = results.ratio((Postgres, 32), (Pgbench, 32));
     let memory = idle.memory.as_ref().map(|memory| mib(memory.resident));
     let startup = median(idle.startup_ms.clone());
@@ -102,7 +102,8 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
         Target::ratio_at_least("sqlite, 64 connections, of hello", SQLITE_OF_HELLO, of_hello),
         Target::ratio_at_least("  wished", SQLITE_OF_HELLO_WISHED, of_hello),
         Target::at_most("sqlite, 64 connections, fsyncs per create", SQLITE_FSYNCS_MAX, fsyncs),
-        Target::ratio_at_least("sqlite, 1 connection, of fdatasync", SINGLE_OF_FDATASYNC, of_fdatasync),
+        Target::ratio_at_least("sqlite, 1 connection, of fdatasync", SINGLE_OF_FDATASYNC, of_fdatasync(Raw::Append)),
+        Target::compared("  of fdatasync over what is there", of_fdatasync(Raw::Over)),
         Target::ratio_at_least("postgres, 32 connections, of pgbench", POSTGRES_OF_PGBENCH, of_pgbench),
     ];
     targets.extend(judge_tasks(results));

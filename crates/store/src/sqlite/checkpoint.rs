@@ -27,7 +27,7 @@ use crate::sabotage;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 /// A page and its header in the log.
-const FRAME_BYTES: u64 = 4096 + 24;
+pub(super) const FRAME_BYTES: u64 = 4096 + 24;
 
 /// What the writer and the checkpointer tell each other.
 pub(super) struct Wal {
@@ -60,7 +60,7 @@ impl Wal {
         self.overgrown.load(Ordering::Relaxed)
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         fs::metadata(&self.path).map_or(0, |file| file.len())
     }
 }

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Adds a row, and may want it undone again.
 struct Add {
-    name: &'static str,
+    name: String,
     keep: bool,
     answer: Sender<Result<()>>,
 }
@@ -36,7 +36,7 @@ impl Job for Add {
 
     fn run(&mut self, connection: &mut Connection, _: Time) -> bool {
         let insert = "INSERT INTO feeds (name, xact, seq, updated_at) VALUES (?1, 0, 0, 0)";
-        connection.raw().execute(insert, [self.name]).unwrap();
+        connection.raw().execute(insert, [&self.name]).unwrap();
         self.keep
     }
 
@@ -91,13 +91,13 @@ impl Bench {
         Self { folder, options, writer, condition, wal, mark }
     }
 
-    fn submit(&self, name: &'static str, keep: bool) -> Result<Receiver<Result<()>>> {
+    fn submit(&self, name: &str, keep: bool) -> Result<Receiver<Result<()>>> {
         let (answer, answered) = channel();
-        self.writer.submit(Box::new(Add { name, keep, answer }))?;
+        self.writer.submit(Box::new(Add { name: name.to_owned(), keep, answer }))?;
         Ok(answered)
     }
 
-    fn add(&self, name: &'static str, keep: bool) -> Result<()> {
+    fn add(&self, name: &str, keep: bool) -> Result<()> {
         self.submit(name, keep)?.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -179,4 +179,23 @@ fn a_read_that_lasts_does_not_hold_up_the_writer() {
     checkpointer.close();
     bench.writer.close();
     assert_eq!(bench.stored().1, 10);
+}
+
+#[test]
+fn a_load_that_never_pauses_does_not_grow_the_log_for_ever() {
+    /// A row and the number of the commit, each on a page of its own.
+    const FRAMES_OF_ADD: u64 = 2;
+    let bench = Bench::new(0, |_| {});
+    let checkpointer =
+        checkpoint::Checkpointer::start(&bench.options, &bench.wal, &bench.mark, &bench.condition).unwrap();
+    // As many turns of the checkpointer as a load needs to be called a lasting one.
+    let (began, mut added) = (Instant::now(), 0_u64);
+    while began.elapsed() < Duration::from_millis(1_500) {
+        bench.add(&added.to_string(), true).unwrap();
+        added += 1;
+    }
+    let (log, written) = (bench.wal.bytes(), added * FRAMES_OF_ADD * checkpoint::FRAME_BYTES);
+    assert!(log < written / 2, "{added} commits have left a log of {log} bytes, of {written} written");
+    checkpointer.close();
+    bench.writer.close();
 }

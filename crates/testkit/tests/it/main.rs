@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::print_stdout, reason = "a failed test says how far it came")]
 
+mod conclude;
 mod conformance;
 mod damage;
 mod effects;
