@@ -24,8 +24,8 @@ use crate::stamp;
 /// A probe without a usable answer is sent again: what is asked here is settled fact, a 503 only delays it.
 const ATTEMPTS_MAX: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
-const SAMPLE_OLD: usize = 200;
-const SAMPLE_RETRIES: usize = 500;
+const SAMPLE_OLD: usize = 100;
+const SAMPLE_RETRIES: usize = 200;
 const SAMPLE_RETRIES_AT_END: usize = 5_000;
 const SAMPLE_CANCELS: usize = 50;
 

@@ -27,13 +27,15 @@ use crate::server::{Launch, Server};
 use crate::standby::{self, Behind, Gateway};
 
 /// How long the log is held back before the kill.
-const LAG_MS_MAX: u64 = 600;
+const LAG_MS_MAX: u64 = 450;
 /// Shorter than that: a server that gives up waiting for the standby must not take that for a commit.
 const CONFIG: &str = "[postgres]\nstatement_ms = 250\n";
 /// Load on the new primary: before the old one is back, and beside it.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 /// For the server to be led to the new primary.
 const SERVICE_MAX: Duration = Duration::from_secs(15);
+/// Making, promoting and tempting are most of a round.
+const LOAD_MS_MAX: u64 = 600;
 /// What a call may be told while nobody can serve it: nobody knows, or nothing was done.
 const HONEST: [&str; 3] = ["503 unavailable", "503 store_unavailable", "503 overloaded"];
 const TASKS: &str = "SELECT count(*) FROM tasks";
@@ -130,6 +132,10 @@ impl Scenario for Failover {
         self.making = Some(tokio::spawn(standby::follow(primary.port, standby)));
         self.primary = Some(primary);
         configure(&self.folder, CONFIG, launch)
+    }
+
+    fn load_ms_max(&self) -> u64 {
+        LOAD_MS_MAX
     }
 
     /// The standby was begun when the last round had struck; here it only has to be streaming.

@@ -85,24 +85,26 @@ impl Scenario for WorkerPostgres {
         self.prepare(launch).await
     }
 
+    /// The server that made the database has the admin's key, and the harness looks for it beside each.
     async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.shift.open(at).await
+        self.shift.open(at).await?;
+        fs::create_dir_all(&self.away)?;
+        fs::copy(self.home.join("admin.key"), self.away.join("admin.key")).context("lending the admin's key")?;
+        self.make_second()?;
+        self.shift.greet(&[at.addr]).await
+    }
+
+    fn arm(&mut self, launch: &mut Launch) -> Result<()> {
+        self.launch = Some(launch.clone());
+        Ok(())
     }
 
     fn load_ms_max(&self) -> u64 {
         LOAD_MS_MAX
     }
 
-    async fn begin(&mut self, server: Server, launch: &Launch, data: &Path) -> Result<Option<Server>> {
+    async fn begin(&mut self, server: Server, _launch: &Launch, _data: &Path) -> Result<Option<Server>> {
         self.round += 1;
-        if self.making.is_none() {
-            // The server that made the database has the admin's key, and the harness looks for it beside each.
-            fs::create_dir_all(&self.away)?;
-            fs::copy(data.join("admin.key"), self.away.join("admin.key")).context("lending the admin's key")?;
-            self.launch = Some(launch.clone());
-            self.make_second()?;
-            self.shift.greet(&[server.endpoint.addr]).await?;
-        }
         self.second = Some(self.making.take().context("no second server is being made")?.await??);
         Ok(Some(server))
     }

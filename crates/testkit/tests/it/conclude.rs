@@ -87,7 +87,8 @@ async fn what_is_concluded_is_committed_with_the_rest(on: TestStore) {
 }
 
 async fn whoever_asks_after_all_sees_what_was_concluded(on: TestStore) {
-    let counted = run(&on, Concluding { first: "a", last: "b", then_counts: true, ..Default::default() }).await.unwrap();
+    let counted =
+        run(&on, Concluding { first: "a", last: "b", then_counts: true, ..Default::default() }).await.unwrap();
     assert_eq!(counted, Some(names(&on).await.len() as i64));
     let moved = Concluding { first: "c", last: "d", moved: Some("a"), then_counts: true, ..Default::default() };
     let counted = run(&on, moved).await.unwrap();
