@@ -1,8 +1,9 @@
 //! Stands between the server and PostgreSQL and cuts connections between a COMMIT and its reply.
 //!
 //! A frontend speaks in messages of a type byte, a length that counts itself, and a body; only the first ones of a
-//! connection (the request for TLS, the start) have no type. A COMMIT is the simple query of that text. Everything else
-//! passes as it is.
+//! connection (the request for TLS, the start) have no type. A COMMIT is the simple query of that text. The last writes of a
+//! transaction come right before it, so what a backend answers is counted: every query and every sync ends with one "ready".
+//! Everything else passes as it is.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,8 +21,6 @@ use crate::rng::{Rng, Stream};
 /// One commit in this many is cut.
 const CUT_ONE_IN: u64 = 20;
 const REPLY_MAX: Duration = Duration::from_secs(2);
-/// More than the reply to COMMIT or ROLLBACK.
-const REPLY_BYTES: usize = 512;
 const CHUNK: usize = 16 << 10;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -83,39 +82,94 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
+/// One connection on both its sides.
+struct Relay<'a> {
+    client: TcpStream,
+    server: TcpStream,
+    answers: Backend,
+    /// How often the server has yet to say that it is ready; once after the start.
+    awaited: u64,
+    shared: &'a Shared,
+}
+
 /// Until either end closes, or a cut.
-async fn relay(mut client: TcpStream, shared: &Shared) -> Result<()> {
-    let mut server = TcpStream::connect(shared.target).await?;
+async fn relay(client: TcpStream, shared: &Shared) -> Result<()> {
+    let server = TcpStream::connect(shared.target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let mut messages = Frontend::default();
-    let (mut asked, mut told) = (vec![0; CHUNK], vec![0; CHUNK]);
-    loop {
-        tokio::select! {
-            count = client.read(&mut asked) => {
-                let count = count?;
-                if count == 0 {
-                    return Ok(());
-                }
-                messages.extend(&asked[..count]);
-                while let Some(message) = messages.next()? {
-                    if !is_commit(&message) || !shared.chosen() {
-                        server.write_all(&message).await?;
-                    } else if shared.planted {
-                        lie(&mut client, &mut server).await?;
-                    } else {
-                        return shared.cut(&message, server).await;
+    Relay { client, server, answers: Backend::default(), awaited: 1, shared }.run().await
+}
+
+impl Relay<'_> {
+    async fn run(mut self) -> Result<()> {
+        let mut messages = Frontend::default();
+        let (mut asked, mut told) = (vec![0; CHUNK], vec![0; CHUNK]);
+        loop {
+            tokio::select! {
+                count = self.client.read(&mut asked) => {
+                    let count = count?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    messages.extend(&asked[..count]);
+                    while let Some(message) = messages.next()? {
+                        if !is_commit(&message) || !self.shared.chosen() {
+                            self.ask(&message).await?;
+                        } else if self.shared.planted {
+                            self.lie().await?;
+                        } else {
+                            return self.cut(&message).await;
+                        }
                     }
                 }
-            }
-            count = server.read(&mut told) => {
-                let count = count?;
-                if count == 0 {
-                    return Ok(());
+                count = self.server.read(&mut told) => {
+                    let count = count?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    self.awaited = self.awaited.saturating_sub(self.answers.ready(&told[..count]));
+                    self.client.write_all(&told[..count]).await?;
                 }
-                client.write_all(&told[..count]).await?;
             }
         }
+    }
+
+    async fn ask(&mut self, message: &[u8]) -> Result<()> {
+        self.awaited += u64::from(matches!(message.first(), Some(b'Q' | b'S')));
+        Ok(self.server.write_all(message).await?)
+    }
+
+    /// Reads until nothing more is awaited of the server.
+    async fn hear_out(&mut self, pass_on: bool) -> Result<()> {
+        let mut told = vec![0; CHUNK];
+        while self.awaited > 0 {
+            let count = timeout(REPLY_MAX, self.server.read(&mut told)).await??;
+            ensure!(count > 0, "the server has closed the connection");
+            self.awaited = self.awaited.saturating_sub(self.answers.ready(&told[..count]));
+            if pass_on {
+                self.client.write_all(&told[..count]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Half of the cuts wait for the reply and drop it: the commit has surely happened. The others close at once, and
+    /// nobody knows.
+    async fn cut(mut self, commit: &[u8]) -> Result<()> {
+        self.ask(commit).await?;
+        if self.shared.draw(2) == 0 {
+            self.hear_out(false).await?;
+        }
+        Ok(())
+    }
+
+    /// What was asked before is answered truly.
+    async fn lie(&mut self) -> Result<()> {
+        self.hear_out(true).await?;
+        self.ask(b"Q\0\0\0\x0dROLLBACK\0").await?;
+        self.hear_out(false).await?;
+        self.client.write_all(b"C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I").await?;
+        Ok(())
     }
 }
 
@@ -129,24 +183,31 @@ impl Shared {
         self.cuts.fetch_add(u64::from(chosen), Ordering::SeqCst);
         chosen
     }
-
-    /// Half of the cuts wait for the reply and drop it: the commit has surely happened. The others close at once, and
-    /// nobody knows.
-    async fn cut(&self, commit: &[u8], mut server: TcpStream) -> Result<()> {
-        server.write_all(commit).await?;
-        if self.draw(2) == 0 {
-            timeout(REPLY_MAX, server.read(&mut [0; REPLY_BYTES])).await??;
-        }
-        Ok(())
-    }
 }
 
-async fn lie(client: &mut TcpStream, server: &mut TcpStream) -> Result<()> {
-    server.write_all(b"Q\0\0\0\x0dROLLBACK\0").await?;
-    // Its reply is one small packet; the invented one takes its place.
-    timeout(REPLY_MAX, server.read(&mut [0; REPLY_BYTES])).await??;
-    client.write_all(b"C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I").await?;
-    Ok(())
+/// Looks through the bytes of a backend for the messages that say it is ready.
+#[derive(Default)]
+struct Backend {
+    buffer: Vec<u8>,
+}
+
+impl Backend {
+    /// How many of them these bytes have completed.
+    fn ready(&mut self, bytes: &[u8]) -> u64 {
+        self.buffer.extend_from_slice(bytes);
+        let (mut at, mut ready) = (0, 0);
+        while let Some([kind, a, b, c, d]) = self.buffer.get(at..at + 5).and_then(|head| <[u8; 5]>::try_from(head).ok())
+        {
+            let end = at + 1 + u32::from_be_bytes([a, b, c, d]) as usize;
+            if end > self.buffer.len() {
+                break;
+            }
+            ready += u64::from(kind == b'Z');
+            at = end;
+        }
+        self.buffer.drain(..at);
+        ready
+    }
 }
 
 /// Cuts the bytes of a frontend into whole messages.
@@ -195,6 +256,15 @@ fn is_commit(message: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_is_ready_as_often_as_it_says_however_the_bytes_come() {
+        let bytes = b"2\0\0\0\x04D\0\0\0\x06ZZC\0\0\0\x06Z\0Z\0\0\0\x05TC\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I";
+        for size in 1..=bytes.len() {
+            let mut backend = Backend::default();
+            assert_eq!(bytes.chunks(size).map(|part| backend.ready(part)).sum::<u64>(), 2, "{size}");
+        }
+    }
 
     fn typed(kind: u8, body: &[u8]) -> Vec<u8> {
         let length = u32::try_from(body.len() + 4).unwrap();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -36,8 +36,11 @@ const AFTERWARDS: Duration = Duration::from_millis(200);
 const SERVICE_MAX: Duration = Duration::from_secs(15);
 /// Making, promoting and tempting are most of a round.
 const LOAD_MS_MAX: u64 = 600;
+const REPLY_LOST: &str = "503 unavailable";
+/// By then a kill has come between a commit and its answer.
+const ROUNDS_SURE: u32 = 5;
 /// What a call may be told while nobody can serve it: nobody knows, or nothing was done.
-const HONEST: [&str; 3] = ["503 unavailable", "503 store_unavailable", "503 overloaded"];
+const HONEST: [&str; 3] = [REPLY_LOST, "503 store_unavailable", "503 overloaded"];
 const TASKS: &str = "SELECT count(*) FROM tasks";
 
 pub struct Failover {
@@ -53,6 +56,8 @@ pub struct Failover {
     standby: Option<Cluster>,
     round: u32,
     struck: Option<Struck>,
+    /// Answers to commits that were lost, as their callers were told.
+    replies_lost: u64,
     told: String,
 }
 
@@ -79,6 +84,7 @@ impl Failover {
             standby: None,
             round: 0,
             struck: None,
+            replies_lost: 0,
             told: String::new(),
         }
     }
@@ -195,6 +201,7 @@ impl Scenario for Failover {
                 .map_or_else(|| "the load".to_owned(), |gap| format!("{:.2} s", gap.as_secs_f64())),
             if answers.is_empty() { "no 503".to_owned() } else { answers.join(", ") },
         );
+        self.replies_lost += tally.unknowns.get(REPLY_LOST).copied().unwrap_or(0);
         let mut violations = judge_answers(&tally.unknowns);
         if struck.forked > 0 {
             let detail = format!("the old primary was given {} tasks after it had been replaced", struck.forked);
@@ -205,6 +212,11 @@ impl Scenario for Failover {
 
     fn told(&self) -> Option<String> {
         Some(self.told.clone())
+    }
+
+    fn finish(&mut self) -> Result<Option<String>> {
+        ensure!(self.replies_lost > 0 || self.round < ROUNDS_SURE, "in {} rounds no reply was lost", self.round);
+        Ok(Some(format!("{} callers were told that the answer to their commit was lost", self.replies_lost)))
     }
 }
 

@@ -14,11 +14,11 @@ const PRINCIPAL_ID_CHARS_MAX: usize = 128;
 
 /// A closed set with one lower-case word for each member.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal $(| $alias:literal)?),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         #[schemars(inline)]
-        pub enum $name { $(#[serde(rename = $word)] $variant),+ }
+        pub enum $name { $(#[serde(rename = $word $(, alias = $alias)?)] $variant),+ }
 
         impl $name {
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
@@ -48,7 +48,9 @@ macro_rules! words {
 }
 
 words! {
-    PrincipalKind { Agent = "agent", Worker = "worker", Service = "service", System = "system", Human = "human" }
+    PrincipalKind {
+        Agent = "agent", Worker = "worker", Service = "service", System = "system" | "asyncgate", Human = "human",
+    }
 }
 
 words! {
@@ -254,6 +256,7 @@ mod tests {
         for text in ["agent:alice", "worker:w:1", "human:Ünsal Ä"] {
             assert_eq!(text.parse::<Principal>().unwrap().to_string(), text);
         }
+        assert_eq!(serde_json::from_str::<PrincipalKind>(r#""asyncgate""#).unwrap(), PrincipalKind::System);
         assert_eq!("asyncgate:asyncgate".parse::<Principal>().unwrap().to_string(), "system:asyncgate");
         for text in ["alice", "agent:", "robot:x", "agent:a\u{0}b", &format!("agent:{}", "x".repeat(129))] {
             assert!(text.parse::<Principal>().is_err(), "{text:?}");

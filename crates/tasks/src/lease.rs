@@ -3,10 +3,10 @@
 //! Every call of a worker is guarded by it in the statement that changes the task: the lease must be the task's live
 //! one, held by this worker, and not have ended. A call that finds no such row learns why from [`refusal`].
 
-use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Code, Error, Principal, PrincipalKind, Result, Role, Tenant, Time, id_type};
+use waybill_kernel::{Code, Error, PrincipalKind, Result, Tenant, Time, id_type};
 use waybill_store::{Ctx, Topic, Tx, Value};
 
+use crate::actor::actor;
 use crate::misuse::Pair;
 use crate::task::TaskId;
 use crate::{Process, Settings};
@@ -56,20 +56,9 @@ impl<'a> Hold<'a> {
     }
 }
 
-/// The caller as a worker, in the form tasks and leases store. The fields are optional: the credential says who calls, and
-/// only admins may speak for somebody else.
+/// The caller as a worker.
 pub(crate) fn worker(ctx: &Ctx<'_>, kind: Option<PrincipalKind>, id: Option<&str>) -> Result<String> {
-    let caller = &ctx.caller.principal;
-    let Some(id) = id else { return Ok(caller.to_string()) };
-    let named = Principal::new(kind.unwrap_or(PrincipalKind::Worker), id)?;
-    if named.id == caller.id && (kind.is_none() || named.kind == caller.kind) {
-        return Ok(caller.to_string());
-    }
-    if ctx.caller.sees_all_owners() {
-        return Ok(named.to_string());
-    }
-    let message = format!("The key belongs to {caller}; it cannot act as {named}.");
-    Err(forbidden(message, &[Role::Admin], &ctx.caller.roles))
+    actor(ctx, kind, id, PrincipalKind::Worker)
 }
 
 /// Why a guarded statement found no row, when the call is no repetition either. Nothing was changed; the process remembers

@@ -1,6 +1,7 @@
 //! Tasks: work that is handed over, and the receipts that prove who promised and who delivered.
 
-pub mod anomaly;
+pub mod actor;
+mod anomaly;
 mod figures;
 mod lease;
 mod metrics;

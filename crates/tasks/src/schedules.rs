@@ -24,7 +24,7 @@ pub(crate) struct Success<'a> {
     pub result: &'a Json,
 }
 
-/// Nothing for any task but those a scheduler does.
+/// Nothing for any task but those a scheduler does, and nothing for a schedule of somebody else.
 pub(crate) async fn succeeded(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: Success<'_>) -> Result<()> {
     let Some(what) = task.kind.strip_prefix(KIND_PREFIX) else { return Ok(()) };
     const PAYLOAD: &str = "SELECT payload FROM tasks WHERE tenant = $1 AND task_id = $2";
@@ -39,21 +39,21 @@ pub(crate) async fn succeeded(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: Success<'_>)
     let next_run_at = time(&task.result["next_run_at"]);
     match what {
         "create" => created(tx, ctx, &task, id, interval(&payload), next_run_at).await,
-        "pause" => paused(tx, id).await,
-        "resume" => resumed(tx, id, next_run_at).await,
+        "pause" => paused(tx, &task, id).await,
+        "resume" => resumed(tx, &task, id, next_run_at).await,
         "delete" => deleted(tx, ctx, &task, id).await,
         _ => Ok(()),
     }
 }
 
-/// A task was made under this key. One that a schedule fired has the schedule and the time in it.
-pub(crate) async fn fired(tx: &mut Tx<'_>, key: Option<&str>) -> Result<()> {
+/// A task was made under this key. One that a schedule fired has the schedule and the time in it, and the schedule's owner.
+pub(crate) async fn fired(tx: &mut Tx<'_>, key: Option<&str>, owner: &str) -> Result<()> {
     const FIRED: &str = "UPDATE schedule_watch SET last_run_at = $3, reported_at = NULL, \
         next_run_at = $3 + coalesce(interval_us, $3 - last_run_at), \
         overdue_at = CASE WHEN enabled = 1 THEN $3 + 3 * coalesce(interval_us, $3 - last_run_at) ELSE NULL END \
-        WHERE tenant = $1 AND schedule_id = $2 AND (last_run_at IS NULL OR last_run_at < $3)";
+        WHERE tenant = $1 AND schedule_id = $2 AND owner = $4 AND (last_run_at IS NULL OR last_run_at < $3)";
     let Some((id, run_at)) = key.and_then(read_key) else { return Ok(()) };
-    tx.execute(FIRED, &[Value::from(id), Value::from(run_at)]).await.map(drop)
+    tx.execute(FIRED, &[Value::from(id), Value::from(run_at), Value::from(owner)]).await.map(drop)
 }
 
 /// Who owns the schedule that a key names.
@@ -95,7 +95,7 @@ async fn created(
     const WATCH: &str = "INSERT INTO schedule_watch (tenant, schedule_id, owner, receipt_id, interval_us, next_run_at, \
         enabled, overdue_at) VALUES ($1, $2, $3, $4, $5, $6, 1, $7) ON CONFLICT (tenant, schedule_id) DO NOTHING";
     const AGAIN: &str = "UPDATE schedule_watch SET interval_us = $3, next_run_at = $4, overdue_at = $5, enabled = 1, \
-                         reported_at = NULL WHERE tenant = $1 AND schedule_id = $2";
+                         reported_at = NULL WHERE tenant = $1 AND schedule_id = $2 AND owner = $6";
     let receipt_id = receipts::keyed_id(ReceiptType::ScheduleCreated, &[task.task_id.as_bytes(), id.as_bytes()]);
     let interval_us = interval.map(|interval| i64::try_from(interval.as_micros()).unwrap_or(i64::MAX));
     let timing = [Value::from(interval_us), Value::from(next_run_at), Value::from(overdue_at(next_run_at, interval))];
@@ -103,29 +103,33 @@ async fn created(
         [&[Value::from(id), Value::from(task.owner), Value::from(receipt_id.as_bytes())], &timing[..]].concat();
     if tx.execute(WATCH, &params).await? == 0 {
         // It is an obligation already, and one deletion ends it.
-        return tx.execute(AGAIN, &[&[Value::from(id)], &timing[..]].concat()).await.map(drop);
+        return tx
+            .execute(AGAIN, &[&[Value::from(id)], &timing[..], &[Value::from(task.owner)]].concat())
+            .await
+            .map(drop);
     }
     let body = json!({ "schedule_id": id, "next_run_at": next_run_at });
     let receipt = receipt(receipt_id, ReceiptType::ScheduleCreated, task.owner, task.task_id, id, body);
     receipts::emit(tx, ctx, receipt).await
 }
 
-async fn paused(tx: &mut Tx<'_>, id: &str) -> Result<()> {
-    const PAUSE: &str =
-        "UPDATE schedule_watch SET enabled = 0, overdue_at = NULL WHERE tenant = $1 AND schedule_id = $2";
-    tx.execute(PAUSE, &[Value::from(id)]).await.map(drop)
+async fn paused(tx: &mut Tx<'_>, task: &Success<'_>, id: &str) -> Result<()> {
+    const PAUSE: &str = "UPDATE schedule_watch SET enabled = 0, overdue_at = NULL \
+                         WHERE tenant = $1 AND schedule_id = $2 AND owner = $3";
+    tx.execute(PAUSE, &[Value::from(id), Value::from(task.owner)]).await.map(drop)
 }
 
-async fn resumed(tx: &mut Tx<'_>, id: &str, next_run_at: Option<Time>) -> Result<()> {
+async fn resumed(tx: &mut Tx<'_>, task: &Success<'_>, id: &str, next_run_at: Option<Time>) -> Result<()> {
     const RESUME: &str = "UPDATE schedule_watch SET enabled = 1, reported_at = NULL, next_run_at = $3, \
-                          overdue_at = $3 + 2 * interval_us WHERE tenant = $1 AND schedule_id = $2";
-    tx.execute(RESUME, &[Value::from(id), Value::from(next_run_at)]).await.map(drop)
+                          overdue_at = $3 + 2 * interval_us WHERE tenant = $1 AND schedule_id = $2 AND owner = $4";
+    tx.execute(RESUME, &[Value::from(id), Value::from(next_run_at), Value::from(task.owner)]).await.map(drop)
 }
 
 async fn deleted(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: &Success<'_>, id: &str) -> Result<()> {
-    const FORGET: &str =
-        "DELETE FROM schedule_watch WHERE tenant = $1 AND schedule_id = $2 RETURNING receipt_id, owner, next_run_at";
-    let Some(row) = tx.query_opt(FORGET, &[Value::from(id)]).await? else { return Ok(()) };
+    const FORGET: &str = "DELETE FROM schedule_watch WHERE tenant = $1 AND schedule_id = $2 AND owner = $3 \
+                          RETURNING receipt_id, owner, next_run_at";
+    let forget = [Value::from(id), Value::from(task.owner)];
+    let Some(row) = tx.query_opt(FORGET, &forget).await? else { return Ok(()) };
     let created = [ReceiptId::from_slice(row.bytes(0)?)?];
     let receipt_id = receipts::keyed_id(ReceiptType::ScheduleDeleted, &[created[0].as_bytes()]);
     let body = json!({ "schedule_id": id, "next_run_at": row.time_opt(2)? });

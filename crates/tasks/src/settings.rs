@@ -48,6 +48,8 @@ pub struct Settings {
     pub chain_interval_s: i64,
     /// Receipts sealed in one transaction.
     pub chain_batch: i64,
+    /// Receipts that may wait to be sealed. Four fifths of it are reported, again after it has fallen below half.
+    pub receipt_backlog: i64,
     /// How often receipts that nobody waits for any more are looked for.
     pub archive_interval_s: i64,
     /// Receipts looked at in one transaction.
@@ -86,6 +88,7 @@ impl Default for Settings {
             requeue_delay_s_max: 5,
             chain_interval_s: 5,
             chain_batch: 500,
+            receipt_backlog: 10_000,
             archive_interval_s: 3600,
             archive_batch: 200,
             archive_after_s: 7 * 86_400,

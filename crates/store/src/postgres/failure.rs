@@ -40,6 +40,12 @@ pub(super) fn of_commit(error: &tokio_postgres::Error) -> Failure {
     }
 }
 
+/// Is it the server's own word about a statement that COMMIT was sent after? Errors of connections are told by poolers too,
+/// which do not know what the server has done.
+pub(super) fn is_last_word(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|state| !state.code().starts_with("08"))
+}
+
 /// Perhaps committed, perhaps not.
 pub(super) fn unknown(cause: &str) -> Failure {
     Failure::Final(Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(cause))

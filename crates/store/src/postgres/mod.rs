@@ -62,13 +62,13 @@ impl Options {
     }
 
     pub fn at(url: impl Into<String>) -> Self {
-        const LANES_USUAL_MAX: usize = 32;
+        const LANES_USUAL: usize = 16;
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         Self {
             url: url.into(),
-            // More than run at once: most wait for the disk, and one flush serves all that wait. Above the second bound
-            // they would only crowd the server out for other nodes.
-            lanes: (8 * cores).min(LANES_USUAL_MAX),
+            // More than run at once: most wait for the disk, and one flush serves all that wait. Many more would leave
+            // none of the server's connections to other nodes.
+            lanes: LANES_USUAL.min(8 * cores).max(2 * cores),
             readers: 2 * cores,
             queue_max: 4096,
             connect_timeout: Duration::from_secs(3),

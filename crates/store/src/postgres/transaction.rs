@@ -1,7 +1,9 @@
 //! One transaction on one pooled connection.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
@@ -190,6 +192,10 @@ impl Transaction {
     }
 
     pub(super) async fn commit(mut self) -> std::result::Result<(), Failure> {
+        // A test steps in between, as another server may.
+        if self.gate.is_some() && self.send_conclusion().await.is_err() {
+            return Err(self.failure.take().unwrap_or_else(failure::silent));
+        }
         if let Some(failure) = self.failure.take() {
             // The operation swallowed an error; the server would answer COMMIT with a rollback.
             return Err(failure);
@@ -202,15 +208,11 @@ impl Transaction {
         self.pass_gate().await;
         let begin = self.begin.take();
         let Some(client) = &self.client else { return Ok(()) };
-        let committed = async {
-            match &last {
-                Some(last) => commit_after(client, begin, last).await,
-                None => client.batch_execute("COMMIT").await.map_err(|error| failure::of_commit(&error)),
-            }
-        };
-        match timeout(self.patience, committed).await {
-            Ok(committed) => committed?,
-            Err(_) => return Err(failure::unknown("COMMIT was sent and nothing came back")),
+        match &last {
+            Some(last) => commit_after(client, begin, last, self.patience).await?,
+            None => answered(self.patience, client.batch_execute("COMMIT"))
+                .await?
+                .map_err(|error| failure::of_commit(&error))?,
         }
         self.give_back();
         Ok(())
@@ -310,17 +312,33 @@ async fn exchange(
     begun(client, begin, ask(client, &statement, tenant, params)).await
 }
 
+/// What was sent with COMMIT, or that nobody knows.
+async fn answered<T>(patience: Duration, sent: impl Future<Output = T>) -> std::result::Result<T, Failure> {
+    timeout(patience, sent).await.map_err(|_| failure::unknown("COMMIT was sent and nothing came back"))
+}
+
 /// The statement and COMMIT in one round trip. An error of the server is its last word: after it there is nothing that
 /// COMMIT could keep. Silence is not: both were sent.
-async fn commit_after(client: &Object, begin: Option<String>, last: &Conclusion) -> std::result::Result<(), Failure> {
+async fn commit_after(
+    client: &Object,
+    begin: Option<String>,
+    last: &Conclusion,
+    patience: Duration,
+) -> std::result::Result<(), Failure> {
     let params = last.params();
-    let statement = prepare(client, &last.sql, last.tenant, &params).await.map_err(|error| last.failure(&error))?;
-    // Polled in this order, and each sends at its first poll.
-    let both = join(ask(client, &statement, last.tenant, &params), client.batch_execute("COMMIT"));
-    let sent = async { Ok(both.await) };
-    let (written, committed) = begun(client, begin, sent).await.map_err(|error| failure::of_commit(&error))?;
+    let statement = timeout(patience, prepare(client, &last.sql, last.tenant, &params)).await;
+    let statement = statement.map_err(|_| failure::silent())?.map_err(|error| last.failure(&error))?;
+    let mut written = std::pin::pin!(begun(client, begin, ask(client, &statement, last.tenant, &params)));
+    // It is sent by being polled. If it cannot be, COMMIT must not be sent without it.
+    let sent = poll_fn(|context| Poll::Ready(written.as_mut().poll(context))).await;
+    let committed = client.batch_execute("COMMIT");
+    let (written, committed) = match sent {
+        Poll::Ready(Err(error)) => return Err(last.failure(&error)),
+        Poll::Ready(written) => (written, answered(patience, committed).await?),
+        Poll::Pending => answered(patience, join(written, committed)).await?,
+    };
     match written {
-        Err(error) if error.code().is_some() => Err(last.failure(&error)),
+        Err(error) if failure::is_last_word(&error) => Err(last.failure(&error)),
         Err(error) => Err(failure::of_commit(&error)),
         Ok(_) => committed.map_err(|error| failure::of_commit(&error)),
     }

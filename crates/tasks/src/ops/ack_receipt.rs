@@ -4,9 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
+use crate::actor::actor;
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM, archive};
 use crate::task::TaskId;
 
@@ -14,6 +15,12 @@ use crate::task::TaskId;
 #[serde(deny_unknown_fields)]
 pub struct AckReceipt {
     pub receipt_id: ReceiptId,
+    /// Accepted if it is yours.
+    #[schemars(extend("deprecated" = true))]
+    pub principal_kind: Option<PrincipalKind>,
+    /// Accepted if it is yours.
+    #[schemars(extend("deprecated" = true))]
+    pub principal_id: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -43,7 +50,7 @@ impl Operation for AckReceipt {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Acknowledged>> {
         let row = archive::locate(tx, self.receipt_id).await?.ok_or_else(|| Error::not_found("receipt"))?;
-        let caller = ctx.caller.principal.to_string();
+        let caller = actor(ctx, self.principal_kind, self.principal_id.as_deref(), PrincipalKind::Agent)?;
         if row.text(2)? != caller && !ctx.caller.has(Role::Admin) {
             let message = "Only its addressee may acknowledge a receipt.";
             return Err(forbidden(message, &[Role::Admin], &ctx.caller.roles));

@@ -3,9 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
+use crate::actor::actor;
 use crate::outcome::{EndReason, end_lease, unsuccessful};
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
 use crate::rules::Status;
@@ -20,6 +21,12 @@ pub struct CancelTask {
     /// Why, for the receipt. At most 2,000 characters.
     #[schemars(length(max = 2000))]
     pub reason: Option<String>,
+    /// Accepted if it is yours.
+    #[schemars(extend("deprecated" = true))]
+    pub principal_kind: Option<PrincipalKind>,
+    /// Accepted if it is yours.
+    #[schemars(extend("deprecated" = true))]
+    pub principal_id: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -64,7 +71,7 @@ impl Operation for CancelTask {
 impl CancelTask {
     /// The transition, guarded by everything it depends on: of several that race for the task, one finds its row.
     async fn end(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Row>> {
-        let principal = ctx.caller.principal.to_string();
+        let principal = actor(ctx, self.principal_kind, self.principal_id.as_deref(), PrincipalKind::Agent)?;
         let params = [
             Value::from(self.task_id.as_bytes()),
             Value::from(ctx.now),

@@ -120,7 +120,7 @@ impl Operation for CreateTask {
             }),
         };
         receipts::emit(tx, ctx, receipt).await?;
-        schedules::fired(tx, self.idempotency_key.as_deref()).await?;
+        schedules::fired(tx, self.idempotency_key.as_deref(), &owner).await?;
         // A task that has to wait is announced as well: whoever waits for work learns when to look again.
         tx.wake(lease::claimable(ctx.caller.tenant), 1);
         Ok(Reply::Done(Created { task_id, status: Status::Queued }))

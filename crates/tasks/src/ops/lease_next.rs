@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use waybill_kernel::id::digest_id;
 use waybill_kernel::{
     Caller, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
 };
@@ -263,8 +264,9 @@ impl LeaseNext {
         let after = |place: &'static [u8]| [Value::from(place), Value::from(NEEDS_MAX + 1), Value::from(ctx.now)];
         let mut rows = tx.query(NEEDS, &after(&[])).await?;
         if rows.len() as i64 > NEEDS_MAX {
-            // Too many to look at all of them: from anywhere on, and round the end.
-            let anywhere = ctx.ids.next();
+            // Too many to look at all of them: from anywhere on, and round the end. An id begins with the time and would
+            // lead every claim to the same place.
+            let anywhere = digest_id(&[ctx.ids.next().as_bytes()]);
             let params = [Value::from(anywhere.as_bytes().as_slice()), Value::from(NEEDS_MAX), Value::from(ctx.now)];
             let mut later = tx.query(NEEDS, &params).await?;
             later.append(&mut rows);

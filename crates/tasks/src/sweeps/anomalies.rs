@@ -2,25 +2,28 @@
 
 use serde_json::json;
 use waybill_kernel::{Result, Tenant, Time};
-use waybill_store::effects::{Plan, Sweep};
+use waybill_store::effects::{Effect, Plan, Sweep, place};
 use waybill_store::{Ctx, Row, Tx, Value};
 
+use super::Seal;
 use crate::Settings;
 use crate::anomaly::{self, Anomaly};
-use crate::receipts::ReceiptId;
+use crate::receipts::{ReceiptId, SYSTEM};
 use crate::settings::seconds_of;
 use crate::task::TaskId;
 
-/// Tasks that wait although no attempt is left, and schedules that should have run long ago.
+/// Tasks that wait although no attempt is left, schedules that should have run long ago, receipts that nobody seals.
 #[derive(Clone, Copy, Debug)]
 pub struct Anomalies {
     interval_s: i64,
     batch: i64,
+    backlog: i64,
 }
 
 impl Anomalies {
     pub fn new(settings: &Settings) -> Self {
-        Self { interval_s: settings.sweep_interval_s, batch: settings.sweep_batch }
+        let backlog = settings.receipt_backlog.max(1);
+        Self { interval_s: settings.sweep_interval_s, batch: settings.sweep_batch, backlog }
     }
 }
 
@@ -34,7 +37,41 @@ impl Sweep for Anomalies {
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
         let exhausted = report_exhausted(ctx, tx, limit).await?;
         let overdue = report_overdue(ctx, tx, limit).await?;
+        self.report_backlog(ctx, tx).await?;
         Ok(exhausted.max(overdue))
+    }
+}
+
+impl Anomalies {
+    /// The place of the sealer at the time of the report stands among the feeds as long as the report holds.
+    async fn report_backlog(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const REPORTED: &str = "receipts.backlog";
+        const WAITING: &str = "SELECT count(*) FROM (SELECT seq FROM receipts \
+            WHERE (xact, seq) > ($1, $2) AND xact < $3 ORDER BY xact, seq LIMIT $4) waiting";
+        const REPORT: &str = "INSERT INTO feeds (name, xact, seq, updated_at) VALUES ($1, $2, $3, $4) \
+                              ON CONFLICT (name) DO NOTHING";
+        const FORGET: &str = "DELETE FROM feeds WHERE name = $1";
+        let (high, low) = (self.backlog * 4 / 5, self.backlog / 2);
+        let sealed = place(tx, Seal::NAME).await?;
+        let counted = [sealed.xact, sealed.seq, i64::MAX, high + 1].map(Value::from);
+        let waiting = tx.query_opt(WAITING, &counted).await?.map_or(Ok(0), |row| row.int(0))?;
+        if waiting < low {
+            return tx.execute(FORGET, &[REPORTED.into()]).await.map(drop);
+        }
+        let report = [REPORTED.into(), sealed.xact.into(), sealed.seq.into(), ctx.now.into()];
+        if waiting <= high || tx.execute(REPORT, &report).await? == 0 {
+            return Ok(());
+        }
+        let anomaly = Anomaly {
+            kind: anomaly::Kind::ReceiptBacklog,
+            to: SYSTEM,
+            task_id: None,
+            related: None,
+            crossing: &[sealed.xact.to_be_bytes(), sealed.seq.to_be_bytes()].concat(),
+            details: json!({ "waiting_more_than": high, "sealed_up_to": { "xact": sealed.xact, "seq": sealed.seq } }),
+            recommended_action: "Look at `waybill sweeps` whether receipts.chain runs, and why it fails.",
+        };
+        anomaly::report(&mut tx.as_tenant(Tenant::DEFAULT), ctx, anomaly).await
     }
 }
 

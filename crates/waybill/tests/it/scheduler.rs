@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use crate::worker::{Background, Office};
-use crate::world::{program, until};
+use crate::world::{Engine, program, until};
 
 const HOUR_S: i64 = 3600;
 
@@ -20,7 +20,11 @@ struct Plan {
 
 impl Plan {
     async fn open() -> Self {
-        let office = Office::open("").await;
+        Self::on(Engine::Sqlite).await
+    }
+
+    async fn on(engine: Engine) -> Self {
+        let office = Office::on(engine, "").await;
         let key = json!({ "principal": "service:scheduler", "roles": ["agent", "worker", "delegate"] });
         let key = office.world.key(key).await;
         Self { office, key, folder: tempfile::tempdir().unwrap() }
@@ -41,6 +45,16 @@ impl Plan {
         let task = json!({ "type": kind, "payload": payload, "requirements": { "capabilities": ["scheduler"] } });
         let id = self.office.hand_over(&task).await;
         self.office.outcome(&id).await
+    }
+
+    /// The same, asked for by somebody else.
+    async fn ask_as(&self, principal: &str, kind: &str, payload: Json) -> Json {
+        let world = &self.office.world;
+        let key = world.key(json!({ "principal": principal, "roles": ["agent"] })).await;
+        let task = json!({ "type": kind, "payload": payload, "requirements": { "capabilities": ["scheduler"] } });
+        let id = world.post(&key, "/v1/tasks", &task).await.json()["task_id"].as_str().unwrap().to_owned();
+        let path = format!("/v1/tasks/{id}?wait_seconds=20");
+        world.get(&key, &path).await.json()
     }
 
     async fn create(&self, changes: Json) -> String {
@@ -101,9 +115,32 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a12_10_a_restart_fires_nothing_twice_and_leaves_nothing_out() {
-    let plan = Plan::open().await;
+/// A server on each store.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => { $(
+        mod $name {
+            use super::{Engine, Plan};
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn sqlite() {
+                super::$name(Plan::on(Engine::Sqlite).await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn postgres() {
+                super::$name(Plan::on(Engine::Postgres).await).await;
+            }
+        }
+    )+ };
+}
+
+on_both! {
+    a12_10_a_restart_fires_nothing_twice_and_leaves_nothing_out,
+    a12_10_the_three_misfire_policies,
+    a12_10_results_are_there_whenever_the_agent_asks,
+}
+
+async fn a12_10_a_restart_fires_nothing_twice_and_leaves_nothing_out(plan: Plan) {
     let mut scheduler = plan.start();
     let id = plan.create(json!({ "interval_seconds": 1, "misfire_policy": "catch_up_all" })).await;
     plan.until_fired(&id, 2).await;
@@ -128,9 +165,7 @@ async fn a12_10_a_restart_fires_nothing_twice_and_leaves_nothing_out() {
     assert!(runs.windows(2).all(|pair| pair[1] == pair[0] + 1), "a run was left out: {fired:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a12_10_the_three_misfire_policies() {
-    let plan = Plan::open().await;
+async fn a12_10_the_three_misfire_policies(plan: Plan) {
     let mut scheduler = plan.start();
     let mut schedules = Vec::new();
     for (policy, expected) in [(Some("skip"), 1), (None, 2), (Some("catch_up_one"), 2), (Some("catch_up_all"), 4)] {
@@ -168,9 +203,7 @@ async fn a12_10_the_three_misfire_policies() {
     assert_eq!(scheduler.term(), Some(0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a12_10_results_are_there_whenever_the_agent_asks() {
-    let plan = Plan::open().await;
+async fn a12_10_results_are_there_whenever_the_agent_asks(plan: Plan) {
     let mut scheduler = plan.start();
     let template = json!({ "type": "echo", "payload_template": { "by": "{{schedule_id}}" } });
     let created = plan.create(json!({ "interval_seconds": 1, "task_template": template })).await;
@@ -212,6 +245,12 @@ async fn schedules_are_paused_resumed_and_deleted() {
     plan.until_fired(&id, paused.len() + 1).await;
     let after = plan.fired(&id).await;
     assert!(after.keys().all(|run_at| paused.contains_key(run_at) || seconds(run_at) >= next), "{after:?}");
+
+    for kind in ["schedule.status", "schedule.pause", "schedule.resume", "schedule.delete"] {
+        let refused = plan.ask_as("agent:bob", kind, named.clone()).await;
+        assert_eq!(refused["result"]["error"]["code"], "unknown_schedule", "{kind} of somebody else's: {refused}");
+    }
+    assert_eq!(plan.ask("schedule.status", named.clone()).await["result"]["result"]["enabled"], true);
 
     assert_eq!(plan.ask("schedule.delete", named.clone()).await["result"]["result"], json!({ "ok": true }));
     for kind in ["schedule.status", "schedule.pause", "schedule.resume", "schedule.delete"] {

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use waybill_kernel::Code;
 use waybill_testkit::server;
 
-use crate::world::{World, program, until};
+use crate::world::{Engine, World, program, until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -87,7 +87,11 @@ pub struct Office {
 
 impl Office {
     pub async fn open(settings: &str) -> Self {
-        let world = World::with(crate::world::Engine::Sqlite, settings, &[]).await;
+        Self::on(Engine::Sqlite, settings).await
+    }
+
+    pub async fn on(engine: Engine, settings: &str) -> Self {
+        let world = World::with(engine, settings, &[]).await;
         let agent = world.key(json!({ "principal": "agent:alice" })).await;
         let worker = world.key(json!({ "principal": "worker:w1" })).await;
         Self { world, agent, worker }

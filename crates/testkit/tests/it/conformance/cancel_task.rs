@@ -11,6 +11,7 @@ waybill_testkit::both! {
     a_second_cancel_says_so_and_writes_nothing,
     an_unknown_task_and_another_tenants_task_are_the_same_not_found,
     another_principals_task_is_forbidden_and_an_admin_may,
+    r53_a_principal_that_is_named_must_be_the_callers_own_but_for_an_admin,
     a_reason_of_two_thousand_characters_fits_and_a_longer_one_does_not,
 }
 
@@ -93,4 +94,22 @@ async fn a_reason_of_two_thousand_characters_fits_and_a_longer_one_does_not(on: 
     let reason = |length: usize| json!({ "task_id": task_id, "reason": "ü".repeat(length) });
     assert_eq!(refusal(&on, &on.admin, "cancel_task", reason(2001)).await, Code::InvalidRequest);
     assert_eq!(ok(&on, &on.admin, "cancel_task", reason(2000)).await["ok"], true);
+}
+
+async fn r53_a_principal_that_is_named_must_be_the_callers_own_but_for_an_admin(on: TestStore) {
+    let (alice, bob) = (on.agent("alice").unwrap(), on.agent("bob").unwrap());
+    let task_id = plain_task(&on, &alice).await;
+    let named = |id: &str| json!({ "task_id": task_id, "principal_kind": "agent", "principal_id": id });
+    assert_eq!(refusal(&on, &bob, "cancel_task", named("alice")).await, Code::Forbidden);
+    assert_eq!(refusal(&on, &alice, "cancel_task", named("bob")).await, Code::Forbidden);
+    assert_eq!(ok(&on, &alice, "cancel_task", named("alice")).await["ok"], true);
+
+    let receipt = on.rows("SELECT receipt_id FROM receipts WHERE receipt_type = 'task.result_ready'").await.unwrap();
+    let receipt_id = Uuid::from_slice(receipt[0].bytes(0).unwrap()).unwrap();
+    let acked = |id: &str| json!({ "receipt_id": receipt_id, "principal_kind": "agent", "principal_id": id });
+    assert_eq!(refusal(&on, &bob, "ack_receipt", acked("alice")).await, Code::Forbidden);
+    assert_eq!(refusal(&on, &alice, "ack_receipt", acked("bob")).await, Code::Forbidden);
+    ok(&on, &on.admin, "ack_receipt", acked("alice")).await;
+    let from = "SELECT sender FROM receipts WHERE receipt_type = 'receipt.acknowledged'";
+    assert_eq!(on.rows(from).await.unwrap()[0].text(0).unwrap(), "agent:alice");
 }

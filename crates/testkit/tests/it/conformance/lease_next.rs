@@ -18,6 +18,7 @@ waybill_testkit::both! {
     higher_priority_goes_first_and_then_the_older_task,
     a12_4_no_task_is_leased_twice_by_many_workers,
     a12_4_a_task_that_does_not_fit_blocks_none_that_does,
+    a12_4_more_kinds_of_work_than_one_claim_looks_at_starve_none,
     a_worker_gets_only_types_it_accepts,
     a_delayed_task_is_claimed_when_its_time_has_come,
     one_claim_takes_several_and_never_more_than_a_hundred,
@@ -101,6 +102,36 @@ async fn a12_4_a_task_that_does_not_fit_blocks_none_that_does(on: TestStore) {
         assert!(claim(&on, &w, json!({ "capabilities": capabilities })).await.is_empty());
     }
     assert_eq!(claim(&on, &w, json!({ "capabilities": ["gpu"], "max_tasks": 9 })).await.len(), 5);
+}
+
+async fn a12_4_more_kinds_of_work_than_one_claim_looks_at_starve_none(on: TestStore) {
+    /// One more claim than this without the task would be worse luck than one in 10^20: each sees two thirds of the kinds.
+    const CLAIMS_MAX: usize = 50;
+    let alice = on.agent("alice").unwrap();
+    task(&on, &alice, json!({ "type": "sought" })).await;
+    // As many as create_task would make, by its own row.
+    let more = "INSERT INTO tasks (tenant, task_id, status, type, payload, owner, requirements, needs, priority, attempt, \
+        max_attempts, retry_backoff_s, created_at, updated_at, next_eligible_at, held, assigned_receipt, instance, epoch, \
+        renewals, expiries, progress_receipts) \
+        SELECT tenant, {id}, status, 'other', payload, owner, requirements, {id}, priority, attempt, max_attempts, \
+        retry_backoff_s, created_at, updated_at, next_eligible_at, held, assigned_receipt, instance, epoch, renewals, \
+        expiries, progress_receipts FROM tasks, {numbers} WHERE type = 'sought'";
+    let more = if on.database().is_ok() {
+        more.replace("{id}", "decode(md5(n::text), 'hex')").replace("{numbers}", "generate_series(1, 1500) n")
+    } else {
+        let numbers =
+            "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 1500) SELECT n FROM c)";
+        more.replace("{id}", "randomblob(16)").replace("{numbers}", numbers)
+    };
+    on.write(&more).await.unwrap();
+    let seeker = worker(&on, "seeker");
+    for claims in 1.. {
+        let taken = claim(&on, &seeker, json!({ "accept_types": ["sought"] })).await;
+        if !taken.is_empty() {
+            break;
+        }
+        assert!(claims < CLAIMS_MAX, "the task was never found");
+    }
 }
 
 async fn a_worker_gets_only_types_it_accepts(on: TestStore) {

@@ -155,16 +155,17 @@ async fn a_failed_effect_leaves_its_place_and_its_writes_as_they_were(on: TestSt
     }
 }
 
-/// Begins to create a task and stops when its transaction has a number and a task, before the receipt that travels with its
-/// COMMIT.
+/// Begins to create a task and stops before its transaction commits.
 async fn late_committer(on: &TestStore) -> (Arc<Gate>, tokio::task::JoinHandle<Result<()>>) {
     let (gate, mut arrivals) = Gate::new();
     let gate = Arc::new(gate);
     let create: CreateTask = serde_json::from_value(json!({ "type": "work" })).unwrap();
     let (store, caller, at_gate) = (on.store.clone(), on.admin.clone(), Arc::clone(&gate));
     let slow = tokio::spawn(async move { store.run_gated(create, caller, Some(at_gate)).await.map(drop) });
-    arrivals.recv().await.unwrap();
-    gate.step();
+    for _ in 1..3 {
+        arrivals.recv().await.unwrap();
+        gate.step();
+    }
     arrivals.recv().await.unwrap();
     (gate, slow)
 }

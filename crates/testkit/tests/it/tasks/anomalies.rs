@@ -1,9 +1,14 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Caller, Code, Time};
+use waybill_store::effects::{Holder, sweep_once};
+use waybill_tasks::Settings;
+use waybill_tasks::sweeps::Anomalies;
 use waybill_testkit::stores::TestStore;
 
+use super::chain::seal;
 use super::{about, anomalies, lease, receipts, sweep_anomalies, worker};
 use crate::support::{NOBODY, ok, refusal, task, task_status};
 
@@ -13,6 +18,8 @@ waybill_testkit::both! {
     a_schedule_that_is_silent_for_two_intervals_is_reported_once_per_silence,
     a_paused_schedule_is_not_expected,
     the_interval_of_cron_is_the_gap_between_its_latest_runs,
+    somebody_elses_schedule_is_neither_paused_nor_deleted_nor_said_to_have_run,
+    a_backlog_of_unsealed_receipts_is_reported_once_per_crossing,
     r71_the_third_use_of_an_invalid_lease_is_reported_and_no_other,
 }
 
@@ -44,11 +51,11 @@ fn in_seconds(on: &TestStore, seconds: u64) -> Time {
     Time::from_micros(at.micros() / 1_000_000 * 1_000_000)
 }
 
-/// As a scheduler fires: the time is in the key, to the second.
+/// As a scheduler fires for alice: the time is in the key, to the second.
 async fn fire(on: &TestStore, schedule: &str, at: Time) {
-    let at = at.to_string().replace(".000000", "");
-    let fired = task(on, &on.admin, json!({ "type": "t", "idempotency_key": format!("schedule:{schedule}:{at}") }));
-    let fired = fired.await;
+    let key = format!("schedule:{schedule}:{}", at.to_string().replace(".000000", ""));
+    let input = json!({ "type": "t", "idempotency_key": key, "created_by": "agent:alice" });
+    let fired = task(on, &on.admin, input).await;
     ok(on, &on.admin, "cancel_task", json!({ "task_id": fired })).await;
 }
 
@@ -178,4 +185,50 @@ async fn r71_the_third_use_of_an_invalid_lease_is_reported_and_no_other(on: Test
     let kinds =
         listed["receipts"].as_array().unwrap().iter().filter(|receipt| receipt["receipt_type"] == "system.anomaly");
     assert_eq!(kinds.count(), 2, "its owner is told: {listed}");
+}
+
+async fn somebody_elses_schedule_is_neither_paused_nor_deleted_nor_said_to_have_run(on: TestStore) {
+    let (alice, bob) = (on.agent("alice").unwrap(), on.agent("bob").unwrap());
+    let created = json!({ "schedule_id": "s1", "next_run_at": in_seconds(&on, 60) });
+    scheduled(&on, &alice, "schedule.create", json!({ "interval_seconds": 60 }), created).await;
+    let watched = async || {
+        let rows = on.rows("SELECT enabled, overdue_at, last_run_at FROM schedule_watch").await.unwrap();
+        rows.iter()
+            .map(|row| (row.int(0).unwrap(), row.int_opt(1).unwrap(), row.int_opt(2).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let before = watched().await;
+    for kind in ["schedule.pause", "schedule.resume", "schedule.delete"] {
+        scheduled(&on, &bob, kind, json!({ "schedule_id": "s1" }), json!({ "ok": true })).await;
+        assert_eq!(watched().await, before, "{kind}");
+    }
+    let key = format!("schedule:s1:{}", in_seconds(&on, 1_000_000).to_string().replace(".000000", ""));
+    let fired = task(&on, &bob, json!({ "type": "t", "idempotency_key": key })).await;
+    ok(&on, &bob, "cancel_task", json!({ "task_id": fired })).await;
+    assert_eq!(watched().await, before);
+    assert_eq!(receipts(&on, "schedule.deleted").await.len(), 0);
+}
+
+async fn a_backlog_of_unsealed_receipts_is_reported_once_per_crossing(on: TestStore) {
+    let settings = Settings { receipt_backlog: 10, ..Settings::default() };
+    let look = async || {
+        let sweep = Arc::new(Anomalies::new(&settings));
+        sweep_once(&on.store, &sweep, Holder::new(&on.store)).await.unwrap();
+        anomalies(&on, "receipt_backlog").await.len()
+    };
+    let alice = on.agent("alice").unwrap();
+    for reported in [1, 2] {
+        for _ in 0..8 {
+            assert_eq!(look().await, reported - 1, "four fifths are not passed yet");
+            task(&on, &alice, json!({ "type": "work" })).await;
+        }
+        task(&on, &alice, json!({ "type": "work" })).await;
+        assert_eq!(look().await, reported);
+        task(&on, &alice, json!({ "type": "work" })).await;
+        assert_eq!(look().await, reported, "once per crossing");
+        seal(&on).await;
+        assert_eq!(look().await, reported);
+    }
+    let to = "SELECT addressee FROM receipts WHERE receipt_type = 'system.anomaly'";
+    assert!(on.rows(to).await.unwrap().iter().all(|row| row.text(0).unwrap() == "system:asyncgate"));
 }

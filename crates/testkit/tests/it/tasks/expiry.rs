@@ -9,17 +9,18 @@ use super::{HELD, LONG, about, anomalies, lease, receipts, sweep, sweep_leases, 
 use crate::support::{ok, plain_task, refusal, task_status};
 
 waybill_testkit::both! {
-    a_vanished_worker_costs_no_attempt_however_often,
+    a12_2_a_vanished_worker_costs_no_attempt_however_often,
     a_task_whose_lease_ran_out_waits_a_moment_and_is_as_new,
-    a_lease_that_ran_out_is_worth_nothing_swept_or_not,
+    a12_8_a_lease_that_ran_out_is_worth_nothing_swept_or_not,
     nothing_is_swept_before_the_grace_is_over,
+    a12_9_of_complete_cancel_and_sweep_at_once_one_has_the_task,
+    a12_9_what_was_answered_is_there_for_whoever_asks_next,
     the_fourth_expiry_of_a_task_is_reported_once,
     a_sweep_works_in_batches_over_all_tenants,
     whoever_waits_for_the_work_of_a_vanished_worker_is_woken,
 }
 
-/// A12.2.
-async fn a_vanished_worker_costs_no_attempt_however_often(on: TestStore) {
+async fn a12_2_a_vanished_worker_costs_no_attempt_however_often(on: TestStore) {
     let alice = on.agent("alice").unwrap();
     let task_id = plain_task(&on, &alice).await;
     for crash in 1..=5 {
@@ -84,8 +85,7 @@ async fn a_task_whose_lease_ran_out_waits_a_moment_and_is_as_new(on: TestStore) 
     assert_eq!(lease(&on, &worker(&on, "other")).await["task_id"], task_id.as_str());
 }
 
-/// The lease half of A12.8.
-async fn a_lease_that_ran_out_is_worth_nothing_swept_or_not(on: TestStore) {
+async fn a12_8_a_lease_that_ran_out_is_worth_nothing_swept_or_not(on: TestStore) {
     let alice = on.agent("alice").unwrap();
     plain_task(&on, &alice).await;
     let (w, leased) = (worker(&on, "w"), lease(&on, &worker(&on, "w")).await);
@@ -172,4 +172,38 @@ async fn whoever_waits_for_the_work_of_a_vanished_worker_is_woken(on: TestStore)
     };
     let (answer, ()) = tokio::join!(waits, sweeps);
     assert_eq!(answer["tasks"].as_array().unwrap().len(), 1, "{answer}");
+}
+
+async fn a12_9_of_complete_cancel_and_sweep_at_once_one_has_the_task(on: TestStore) {
+    let (alice, w) = (on.agent("alice").unwrap(), worker(&on, "w"));
+    for round in 0..12 {
+        let task_id = plain_task(&on, &alice).await;
+        let leased = lease(&on, &w).await;
+        if round % 3 == 0 {
+            on.time.pass(LONG);
+        }
+        let done = about(&leased, json!({ "result": round, "artifacts": [{ "url": "memory:1" }] }));
+        let (completed, canceled, _) = tokio::join!(
+            on.call(&w, "complete", done),
+            on.call(&alice, "cancel_task", json!({ "task_id": task_id })),
+            sweep(&on),
+        );
+        let canceled = canceled.unwrap().json["ok"] == true;
+        let status = task_status(&on, &alice, &task_id).await;
+        assert!(canceled != completed.is_ok(), "{status}: both or neither has ended it");
+        assert_eq!(status, if canceled { "canceled" } else { "succeeded" });
+        let ended =
+            "SELECT count(*) FROM receipts WHERE receipt_type IN ('task.completed', 'task.canceled', 'task.failed')";
+        assert_eq!(on.count(ended).await.unwrap(), round + 1, "one ending for each task");
+    }
+}
+
+async fn a12_9_what_was_answered_is_there_for_whoever_asks_next(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let other = if on.database().is_ok() { Some(on.second_node(|_| {}).await.unwrap()) } else { None };
+    for _ in 0..50 {
+        let task_id = plain_task(&on, &alice).await;
+        let asked = on.call_on(other.as_ref().unwrap_or(&on.store), &alice, "get_task", json!({ "task_id": task_id }));
+        assert_eq!(asked.await.unwrap().json["task_id"], task_id.as_str());
+    }
 }

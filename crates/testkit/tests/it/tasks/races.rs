@@ -41,7 +41,7 @@ fn held(world: &World, further: serde_json::Value) -> (waybill_kernel::Caller, s
 }
 
 #[tokio::test]
-async fn a_sweep_and_any_other_write_on_a_leased_task_end_as_if_one_came_after_the_other() {
+async fn a12_9_a_sweep_and_any_other_write_on_a_leased_task_end_as_if_one_came_after_the_other() {
     let sweep = Contender::new::<SweepNow>("ahead", Entity::Lease, |world| (world.caller.clone(), json!({})));
     let others = [
         Contender::new::<Complete>("with a place", Entity::Lease, |world| {

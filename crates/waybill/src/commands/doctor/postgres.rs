@@ -8,8 +8,8 @@ use waybill_store::safety::{PostgresInspection, Replica, Server};
 
 use super::{Check, Scene, list, work};
 
-/// What the program keeps beside its lanes and readers: one that listens, and one to spare.
-const FURTHER_CONNECTIONS: usize = 2;
+/// What the program keeps beside its lanes and readers: one that listens, and two to spare.
+const FURTHER_CONNECTIONS: usize = 3;
 
 pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Check> {
     let look = match PostgresInspection::open(options).await {

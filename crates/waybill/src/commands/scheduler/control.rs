@@ -153,10 +153,10 @@ async fn answer(shared: &Shared, lease: &Lease, held: &Held) -> Result<()> {
 
 /// The outer error is the file's or the server's, the inner one is the caller's.
 async fn decide(shared: &Shared, lease: &Lease, now_s: i64) -> Result<std::result::Result<Decided, Refusal>> {
+    // A schedule and what it fires belong to whoever asked for it.
+    let asker = fire::owner(&shared.client, lease.task_id).await?;
     if lease.kind == "schedule.create" {
-        // What it fires belongs to whoever asked for it.
-        let owner = fire::owner(&shared.client, lease.task_id).await?;
-        return Ok(create(lease, owner, now_s).map_err(Refusal::payload));
+        return Ok(create(lease, asker, now_s).map_err(Refusal::payload));
     }
     let named: Named = match serde_json::from_value(lease.payload.clone()) {
         Ok(named) => named,
@@ -164,9 +164,13 @@ async fn decide(shared: &Shared, lease: &Lease, now_s: i64) -> Result<std::resul
             return Ok(Err(Refusal::payload(format!("The payload of {} is not understood: {error}.", lease.kind))));
         }
     };
-    let Some(schedule) = shared.book.schedule(&named.schedule_id).await? else {
-        let message = format!("There is no schedule {:?}.", named.schedule_id);
-        return Ok(Err(Refusal::new("unknown_schedule", message).with("schedule_id", named.schedule_id)));
+    let schedule = match shared.book.schedule(&named.schedule_id).await? {
+        Some(schedule) if fire::owner_of(&shared.client, &schedule).await? == asker => schedule,
+        // Nobody learns which schedules others have.
+        _ => {
+            let message = format!("{asker} has no schedule {:?}.", named.schedule_id);
+            return Ok(Err(Refusal::new("unknown_schedule", message).with("schedule_id", named.schedule_id)));
+        }
     };
     change(&lease.kind, schedule, now_s).map(Ok)
 }

@@ -53,9 +53,17 @@ pub async fn run(shared: Arc<Shared>) {
 
 /// Fires what is due and says how long there is nothing to do.
 async fn round(shared: &Shared) -> Result<Duration> {
-    let mut fired = 0;
+    let (mut fired, mut put_off) = (0, None);
     for schedule in shared.book.due(shared.now_s(), SCHEDULES_PER_ROUND).await? {
-        fired += fire_due(shared, &schedule).await?;
+        match fire_due(shared, &schedule).await {
+            Ok(runs) => fired += runs,
+            // It may be let through later, and the others need not wait for that.
+            Err(error) if matches!(error.code(), Code::Forbidden | Code::NotFound) => drop(put_off.insert(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(error) = put_off {
+        return Err(error);
     }
     let now = shared.now();
     let next_s = shared.book.next_run_s().await?;
@@ -80,11 +88,7 @@ async fn fire_due(shared: &Shared, schedule: &Schedule) -> Result<usize> {
 
 async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64, now_s: i64) -> Result<()> {
     let id = &schedule.schedule_id;
-    let owner = match &schedule.owner {
-        Some(owner) => owner.clone(),
-        // From a file that knew no owners. A schedule has the id of the task that asked for it.
-        None => owner(&shared.client, schedule.schedule_id.parse().map_err(Error::internal)?).await?,
-    };
+    let owner = owner_of(&shared.client, schedule).await?;
     let status = match shared.client.create_task(&task(schedule, owner, run_s, now_s)?).await {
         Ok(created) => {
             tracing::info!(schedule_id = id, run_at = iso(run_s), task_id = %created.task_id, "fired");
@@ -98,6 +102,15 @@ async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64,
         Err(error) => return Err(error),
     };
     shared.book.record(id, run_s, timing.next_after(run_s), status).await
+}
+
+/// Whose schedule it is, and what it fires.
+pub async fn owner_of(client: &Client, schedule: &Schedule) -> Result<String> {
+    match &schedule.owner {
+        Some(owner) => Ok(owner.clone()),
+        // From a file that knew no owners. A schedule has the id of the task that asked for it.
+        None => owner(client, schedule.schedule_id.parse().map_err(Error::internal)?).await,
+    }
 }
 
 /// Whose task it is.
