@@ -2,16 +2,17 @@
 //!
 //! # Contract
 //! A key is verified with Argon2id once in a process; after that a request costs one HMAC and one lookup. Its row is read
-//! again at most `key_recheck` later, so a revocation holds everywhere after that time; an expiry that was known holds
-//! at once. Whatever is wrong with a key, the answer is the same, and as slow for an unknown key id as for a wrong
+//! again so soon that a revocation holds everywhere after `key_recheck`, for calls that wait as well; an expiry that was
+//! known holds at once. Whatever is wrong with a key, the answer is the same, and as slow for an unknown key id as for a wrong
 //! secret. A database that cannot be read is told as such: it says nothing about the key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use waybill_kernel::{Caller, Code, Error, Result, Time};
-use waybill_store::Store;
+use waybill_store::{Store, Wait};
 
 use crate::Settings;
 use crate::key::{Key, KeyId};
@@ -54,7 +55,7 @@ impl Access {
             // Boxed: the way through the database would make every request's future as large as itself.
             return Box::pin(self.0.verify(presented, id, digest, now)).await;
         };
-        match known.standing(now, self.0.settings.key_recheck) {
+        match known.standing(now, self.0.reread_after()) {
             Standing::Good => Ok(Arc::clone(&known.caller)),
             Standing::GoodButReread => Box::pin(self.0.reread_early(id, digest, &known)).await,
             Standing::Reread => Box::pin(self.0.reread(id, digest)).await,
@@ -144,6 +145,12 @@ impl Inner {
     fn refuse(&self, id: KeyId, digest: Digest, reason: &str) -> Error {
         self.memory.remember_refused(digest, self.store.now());
         refused(id, reason)
+    }
+
+    /// A call that is let in may wait for its answer, and is not asked again in between.
+    fn reread_after(&self) -> Duration {
+        let recheck = self.settings.key_recheck;
+        recheck - Wait::LONGEST.min(recheck / 3)
     }
 
     fn was_refused(&self, digest: &Digest, now: Time) -> bool {

@@ -32,7 +32,7 @@ pub const MIGRATIONS: &[Migration] = &[
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A remembered key's row is read again after this long at the latest: so soon a revocation holds everywhere.
+    /// So soon a revocation holds everywhere, for calls that wait as well.
     pub key_recheck: Duration,
     /// Keys a process remembers, at about half a kilobyte each; beyond it the ones not used lately are verified anew.
     pub remembered_keys_max: usize,

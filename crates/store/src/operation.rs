@@ -60,13 +60,13 @@ pub struct Wait {
     pub at_most: Duration,
 }
 
-/// Longer waits are shortened to this, not refused.
-const WAIT_S_MAX: u32 = 20;
-
 impl Wait {
+    /// Longer waits are shortened to this, not refused.
+    pub const LONGEST: Duration = Duration::from_secs(20);
+
     /// None for no time at all.
     pub fn up_to(seconds: u32, topic: Topic) -> Option<Self> {
-        let at_most = Duration::from_secs(seconds.min(WAIT_S_MAX).into());
+        let at_most = Duration::from_secs(seconds.into()).min(Self::LONGEST);
         (seconds > 0).then_some(Self { topic, at_most })
     }
 }

@@ -155,23 +155,37 @@ async fn ensure_role(client: &Client, role: &str) -> Result<()> {
     Err(Error::new(Code::DatabaseUnusable, format!("The role {role} could not be made.")))
 }
 
-pub(super) async fn database_now(pool: &Pool) -> Result<Time> {
-    let client = pool
-        .get()
-        .await
-        .map_err(|error| Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because(error))?;
+/// The clock goes by the database's, and begins no earlier than any node is known to have been.
+pub(super) async fn begin_clock(pool: &Pool, clock: &Clock) -> Result<()> {
+    clock.begin_at(database_now(pool).await?);
+    let stored = client(pool).await?.query_one("SELECT clock_us FROM meta WHERE id = 1", &[]).await;
+    clock.raise_to(Time::from_micros(stored.map_err(|error| unusable(&error))?.get(0)));
+    Ok(())
+}
+
+/// Also writes down how far time has come, for those who start after the database's clock was set back.
+pub(super) async fn keep_anchored(pool: Pool, clock: Arc<Clock>, interval: Duration) {
+    const STORE: &str = "UPDATE meta SET clock_us = $1 WHERE id = 1 AND clock_us < $1";
+    loop {
+        tokio::time::sleep(interval).await;
+        let Ok(now) = database_now(&pool).await else { continue };
+        clock.anchor(now);
+        let Ok(client) = client(&pool).await else { continue };
+        if let Err(error) = client.execute(STORE, &[&clock.now().micros()]).await {
+            tracing::warn!(error = describe(&error), "the time could not be written down; the next attempt is to come");
+        }
+    }
+}
+
+async fn database_now(pool: &Pool) -> Result<Time> {
     let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    let row = client.query_one(sql, &[]).await.map_err(|error| unusable(&error))?;
+    let row = client(pool).await?.query_one(sql, &[]).await.map_err(|error| unusable(&error))?;
     Ok(Time::from_micros(row.get(0)))
 }
 
-pub(super) async fn keep_anchored(pool: Pool, clock: Arc<Clock>, interval: Duration) {
-    loop {
-        tokio::time::sleep(interval).await;
-        if let Ok(now) = database_now(&pool).await {
-            clock.anchor(now);
-        }
-    }
+async fn client(pool: &Pool) -> Result<deadpool_postgres::Object> {
+    let unavailable = || Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title);
+    pool.get().await.map_err(|error| unavailable().because(error))
 }
 
 pub(super) fn unreachable(error: &tokio_postgres::Error) -> Error {

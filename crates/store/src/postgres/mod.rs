@@ -120,7 +120,7 @@ impl Postgres {
         fence.look_around(&config).await;
         connect::prepare_database(&config, &fence, migrations, entropy).await?;
         let pool = connect::pool(&config, &options, &fence)?;
-        clock.begin_at(connect::database_now(&pool).await?);
+        connect::begin_clock(&pool, &clock).await?;
 
         let mut node = [0; 8];
         entropy.fill(&mut node);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value as Json, json};
 use tokio::time::timeout;
 use waybill_kernel::{Code, Error};
-use waybill_store::{Backend, Gate, PostgresOptions, Reply};
+use waybill_store::{Backend, Ctx, Gate, PostgresOptions, Reply, Tx, Work};
 use waybill_tasks::ops::create_task::CreateTask;
 use waybill_testkit::postgres::{Options, Postgres};
 use waybill_testkit::proxy::{Mode, Proxy};
@@ -74,6 +74,45 @@ async fn a_link_lost_before_the_commit_is_made_up_for_by_another_run() {
     assert!(matches!(reply, Reply::Done(_)), "the first run left nothing behind");
     let receipts = on.count("SELECT count(*) FROM receipts").await.unwrap();
     assert_eq!((on.count("SELECT count(*) FROM tasks").await.unwrap(), receipts), (1, 1));
+}
+
+/// Writes, loses its link if it is told to, and concludes.
+struct CutBeforeTheEnd {
+    names: [&'static str; 2],
+    proxy: Option<Arc<Proxy>>,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Work for CutBeforeTheEnd {
+    type Output = ();
+
+    fn mode(&self) -> waybill_kernel::Mode {
+        waybill_kernel::Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> waybill_kernel::Result<()> {
+        const ADD: &str = "INSERT INTO feeds (name, xact, seq, updated_at) VALUES ($1, 0, 0, 0)";
+        tx.execute(ADD, &[self.names[0].into()]).await?;
+        if let (0, Some(proxy)) = (self.runs.fetch_add(1, Ordering::SeqCst), &self.proxy) {
+            proxy.cut();
+            // For this end to notice.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        tx.conclude(&[(ADD, vec![self.names[1].into()])], &[], || Error::internal("nothing was demanded")).await
+    }
+}
+
+#[tokio::test]
+async fn a_link_known_to_be_lost_before_the_last_writes_are_sent_is_no_mystery() {
+    let (on, proxy) = behind_proxy().await;
+    let (proxy, runs) = (Arc::new(proxy), Arc::new(AtomicUsize::new(0)));
+    let warm = CutBeforeTheEnd { names: ["a", "b"], proxy: None, runs: Arc::default() };
+    on.store.system().run(warm).await.unwrap();
+    let cut = CutBeforeTheEnd { names: ["c", "d"], proxy: Some(proxy), runs: Arc::clone(&runs) };
+    on.store.system().run(cut).await.unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 2, "the call was made up for by another run");
+    let names = on.count("SELECT count(*) FROM feeds WHERE name IN ('a', 'b', 'c', 'd')").await.unwrap();
+    assert_eq!(names, 4);
 }
 
 #[tokio::test]
@@ -151,4 +190,22 @@ async fn a_killed_server_loses_nothing_it_acknowledged_and_doubles_nothing() {
     let (tasks, receipts) =
         (on.count("SELECT count(*) FROM tasks").await, on.count("SELECT count(*) FROM receipts").await);
     assert_eq!((tasks.unwrap(), receipts.unwrap()), (CALLS as i64, CALLS as i64));
+}
+
+#[tokio::test]
+async fn a_node_begins_no_earlier_than_any_node_before_it() {
+    let on = stores::open_postgres_with(|options| options.clock_interval = Duration::from_millis(5)).await.unwrap();
+    let written = async || on.rows("SELECT clock_us FROM meta").await.unwrap()[0].int(0).unwrap();
+    let began = Instant::now();
+    while written().await == 0 {
+        assert!(began.elapsed() < FAILED, "nobody writes the time down");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // As if the database's clock had been a day ahead, and was set right while nobody ran.
+    let ahead = on.store.now().after(Duration::from_secs(86_400));
+    on.write(&format!("UPDATE meta SET clock_us = {}", ahead.micros())).await.unwrap();
+    let later = on.second_node(|_| {}).await.unwrap();
+    assert!(later.now() >= ahead, "{} is before {ahead}", later.now());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(written().await >= ahead.micros(), "a node that is behind has turned it back");
 }

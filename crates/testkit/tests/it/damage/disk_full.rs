@@ -61,6 +61,11 @@ fn a_full_disk_takes_no_more_work_but_lets_work_end() {
     assert_eq!(ballast.metadata().unwrap().len(), 4 << 20);
 
     let small: Vec<_> = (0..20).map(|number| id_of(&create(&server, &format!("small-{number}"), "x").1)).collect();
+    // Oldest first: these two are in work when the disk fills up.
+    let claim = json!({ "max_tasks": 2 });
+    let leased = send(&server, "POST", "/v1/leases/claim", Some(&claim)).1["tasks"].as_array().unwrap().clone();
+    let key = json!({ "principal": "agent:gone" });
+    let key_id = send(&server, "POST", "/admin/keys", Some(&key)).1["key_id"].as_str().unwrap().to_owned();
     let payload = "x".repeat(100_000);
     let mut made = Vec::new();
     loop {
@@ -79,7 +84,14 @@ fn a_full_disk_takes_no_more_work_but_lets_work_end() {
     assert!(readiness(&server).1["message"].as_str().unwrap().contains("full"));
 
     assert!(made.iter().all(|task_id| exists(&server, task_id)));
-    for task_id in &small {
+    for (task, verb, word) in [(&leased[0], "complete", "result"), (&leased[1], "fail", "error")] {
+        let path = format!("/v1/tasks/{}/{verb}", task["task_id"].as_str().unwrap());
+        let (status, body) = send(&server, "POST", &path, Some(&json!({ "lease_id": task["lease_id"], word: { "a": 1 } })));
+        assert_eq!(status, 200, "{verb}: {body}");
+    }
+    let (status, body) = send(&server, "POST", &format!("/admin/keys/{key_id}/revoke"), Some(&json!({})));
+    assert_eq!(status, 200, "revoke: {body}");
+    for task_id in small.iter().filter(|id| leased.iter().all(|task| task["task_id"] != id.as_str())) {
         let (status, body) = send(&server, "POST", &format!("/v1/tasks/{task_id}/cancel"), Some(&json!({})));
         assert_eq!((status, &body["status"]), (200, &json!("canceled")), "{body}");
     }
