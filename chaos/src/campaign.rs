@@ -167,7 +167,8 @@ async fn rounds(
                 return Ok(());
             }
         };
-        let mut violations = tally.violations.clone();
+        let told = tally.violations.iter().filter(|(stamp, _)| !scenario.forgives(stamp));
+        let mut violations: Vec<Violation> = told.map(|(_, violation)| violation.clone()).collect();
         violations.extend(scenario.account(&tally, &server.endpoint, journal).await?);
         violations.extend(audit.after_round(round, &server.endpoint, journal).await?);
         violations.extend(scenario.judge(&tally, &audit.created_us));

@@ -58,13 +58,13 @@ pub struct Tally {
     pub cancels_refused: u64,
     /// When the acknowledged cancels were asked for.
     pub cancels_at: Vec<Instant>,
-    /// What one connection alone can tell.
-    pub violations: Vec<Violation>,
+    /// What one connection alone can tell, and when it asked.
+    pub violations: Vec<(Stamp, Violation)>,
     /// The promised creates of this load, in no particular order.
     pub stamps: Vec<Stamp>,
 }
 
-/// When a promised create was asked for and answered, on the client's clock.
+/// When something was asked for and answered, on the client's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     pub op: Op,
@@ -245,7 +245,9 @@ impl Worker {
         let began = Instant::now();
         let answer = if self.rng.below(RIVAL_ONE_IN) == 0 {
             let (one, other) = tokio::join!(self.client.cancel(task_id), self.rival.cancel(task_id));
-            self.tally.violations.extend(checker::judge_rivals(op, [one.as_ref().ok(), other.as_ref().ok()]));
+            let judged = checker::judge_rivals(op, [one.as_ref().ok(), other.as_ref().ok()]);
+            let stamp = Stamp { op, began, ended: Instant::now() };
+            self.tally.violations.extend(judged.map(|violation| (stamp, violation)));
             if certainty(&one) >= certainty(&other) { one } else { other }
         } else {
             self.client.cancel(task_id).await

@@ -29,7 +29,7 @@ use crate::cluster;
 use crate::history::Op;
 use crate::image;
 use crate::journal::Journal;
-use crate::load::{Load, Pace, Tally};
+use crate::load::{Load, Pace, Stamp, Tally};
 use crate::server::{Launch, Server};
 
 pub struct About {
@@ -130,6 +130,11 @@ pub trait Scenario {
     /// Called before each start.
     fn arm(&mut self, _launch: &mut Launch) -> Result<()> {
         Ok(())
+    }
+
+    /// Was it asked while promises may be broken? Two callers may then both have been told the truth.
+    fn forgives(&self, _asked: &Stamp) -> bool {
+        false
     }
 
     /// Called before each load. May answer with another server, or with none: then the fault has already struck.

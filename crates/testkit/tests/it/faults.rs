@@ -108,7 +108,7 @@ async fn a_link_known_to_be_lost_before_the_last_writes_are_sent_is_no_mystery()
     let (proxy, runs) = (Arc::new(proxy), Arc::new(AtomicUsize::new(0)));
     let warm = CutBeforeTheEnd { names: ["a", "b"], proxy: None, runs: Arc::default() };
     on.store.system().run(warm).await.unwrap();
-    let cut = CutBeforeTheEnd { names: ["c", "d"], proxy: Some(proxy), runs: Arc::clone(&runs) };
+    let cut = CutBeforeTheEnd { names: ["c", "d"], proxy: Some(Arc::clone(&proxy)), runs: Arc::clone(&runs) };
     on.store.system().run(cut).await.unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), 2, "the call was made up for by another run");
     let names = on.count("SELECT count(*) FROM feeds WHERE name IN ('a', 'b', 'c', 'd')").await.unwrap();

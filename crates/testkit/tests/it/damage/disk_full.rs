@@ -86,7 +86,8 @@ fn a_full_disk_takes_no_more_work_but_lets_work_end() {
     assert!(made.iter().all(|task_id| exists(&server, task_id)));
     for (task, verb, word) in [(&leased[0], "complete", "result"), (&leased[1], "fail", "error")] {
         let path = format!("/v1/tasks/{}/{verb}", task["task_id"].as_str().unwrap());
-        let (status, body) = send(&server, "POST", &path, Some(&json!({ "lease_id": task["lease_id"], word: { "a": 1 } })));
+        let (status, body) =
+            send(&server, "POST", &path, Some(&json!({ "lease_id": task["lease_id"], word: { "a": 1 } })));
         assert_eq!(status, 200, "{verb}: {body}");
     }
     let (status, body) = send(&server, "POST", &format!("/admin/keys/{key_id}/revoke"), Some(&json!({})));
