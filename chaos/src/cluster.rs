@@ -25,6 +25,8 @@ pub struct Cluster {
     owner: Option<(u32, u32)>,
     pub port: u16,
     postmaster: Option<Child>,
+    /// Parts of a postmaster that was killed. They hold on to its memory until they have noticed.
+    orphans: Vec<u32>,
 }
 
 impl Cluster {
@@ -37,7 +39,8 @@ impl Cluster {
         end_orphan(&home)?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let owner = unprivileged_owner()?;
-        let mut cluster = Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None };
+        let mut cluster =
+            Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None, orphans: Vec::new() };
         cluster.start().await?;
         Ok(cluster)
     }
@@ -53,7 +56,8 @@ impl Cluster {
             chown(&home, Some(user), Some(group)).context("giving the cluster's folder away")?;
         }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let mut cluster = Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None };
+        let mut cluster =
+            Cluster { bin: packaged_bin()?, folder: home, owner, port, postmaster: None, orphans: Vec::new() };
         let mut initdb = cluster.command("initdb");
         // Only the making of it goes without fsync.
         initdb.args(["--no-sync", "--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]);
@@ -76,6 +80,7 @@ impl Cluster {
                 }
                 sleep(POLL).await;
             }
+            self.end_orphans().await?;
             sleep(POLL).await;
         }
         bail!("PostgreSQL does not start; its log is in {}", self.folder.display())
@@ -96,8 +101,21 @@ impl Cluster {
     /// SIGKILL to the postmaster; its children end when they notice.
     pub async fn kill(&mut self) -> Result<()> {
         let mut postmaster = self.postmaster.take().context("PostgreSQL is not running")?;
+        self.orphans = postmaster.id().map(children).transpose()?.unwrap_or_default();
         postmaster.start_kill()?;
         timeout(EXIT_MAX, postmaster.wait()).await.context("the killed postmaster does not end")??;
+        Ok(())
+    }
+
+    /// Those that have not noticed by the time it is started again.
+    async fn end_orphans(&mut self) -> Result<()> {
+        for pid in std::mem::take(&mut self.orphans) {
+            // The number alone may long belong to somebody else.
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if command.starts_with(b"postgres: ") {
+                tokio::process::Command::new("kill").arg("-KILL").arg(pid.to_string()).status().await?;
+            }
+        }
         Ok(())
     }
 
@@ -114,7 +132,14 @@ impl Cluster {
             chown(&home, Some(user), Some(group)).context("giving the cluster's folder away")?;
         }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        Ok(Cluster { bin: self.bin.clone(), folder: home, owner: self.owner, port, postmaster: None })
+        Ok(Cluster {
+            bin: self.bin.clone(),
+            folder: home,
+            owner: self.owner,
+            port,
+            postmaster: None,
+            orphans: Vec::new(),
+        })
     }
 
     /// Where its files are.
@@ -219,4 +244,19 @@ fn packaged_bin() -> Result<PathBuf> {
     let bins = versions.map(|version| (version, Path::new(PACKAGED).join(version.to_string()).join("bin")));
     let newest = bins.filter(|(_, bin)| bin.join("postgres").exists()).max();
     Ok(newest.with_context(|| format!("no PostgreSQL in {PACKAGED}"))?.1)
+}
+
+/// The processes that this one has started.
+fn children(parent: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // State and parent follow the name, which is in parentheses and may contain anything.
+        let of = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        if of == Some(parent) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
 }

@@ -93,7 +93,9 @@ fn judge(tally: &Tally, room_at: Instant) -> Vec<Violation> {
         let detail = format!("{} cancels were refused on a full disk", tally.cancels_refused);
         violations.push(Violation::new(Invariant::Stuck, detail));
     }
-    if relieved(tally, room_at) == 0 {
+    // A disk that was full from the first moment leaves nothing of this round to cancel.
+    let made = tally.stamps.iter().any(|stamp| tally.first_refused.is_none_or(|full_at| stamp.ended < full_at));
+    if made && relieved(tally, room_at) == 0 {
         violations.push(Violation::new(Invariant::Stuck, "nothing was canceled while the disk was full"));
     }
     if !tally.stamps.iter().any(|stamp| stamp.began > room_at) {
@@ -163,12 +165,14 @@ mod tests {
     fn work_ends_on_a_full_disk_and_begins_again_with_room() {
         let full_at = Instant::now();
         let at = |ms| full_at + Duration::from_millis(ms);
-        let stamp = Stamp { op: Op { conn: 0, seq: 0 }, began: at(600), ended: at(601) };
+        let before = full_at - Duration::from_millis(9);
+        let early = Stamp { op: Op { conn: 0, seq: 0 }, began: before, ended: before };
+        let late = Stamp { op: Op { conn: 0, seq: 1 }, began: at(600), ended: at(601) };
         let good = Tally {
             refusals: [(REFUSAL.to_owned(), 9)].into(),
             first_refused: Some(full_at),
             cancels_at: vec![at(10)],
-            stamps: vec![stamp],
+            stamps: vec![early, late],
             ..Tally::default()
         };
         let names = |tally: &Tally| -> Vec<&str> {
@@ -177,7 +181,9 @@ mod tests {
         assert!(names(&good).is_empty());
         assert_eq!(names(&Tally { cancels_refused: 1, ..good.clone() }), ["stuck"]);
         assert_eq!(names(&Tally { cancels_at: vec![at(501)], ..good.clone() }), ["stuck"]);
-        assert_eq!(names(&Tally { stamps: Vec::new(), ..good.clone() }), ["stuck"]);
+        assert_eq!(names(&Tally { stamps: vec![early], ..good.clone() }), ["stuck"]);
+        let full_at_once = Tally { stamps: vec![late], cancels_at: Vec::new(), ..good.clone() };
+        assert!(names(&full_at_once).is_empty(), "there was nothing to cancel");
         assert_eq!(names(&Tally { refusals: [("400 invalid".to_owned(), 1)].into(), ..good.clone() }), ["unserved"]);
         assert_eq!(names(&Tally { unknowns: [("503 unavailable".to_owned(), 1)].into(), ..good }), ["unserved"]);
     }

@@ -99,7 +99,7 @@ fn wrapper(nth: u64, shape: Shape) -> Vec<String> {
         Shape::ForGood => "1+".to_owned(),
     };
     let inject = format!("inject=fsync,fdatasync:error=EIO:when={when}");
-    ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", &inject]
+    ["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", &inject]
         .map(str::to_owned)
         .to_vec()
 }
