@@ -1,26 +1,37 @@
-//! In whose name a caller acts.
+//! In whose name a caller acts. The fields of a request that say so are optional: the credential says who calls.
 
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Principal, PrincipalKind, Result, Role};
+use waybill_kernel::{Caller, Error, Principal, PrincipalKind, Result, Role};
 use waybill_store::Ctx;
 
-/// The caller, in the form tasks and leases store. The fields are optional: the credential says who calls, and only admins
-/// may speak for somebody else, of the `usual` kind unless they name another.
+/// The principal a request names, of the `usual` kind unless it says which; the caller itself when it names none. Not yet
+/// whether the caller may.
+pub(crate) fn named(
+    caller: &Caller,
+    kind: Option<PrincipalKind>,
+    id: Option<&str>,
+    usual: PrincipalKind,
+) -> Result<Principal> {
+    let caller = &caller.principal;
+    match (kind, id) {
+        (None, None) => Ok(caller.clone()),
+        (Some(_), None) => Err(Error::invalid("A principal's kind needs its id beside it.")),
+        (None, Some(id)) if id == caller.id => Ok(caller.clone()),
+        (kind, Some(id)) => Principal::new(kind.unwrap_or(usual), id),
+    }
+}
+
+/// The caller, or whom it names, in the form that is stored. Only admin and system may name somebody else.
 pub(crate) fn actor(
     ctx: &Ctx<'_>,
     kind: Option<PrincipalKind>,
     id: Option<&str>,
     usual: PrincipalKind,
 ) -> Result<String> {
-    let caller = &ctx.caller.principal;
-    let Some(id) = id else { return Ok(caller.to_string()) };
-    let named = Principal::new(kind.unwrap_or(usual), id)?;
-    if named.id == caller.id && (kind.is_none() || named.kind == caller.kind) {
-        return Ok(caller.to_string());
-    }
-    if ctx.caller.sees_all_owners() {
+    let (caller, named) = (&ctx.caller.principal, named(ctx.caller, kind, id, usual)?);
+    if named == *caller || ctx.caller.sees_all_owners() {
         return Ok(named.to_string());
     }
-    let message = format!("The key belongs to {caller}; it cannot act as {named}.");
-    Err(forbidden(message, &[Role::Admin], &ctx.caller.roles))
+    let message = format!("The key belongs to {caller}; it cannot act as {named}, nor see what is theirs.");
+    Err(forbidden(message, &[Role::Admin, Role::System], &ctx.caller.roles))
 }

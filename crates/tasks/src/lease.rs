@@ -56,9 +56,9 @@ impl<'a> Hold<'a> {
     }
 }
 
-/// The caller as a worker.
+/// The caller as a worker. A kind alone says nothing: older clients send it with every call.
 pub(crate) fn worker(ctx: &Ctx<'_>, kind: Option<PrincipalKind>, id: Option<&str>) -> Result<String> {
-    actor(ctx, kind, id, PrincipalKind::Worker)
+    actor(ctx, kind.filter(|_| id.is_some()), id, PrincipalKind::Worker)
 }
 
 /// Why a guarded statement found no row, when the call is no repetition either. Nothing was changed; the process remembers

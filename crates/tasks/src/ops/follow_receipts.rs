@@ -8,6 +8,7 @@ use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, Principal
 use waybill_store::effects::Cursor;
 use waybill_store::{Ctx, Event, Operation, Reply, Row, Turn, Tx, Wait};
 
+use crate::actor::named;
 use crate::receipts::inbox::{self, INBOX, Of, RECEIPT_AT};
 use crate::receipts::{ReceiptId, ReceiptRecord};
 
@@ -55,7 +56,8 @@ impl Operation for FollowReceipts {
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
         // What `run` refuses is not waited for.
-        let addressee = inbox::named(caller, self.principal_kind, self.principal_id.as_deref()).ok()?;
+        let (kind, id) = (self.principal_kind, self.principal_id.as_deref());
+        let addressee = named(caller, kind, id, PrincipalKind::Agent).ok()?;
         Wait::up_to(self.wait_seconds, inbox::topic(caller.tenant, &addressee.to_string()))
     }
 

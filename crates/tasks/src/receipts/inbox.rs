@@ -1,13 +1,13 @@
 //! Receipts in the order of feeds: those addressed to a principal, and those of them that are open obligations.
 
-use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Caller, Error, Principal, PrincipalKind, Result, Role, Tenant, cursor};
+use waybill_kernel::{Error, PrincipalKind, Result, Tenant, cursor};
 use waybill_store::effects::{Cursor, Feed};
 use waybill_store::{Ctx, Topic, Tx};
 
 use super::record::receipt_columns;
 use super::{ReceiptId, archive};
 use crate::Settings;
+use crate::actor::actor;
 use crate::task::TaskId;
 
 /// `$6` is the addressee. Two ranges rather than one comparison of pairs: SQLite does not look a pair up in an index whose
@@ -62,25 +62,9 @@ pub(crate) async fn place(tx: &mut Tx<'_>, since: Option<ReceiptId>, of: Of<'_>)
     if belongs { Ok(Cursor { xact: row.int(0)?, seq: row.int(1)? }) } else { Err(cursor::refused()) }
 }
 
-/// The principal a request names, the caller itself when it names none. Not yet whether the caller may.
-pub(crate) fn named(caller: &Caller, kind: Option<PrincipalKind>, id: Option<&str>) -> Result<Principal> {
-    let caller = &caller.principal;
-    match (kind, id) {
-        (None, None) => Ok(caller.clone()),
-        (Some(_), None) => Err(Error::invalid("A principal's kind needs its id beside it.")),
-        (None, Some(id)) if id == caller.id => Ok(caller.clone()),
-        (kind, Some(id)) => Principal::new(kind.unwrap_or(PrincipalKind::Agent), id),
-    }
-}
-
 /// Whose receipts: the caller's own unless a principal is named, and another's for admin and system only.
 pub(crate) fn whose(ctx: &Ctx<'_>, kind: Option<PrincipalKind>, id: Option<&str>) -> Result<String> {
-    let (caller, named) = (&ctx.caller.principal, named(ctx.caller, kind, id)?);
-    if named == *caller || ctx.caller.sees_all_owners() {
-        return Ok(named.to_string());
-    }
-    let message = format!("The key belongs to {caller}; what is addressed to {named} is not its to see.");
-    Err(forbidden(message, &[Role::Admin, Role::System], &ctx.caller.roles))
+    actor(ctx, kind, id, PrincipalKind::Agent)
 }
 
 /// Receipts per page: too many are cut, none is a mistake.
