@@ -66,6 +66,9 @@ struct Args {
     /// Continue the interrupted run whose folder this is; scenario, seed and rounds are its own.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["scenario", "seed"])]
     resume: Option<PathBuf>,
+    /// With `all`: the scenario to begin with, when an earlier run was broken off.
+    #[arg(long, value_name = "SCENARIO")]
+    from: Option<String>,
     /// An extra argument for `waybill serve`; may be repeated. The environment is passed on as it is.
     #[arg(long = "serve-arg", allow_hyphen_values = true)]
     serve_args: Vec<String>,
@@ -82,7 +85,7 @@ struct Args {
     /// failover-sync the standby is not synchronous.
     #[arg(long)]
     plant: bool,
-    /// Succeed when an invariant is violated (this one, if named): for servers with a planted bug.
+    /// Succeed when an invariant is violated (this one, or one of these with a comma between): for servers with a planted bug.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "any", value_name = "INVARIANT")]
     expect_red: Option<String>,
 }
@@ -114,11 +117,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<bool> {
-    if let Some(expected) = args.expect_red.as_deref()
-        && expected != "any"
-        && !Invariant::ALL.iter().any(|invariant| invariant.name() == expected)
-    {
-        bail!("no invariant {expected}");
+    let known = |name: &&str| *name == "any" || Invariant::ALL.iter().any(|invariant| invariant.name() == *name);
+    if let Some(unknown) = args.expect_red.iter().flat_map(|names| names.split(',')).find(|name| !known(name)) {
+        bail!("no invariant {unknown}");
     }
     let mut interruption = Interruption::listen()?;
     if let Some(folder) = &args.resume {
@@ -135,6 +136,9 @@ async fn run(args: Args) -> Result<bool> {
         return Ok(true);
     };
     let seed = args.seed.unwrap_or_else(rng::fresh_seed);
+    if args.from.is_some() && name != "all" {
+        bail!("--from is for `all`");
+    }
     if name == "all" {
         return all(&args, seed, &mut interruption).await;
     }
@@ -152,13 +156,18 @@ fn find(name: &str) -> Result<&'static About> {
 async fn all(args: &Args, seed: u64, interruption: &mut Interruption) -> Result<bool> {
     let mut lines = Vec::new();
     let mut good = true;
-    for about in scenarios::ALL {
+    let first = args.from.as_deref().map(find).transpose()?.map_or(scenarios::ALL[0].name, |about| about.name);
+    let mut left = scenarios::ALL.iter().skip_while(|about| about.name != first).peekable();
+    while let Some(about) = left.next() {
         let began = std::time::Instant::now();
         let outcome = Session { args, about, seed, resumed: None }.play(interruption).await;
         let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         good &= outcome.good();
         lines.push(format!("{:<16} {:>5.0} s  {}", about.name, began.elapsed().as_secs_f64(), outcome.line()));
         if matches!(outcome, Outcome::Interrupted) {
+            if let Some(next) = left.peek() {
+                say(&format!("and the rest: cargo xtask chaos all --from {} --seed {seed:#x}", next.name));
+            }
             break;
         }
     }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::campaign::{self, Plan, Report};
-use crate::checker::Invariant;
+use crate::checker::{Invariant, Violation};
 use crate::saved::Saved;
 use crate::scenarios::{self, About, Setting};
 use crate::server::Launch;
@@ -205,14 +205,16 @@ fn verdict(report: &Report, finished: bool, expect: Option<&str>) -> bool {
     match expect {
         None => finished && report.violations.is_empty(),
         Some("any") => !report.violations.is_empty(),
-        Some(name) => report.violations.iter().any(|violation| violation.invariant.name() == name),
+        Some(names) => {
+            let expected = |violation: &Violation| names.split(',').any(|name| name == violation.invariant.name());
+            report.violations.iter().any(expected)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checker::Violation;
 
     #[test]
     fn a_planted_bug_turns_the_verdict_around() {

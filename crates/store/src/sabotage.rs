@@ -5,11 +5,13 @@
 //! `WAYBILL_KILL_AT=before_commit:17` kills at the 17th pass, `WAYBILL_PLANT=answer-before-commit` plants that bug.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use waybill_kernel::{Code, Error, Result, Time};
+
+use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 
 const KILL_AT: &str = "WAYBILL_KILL_AT";
 const PLANT: &str = "WAYBILL_PLANT";
@@ -28,7 +30,7 @@ const POINTS: [&str; 11] = [
     "in_reopen",
 ];
 
-const PLANTS: [&str; 20] = [
+const PLANTS: [&str; 27] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -38,6 +40,13 @@ const PLANTS: [&str; 20] = [
     "check-skipped",
     "ballast-kept",
     "wall-clock",
+    "clock-leaps",
+    "unknown-as-internal",
+    "twin-made",
+    "cancel-forgotten",
+    "filters-dropped",
+    "policies-evaded",
+    "payload-emptied",
     "key-ignored",
     "retry-mints",
     "unguarded-update",
@@ -140,10 +149,58 @@ pub(crate) fn wall() -> Time {
     Time::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
+/// Follows the wall clock wherever it leads, though never back.
+pub(crate) fn leaping(now: Time) -> Time {
+    static FURTHEST_US: AtomicI64 = AtomicI64::new(0);
+    let now = now.max(wall()).micros();
+    Time::from_micros(FURTHEST_US.fetch_max(now, Ordering::SeqCst).max(now))
+}
+
+/// Once per start, on the connection that writes.
+pub(crate) fn after_migration(raw: &rusqlite::Connection) -> Result<()> {
+    const TWIN: &str = "CREATE TEMP TRIGGER twin AFTER INSERT ON main.tasks BEGIN
+        INSERT INTO tasks (tenant, task_id, status, type, payload, owner, requirements, needs, priority, attempt,
+            max_attempts, retry_backoff_s, created_at, updated_at, next_eligible_at, held, assigned_receipt, instance,
+            epoch, renewals, expiries, progress_receipts)
+        VALUES (NEW.tenant, randomblob(16), NEW.status, NEW.type, '{}', NEW.owner, NEW.requirements, NEW.needs,
+            NEW.priority, 0, NEW.max_attempts, NEW.retry_backoff_s, NEW.created_at, NEW.updated_at,
+            NEW.next_eligible_at, NEW.held, NEW.assigned_receipt, NEW.instance, 0, 0, 0, 0); END";
+    let text = match plant() {
+        Some("twin-made") => TWIN,
+        Some("cancel-forgotten") => "UPDATE tasks SET status = 'queued' WHERE status = 'canceled'",
+        _ => return Ok(()),
+    };
+    raw.execute_batch(text).map_err(Error::internal)
+}
+
+/// What PostgreSQL is told without: the comparison of tenants, which leaves row-level security alone to hold them apart.
+pub(crate) fn postgres_statement(text: &str) -> String {
+    const COMPARED: &str = "tenant = $1";
+    if !matches!(plant(), Some("filters-dropped" | "policies-evaded")) {
+        return text.to_owned();
+    }
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(COMPARED) {
+        let is_tenant = !after.starts_with(|next: char| next.is_ascii_digit());
+        let table = before.rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).map_or(0, |at| at + 1);
+        kept.push_str(if is_tenant { &before[..table] } else { before });
+        kept.push_str(if is_tenant { "$1 = $1" } else { COMPARED });
+        rest = after;
+    }
+    kept + rest
+}
+
+/// A tenant's transactions run as the system, which sees every row.
+pub(crate) fn scope(text: String) -> String {
+    if plant() == Some("policies-evaded") { text.replace(ROLE_APP, ROLE_SYSTEM) } else { text }
+}
+
 /// Bugs in statements are planted on their way to SQLite, so that no domain carries a trace of them.
 pub(crate) fn statement(text: String) -> String {
     let changes: &[(&str, &str)] = match plant() {
         Some("key-ignored") => &[("0, ?9, ?10, ?11, ?12, ?12", "0, ?9, ?10, NULL, ?12, ?12")],
+        Some("payload-emptied") => &[("'queued', ?3, ?4,", "'queued', ?3, substr(?4, 1, 0) || '{}',")],
         Some("retry-mints") => {
             &[("SELECT task_id, status, created_at FROM tasks", "SELECT randomblob(16), status, created_at FROM tasks")]
         }

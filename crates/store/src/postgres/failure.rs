@@ -61,6 +61,10 @@ pub(super) fn silent() -> Failure {
 pub(super) fn no_connection(error: &deadpool_postgres::PoolError) -> Failure {
     match error {
         deadpool_postgres::PoolError::Closed => Failure::Final(crate::store::shutting_down()),
+        // Others have taken the server's last places: the connections that we have are as good as before.
+        deadpool_postgres::PoolError::Backend(full) if full.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) => {
+            Failure::Again(unreachable(full))
+        }
         other => Failure::Lost(Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title).because(other)),
     }
 }

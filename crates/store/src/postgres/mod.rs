@@ -115,6 +115,8 @@ impl Postgres {
         hub: Hub,
         outgoing: mpsc::Receiver<Wake>,
     ) -> Result<Self> {
+        #[cfg(feature = "sabotage")]
+        crate::sabotage::begin()?;
         let config = connect::config(&options)?;
         let fence = Arc::new(Fence::default());
         fence.look_around(&config).await;

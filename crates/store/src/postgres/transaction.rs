@@ -19,6 +19,8 @@ use super::combined::combine;
 use super::conclusion::Conclusion;
 use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
+#[cfg(feature = "sabotage")]
+use crate::sabotage;
 use crate::statement::TenantTables;
 use crate::tx::Otherwise;
 use crate::{Cell, Gate, Row, Value};
@@ -73,6 +75,8 @@ impl Transaction {
             Some(tenant) => format!("SET LOCAL ROLE {ROLE_APP}; SET LOCAL app.tenant_id = '{}'", tenant.0),
             None => format!("SET LOCAL ROLE {ROLE_SYSTEM}"),
         };
+        #[cfg(feature = "sabotage")]
+        let scope = sabotage::scope(scope);
         let begin = Some(format!("BEGIN{access}; {scope}"));
         Self { client: Some(client), statements, begin, conclusion: None, failure: None, gate, patience }
     }
@@ -381,6 +385,8 @@ async fn prepare(
     params: &[Value<'_>],
 ) -> std::result::Result<tokio_postgres::Statement, tokio_postgres::Error> {
     let types: Vec<Type> = tenant.map(|_| Type::INT8).into_iter().chain(params.iter().map(kind)).collect();
+    #[cfg(feature = "sabotage")]
+    let sql = &tenant.map_or_else(|| sql.to_owned(), |_| sabotage::postgres_statement(sql));
     client.prepare_typed_cached(sql, &types).await
 }
 

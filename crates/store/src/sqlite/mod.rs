@@ -109,6 +109,8 @@ impl Sqlite {
         open::migrate(&mut connection, migrations)?;
         #[cfg(feature = "sabotage")]
         sabotage::point("after_migrate");
+        #[cfg(feature = "sabotage")]
+        sabotage::after_migration(connection.raw())?;
         let stored = open::ensure_meta(&mut connection, clock.now(), entropy)?;
         clock.raise_to(Time::from_micros(stored.clock_us));
 

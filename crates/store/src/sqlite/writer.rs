@@ -457,6 +457,10 @@ impl Scribe {
         if sabotage::planted("wall-clock") {
             return sabotage::wall();
         }
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("clock-leaps") {
+            return sabotage::leaping(self.desk.clock.now());
+        }
         self.desk.clock.now()
     }
 
@@ -485,6 +489,11 @@ impl Scribe {
 
 fn fail_all(jobs: Vec<Box<dyn Job>>, error: &Error) {
     for job in jobs {
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("unknown-as-internal") {
+            job.fail(Error::internal("a commit failed"));
+            continue;
+        }
         job.fail(unknown(error.cause().unwrap_or_default()));
     }
 }
