@@ -18,7 +18,7 @@ mod settings;
 
 pub use auth::Gatekeeper;
 pub use driver::Driver;
-pub use metrics::install as install_metrics;
+pub use metrics::{install as install_metrics, keep as keep_metrics};
 pub use openapi::document as openapi_document;
 pub use router::{Doors, router};
 pub use server::{Listener, serve};

@@ -1,9 +1,11 @@
 //! The doors' metric names, and handles made once so that counting costs no look-up.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::Registry;
 
@@ -17,6 +19,8 @@ const SECONDS: &[f64] =
     &[0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const OPERATIONS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The recorder of the whole program; installed once, before anything counts.
 pub fn install() -> Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
@@ -29,6 +33,17 @@ pub fn install() -> Result<PrometheusHandle> {
     describe_histogram!(HTTP_SECONDS, "Time from a request's headers to its answer, waits included");
     describe_gauge!(HTTP_OPEN, "HTTP requests being answered");
     Ok(handle)
+}
+
+/// What histograms were told is kept one by one until it is added up: at every look at the figures, and here, or a server
+/// that nobody looks at would grow without end.
+pub async fn keep(handle: PrometheusHandle, stopping: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            () = tokio::time::sleep(UPKEEP_INTERVAL) => handle.run_upkeep(),
+        }
+    }
 }
 
 /// One counter per operation and outcome: the label set is the registry times the catalogue, so it is bounded.

@@ -35,4 +35,5 @@ pub use wake::Topic;
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "meta", sql: include_str!("../schema/V0001__meta.sql") },
     Migration { version: 4, name: "effects", sql: include_str!("../schema/V0004__effects.sql") },
+    Migration { version: 10, name: "behind", sql: include_str!("../schema/V0010__behind.sql") },
 ];

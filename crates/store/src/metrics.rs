@@ -3,6 +3,7 @@
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 pub(crate) const OPS: &str = "waybill_store_ops_total";
+pub(crate) const OPERATION_SECONDS: &str = "waybill_operation_duration_seconds";
 pub(crate) const COMMITS: &str = "waybill_store_commits_total";
 pub(crate) const FSYNCS: &str = "waybill_store_fsyncs_total";
 pub(crate) const WRITER_BUSY: &str = "waybill_store_writer_busy_nanoseconds_total";
@@ -19,6 +20,7 @@ pub(crate) const SWEEP_FAILURES: &str = "waybill_sweep_failures_total";
 pub(crate) const SWEEP_BATCH: &str = "waybill_sweep_batch_duration_seconds";
 pub(crate) const SWEEP_LONG_BATCHES: &str = "waybill_sweep_long_batches_total";
 pub(crate) const SWEEP_LAG: &str = "waybill_sweep_lag_seconds";
+pub(crate) const SWEEP_BEHIND: &str = "waybill_sweep_behind_seconds";
 pub(crate) const FEED_SETTLE: &str = "waybill_feed_settle_duration_seconds";
 pub(crate) const FEED_UNSETTLED: &str = "waybill_feed_unsettled_total";
 pub(crate) const FEED_LAG: &str = "waybill_feed_lag_transactions";
@@ -27,6 +29,11 @@ pub(crate) const JOB_LAG: &str = "waybill_job_lag_seconds";
 
 pub(crate) fn describe() {
     describe_counter!(OPS, "Write operations committed");
+    describe_histogram!(
+        OPERATION_SECONDS,
+        "Time in the queue and the transaction of each operation's answer (lease_next: of a claim), without waiting for \
+         something to come"
+    );
     describe_counter!(COMMITS, "Transactions committed");
     describe_counter!(FSYNCS, "Times the database was told to reach the disk before an answer");
     describe_counter!(WRITER_BUSY, "Nanoseconds the SQLite writer ran operations, without its waits for the disk");
@@ -42,6 +49,10 @@ pub(crate) fn describe() {
     describe_histogram!(SWEEP_BATCH, "Time in one batch's transaction, without its commit");
     describe_counter!(SWEEP_LONG_BATCHES, "Batches that took longer than their sweep wants");
     describe_gauge!(SWEEP_LAG, "How late each sweep's latest run on this node began");
+    describe_gauge!(
+        SWEEP_BEHIND,
+        "How long the runs of each sweep and feed have ended before their work did; 0 when it keeps up"
+    );
     describe_histogram!(
         FEED_SETTLE,
         "How long lists waited for what was committed before them to come into their feed"

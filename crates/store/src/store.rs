@@ -13,7 +13,7 @@ use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Work};
 use crate::postgres::{self, Postgres};
 use crate::sqlite::{self, Sqlite};
 use crate::wake::{Hub, Subscription};
-use crate::{Gate, Migration, Settings, Tx, Value};
+use crate::{Gate, Migration, Settings, Tx, Value, metrics};
 
 /// Where the rows are.
 #[derive(Clone, Debug)]
@@ -94,17 +94,25 @@ impl Store {
         }
         let wait = operation.wait(&caller);
         let call = self.call(OperationWork(operation), O::REACH, caller);
-        let Some(wait) = wait else { return self.execute(&call, gate.as_ref()).await };
+        let took = ::metrics::histogram!(metrics::OPERATION_SECONDS, "operation" => O::SPEC.name);
+        let Some(wait) = wait else {
+            let began = Instant::now();
+            let reply = self.execute(&call, gate.as_ref()).await;
+            took.record(began.elapsed().as_secs_f64());
+            return reply;
+        };
 
         let mut subscription = self.0.hub.subscribe(wait.topic);
         let deadline = Instant::now() + wait.at_most;
         loop {
+            let began = Instant::now();
             match self.execute(&call, gate.as_ref()).await? {
                 Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => {
                     subscription.found_nothing();
                     self.pause(&mut subscription, at, deadline).await;
                 }
                 reply => {
+                    took.record(began.elapsed().as_secs_f64());
                     if !matches!(reply, Reply::Empty { .. }) {
                         subscription.satisfied();
                     }
@@ -202,7 +210,7 @@ impl System<'_> {
         if trouble.is_some() {
             return Health { writable: false, detail: trouble, checking };
         }
-        metrics::gauge!(crate::metrics::CLOCK_OFFSET).set(self.0.clock().offset_us() as f64);
+        ::metrics::gauge!(metrics::CLOCK_OFFSET).set(self.0.clock().offset_us() as f64);
         match self.run(Probe).await {
             Ok(()) => Health { writable: true, detail: None, checking },
             Err(error) => Health { writable: false, detail: Some(error.message().to_owned()), checking },

@@ -40,6 +40,8 @@ pub struct Settings {
     pub instance_id: String,
     /// How often leases that ran out are looked for, and how often a server says that it is alive.
     pub sweep_interval_s: i64,
+    /// A server that has been silent for this long is not expected back.
+    pub instance_forgotten_s: i64,
     /// Leases ended in one transaction; never more than 20.
     pub sweep_batch: i64,
     /// A task whose lease ran out is offered again after anything from nothing to this.
@@ -60,6 +62,34 @@ pub struct Settings {
     pub archive_after_s_max: i64,
     /// What kind of place this server runs in, for those who ask it.
     pub environment: String,
+    /// Where the defaults of times and attempts come from.
+    pub profile: Profile,
+    // Switches of older servers. They are accepted as long as they say what is the case anyway.
+    pub use_obligations_endpoint: bool,
+    pub deprecate_legacy_endpoint: bool,
+    pub requeue_on_expiry_no_increment: bool,
+}
+
+/// Defaults under a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    #[default]
+    Standard,
+    /// Short times, for showing it to somebody.
+    Demo,
+}
+
+impl Profile {
+    /// What it gives where nothing is said.
+    pub fn defaults(self) -> &'static [(&'static str, i64)] {
+        match self {
+            Profile::Standard => &[],
+            Profile::Demo => {
+                &[("lease_ttl_s", 120), ("sweep_interval_s", 5), ("max_attempts", 2), ("retry_backoff_s", 15)]
+            }
+        }
+    }
 }
 
 impl Default for Settings {
@@ -84,6 +114,7 @@ impl Default for Settings {
             receipt_artifacts_max: 100,
             instance_id: String::new(),
             sweep_interval_s: 10,
+            instance_forgotten_s: 86_400,
             sweep_batch: 20,
             requeue_delay_s_max: 5,
             chain_interval_s: 5,
@@ -94,11 +125,25 @@ impl Default for Settings {
             archive_after_s: 7 * 86_400,
             archive_after_s_max: 30 * 86_400,
             environment: "production".to_owned(),
+            profile: Profile::Standard,
+            use_obligations_endpoint: true,
+            deprecate_legacy_endpoint: true,
+            requeue_on_expiry_no_increment: true,
         }
     }
 }
 
 impl Settings {
+    /// The first switch that asks for behaviour there is no code for.
+    pub fn refused_switch(&self) -> Option<&'static str> {
+        let switches = [
+            ("use_obligations_endpoint", self.use_obligations_endpoint),
+            ("deprecate_legacy_endpoint", self.deprecate_legacy_endpoint),
+            ("requeue_on_expiry_no_increment", self.requeue_on_expiry_no_increment),
+        ];
+        switches.into_iter().find(|(_, on)| !on).map(|(name, _)| name)
+    }
+
     /// A lease that ended at or before this moment cannot be used any more.
     pub fn lease_horizon(&self, now: Time) -> Time {
         Time::from_micros(now.micros() - self.lease_grace_s * 1_000_000)

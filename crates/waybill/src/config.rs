@@ -24,7 +24,26 @@ pub struct Config {
     pub doors: waybill_doors::Settings,
     pub tasks: waybill_tasks::Settings,
     pub access: waybill_access::Settings,
+    pub background: Background,
     pub backend: Backend,
+}
+
+/// What the program does by itself, beside the sweeps' own intervals.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Background {
+    /// A sweep whose node has been silent for this long is taken over by another.
+    pub sweep_lease_s: u64,
+    /// Between two times at which it is written down who was seen.
+    pub seen_interval_s: u64,
+    /// Between two looks at how much there is to do, for the metrics.
+    pub measure_interval_s: u64,
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        Self { sweep_lease_s: 10, seen_interval_s: 60, measure_interval_s: 15 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -61,6 +80,7 @@ struct File {
     doors: waybill_doors::Settings,
     tasks: waybill_tasks::Settings,
     access: Access,
+    background: Background,
     sqlite: Sqlite,
     postgres: Postgres,
 }
@@ -150,6 +170,7 @@ impl Config {
             doors: file.doors,
             tasks: file.tasks,
             access: file.access.settings(),
+            background: file.background,
             backend,
         })
     }
@@ -159,11 +180,30 @@ impl File {
     fn read(path: &Path) -> Result<Self> {
         let invalid = |why: String| Error::new(Code::ConfigInvalid, format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("{error}.")))?;
-        toml::from_str(&text).map_err(|error| {
+        let file = Self::parse(&text).map_err(|error| {
             // The error's own text repeats the line, which may hold the database's password.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
             invalid(format!("line {}: {}.", before.matches('\n').count() + 1, error.message()))
-        })
+        })?;
+        match file.tasks.refused_switch() {
+            None => Ok(file),
+            Some(name) => Err(invalid(format!("tasks.{name} cannot be turned off: leave it out or say true."))),
+        }
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, toml::de::Error> {
+        let file: File = toml::from_str(text)?;
+        let given = file.tasks.profile.defaults();
+        if given.is_empty() {
+            return Ok(file);
+        }
+        let mut table: toml::Table = toml::from_str(text)?;
+        if let Some(tasks) = table.get_mut("tasks").and_then(toml::Value::as_table_mut) {
+            for (name, value) in given {
+                tasks.entry(*name).or_insert(toml::Value::Integer(*value));
+            }
+        }
+        table.try_into()
     }
 }
 
@@ -237,6 +277,29 @@ mod tests {
         assert!(error.to_string().contains("drain_seconds"), "{error}");
         let file: File = toml::from_str("http = '127.0.0.1:1'\n[sqlite]\nlinger_us = 0\n").unwrap();
         assert_eq!(file.sqlite.options(Path::new("x")).linger_max, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_profile_gives_defaults_and_what_is_said_stays() {
+        let tasks = |text: &str| File::parse(text).unwrap().tasks;
+        let demo = tasks("[tasks]\nprofile = 'demo'\nmax_attempts = 7\n");
+        assert_eq!((demo.lease_ttl_s, demo.sweep_interval_s, demo.retry_backoff_s, demo.max_attempts), (120, 5, 15, 7));
+        let standard = tasks("[tasks]\nmax_attempts = 7\n");
+        assert_eq!((standard.lease_ttl_s, standard.sweep_interval_s, standard.retry_backoff_s), (300, 10, 30));
+        assert!(File::parse("[tasks]\nprofile = 'fast'\n").is_err());
+    }
+
+    #[test]
+    fn a_switch_of_an_older_server_may_only_be_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("waybill.toml");
+        for name in ["use_obligations_endpoint", "deprecate_legacy_endpoint", "requeue_on_expiry_no_increment"] {
+            std::fs::write(&path, format!("[tasks]\n{name} = true\n")).unwrap();
+            File::read(&path).unwrap();
+            std::fs::write(&path, format!("[tasks]\n{name} = false\n")).unwrap();
+            let error = File::read(&path).err().unwrap();
+            assert!(error.code() == Code::ConfigInvalid && error.to_string().contains(name), "{error}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub fn registry() -> Registry {
 
 /// Everything that recurs, started.
 pub fn sweeps(config: &Config, opened: &Opened) -> effects::Runner {
-    effects::Runner::new(opened.store.clone())
+    effects::Runner::new(opened.store.clone(), Duration::from_secs(config.background.sweep_lease_s.max(1)))
         .with(waybill_access::sweeps::EndedKeys::new(&config.access))
         .with(waybill_tasks::sweeps::ExpiredLeases::new(&opened.tasks))
         .with(waybill_tasks::sweeps::Anomalies::new(&opened.tasks))
@@ -31,16 +31,13 @@ pub fn sweeps(config: &Config, opened: &Opened) -> effects::Runner {
         .with(waybill_tasks::sweeps::Archive::new(&opened.tasks))
 }
 
-/// Between two times at which it is written down who was seen.
-const SEEN_INTERVAL: Duration = Duration::from_secs(60);
-
 /// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is
 /// no sweep, of which one node does the work of all.
-pub async fn record_seen(process: Process, store: Store, stopping: CancellationToken) {
+pub async fn record_seen(process: Process, store: Store, interval: Duration, stopping: CancellationToken) {
     while !stopping.is_cancelled() {
         tokio::select! {
             () = stopping.cancelled() => {}
-            () = tokio::time::sleep(SEEN_INTERVAL) => {}
+            () = tokio::time::sleep(interval) => {}
         }
         if let Err(error) = process.flush(&store).await {
             tracing::warn!(%error, "who was seen could not be written down; it is tried again");
@@ -48,18 +45,15 @@ pub async fn record_seen(process: Process, store: Store, stopping: CancellationT
     }
 }
 
-/// Between two looks at how much there is to do.
-const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
-
 /// Keeps the figures of the moment: every node has the same, and whoever asks one of them gets them.
-pub async fn measure(store: Store, stopping: CancellationToken) {
+pub async fn measure(store: Store, interval: Duration, stopping: CancellationToken) {
     while !stopping.is_cancelled() {
         if let Err(error) = waybill_tasks::measure(&store).await {
             tracing::debug!(%error, "how much there is to do could not be read");
         }
         tokio::select! {
             () = stopping.cancelled() => {}
-            () = tokio::time::sleep(MEASURE_INTERVAL) => {}
+            () = tokio::time::sleep(interval) => {}
         }
     }
 }

@@ -1,10 +1,13 @@
-//! List sweeps, for those who run the server.
+//! List sweeps, for those who run the server: all background work, with how far behind it is.
+
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope, Time};
 
+use super::DeadJobs;
 use crate::{Ctx, Operation, Reach, Reply, Row, Tx};
 
 #[derive(Deserialize, JsonSchema)]
@@ -15,6 +18,35 @@ pub struct ListSweeps {}
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Sweeps {
     pub sweeps: Vec<SweepView>,
+    /// The sweeps among them that follow a table, and how far they have come in it.
+    pub feeds: Vec<FeedView>,
+    /// Jobs that are not done, by kind.
+    pub jobs: Vec<JobsView>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FeedView {
+    /// Its sweep's.
+    pub name: String,
+    /// The number of the row that was given out last.
+    pub seq: i64,
+    /// When that was.
+    pub moved_at: Time,
+    /// How long its runs have ended before its rows did; 0 when it keeps up.
+    pub behind_ms: i64,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct JobsView {
+    pub kind: String,
+    /// Waiting for their time or for a runner.
+    pub ready: i64,
+    /// In a runner's hands.
+    pub running: i64,
+    /// Failed for the last time.
+    pub dead: i64,
+    /// How long the first of those that nobody has taken has been due.
+    pub lag_ms: i64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -39,8 +71,14 @@ pub struct SweepView {
     pub next_at: Time,
     /// How long it has been due: much more than nothing says that no node runs it.
     pub lag_ms: i64,
+    /// How long its runs have ended before their work did; 0 when it keeps up.
+    pub behind_ms: i64,
     /// The node that ran it last.
     pub holder: String,
+}
+
+fn milliseconds(since: Option<Time>, now: Time) -> i64 {
+    since.map_or(0, |since| i64::try_from(now.since(since).as_millis()).unwrap_or(i64::MAX))
 }
 
 impl SweepView {
@@ -55,7 +93,8 @@ impl SweepView {
             total_rows: row.int(5)?,
             failures: row.int(6)?,
             next_at,
-            lag_ms: i64::try_from(now.since(next_at).as_millis()).unwrap_or(i64::MAX),
+            lag_ms: milliseconds(Some(next_at), now),
+            behind_ms: milliseconds(row.time_opt(10)?, now),
             holder: Uuid::from_slice(row.bytes(8)?).map_err(Error::internal)?.to_string(),
             last_error: row.text_opt(9)?.map(str::to_owned),
         })
@@ -77,18 +116,56 @@ impl Operation for ListSweeps {
         scopes: &[Scope::AdminRead],
         status: 200,
         title: "List sweeps",
-        description: "Shows the server's recurring work: when each last ran, what it did, and how late it is. \
-                      For admins of the default tenant.",
+        description: "Shows the server's background work: when each sweep last ran, what it did and how late it is, how far \
+                      feeds have come, and which jobs wait. For admins of the default tenant.",
     };
     const REACH: Reach = Reach::System;
     type Output = Sweeps;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Sweeps>> {
-        const SELECT: &str = "SELECT name, interval_us, last_started, last_finished, last_rows, total_rows, failures, \
-                              next_at, holder, last_error FROM sweeps ORDER BY name";
         ctx.caller.require_operator("see sweeps")?;
-        let rows = tx.query(SELECT, &[]).await?;
-        let sweeps = rows.iter().map(|row| SweepView::read(row, ctx.now)).collect::<Result<_>>()?;
-        Ok(Reply::Done(Sweeps { sweeps }))
+        Ok(Reply::Done(Sweeps {
+            sweeps: sweeps(tx, ctx.now).await?,
+            feeds: feeds(tx, ctx.now).await?,
+            jobs: jobs(tx, ctx.now).await?,
+        }))
     }
+}
+
+async fn sweeps(tx: &mut Tx<'_>, now: Time) -> Result<Vec<SweepView>> {
+    const SELECT: &str = "SELECT name, interval_us, last_started, last_finished, last_rows, total_rows, failures, \
+                          next_at, holder, last_error, behind_since FROM sweeps ORDER BY name";
+    tx.query(SELECT, &[]).await?.iter().map(|row| SweepView::read(row, now)).collect()
+}
+
+async fn feeds(tx: &mut Tx<'_>, now: Time) -> Result<Vec<FeedView>> {
+    const SELECT: &str = "SELECT f.name, f.seq, f.updated_at, s.behind_since FROM feeds f \
+                          JOIN sweeps s ON s.name = f.name ORDER BY f.name";
+    let read = |row: &Row| {
+        Ok(FeedView {
+            name: row.text(0)?.to_owned(),
+            seq: row.int(1)?,
+            moved_at: row.time(2)?,
+            behind_ms: milliseconds(row.time_opt(3)?, now),
+        })
+    };
+    tx.query(SELECT, &[]).await?.iter().map(read).collect()
+}
+
+/// By the indexes of those that are due and of the dead: what is done, however much, is not looked at.
+async fn jobs(tx: &mut Tx<'_>, now: Time) -> Result<Vec<JobsView>> {
+    const ALIVE: &str = "SELECT kind, sum(CASE WHEN state = 'ready' THEN 1 ELSE 0 END), count(*), min(next_at) \
+                         FROM jobs WHERE next_at IS NOT NULL GROUP BY kind";
+    let mut kinds: BTreeMap<String, JobsView> = BTreeMap::new();
+    for row in tx.query(ALIVE, &[]).await? {
+        let (ready, alive) = (row.int(1)?, row.int(2)?);
+        let lag_ms = milliseconds(row.time_opt(3)?, now);
+        let kind = row.text(0)?.to_owned();
+        kinds.insert(kind.clone(), JobsView { kind, ready, running: alive - ready, dead: 0, lag_ms });
+    }
+    for row in tx.query(DeadJobs::SELECT, &[]).await? {
+        let kind = row.text(0)?.to_owned();
+        kinds.entry(kind.clone()).or_insert_with(|| JobsView { kind, ..JobsView::default() }).dead = row.int(1)?;
+    }
+    Ok(kinds.into_values().collect())
 }

@@ -23,8 +23,9 @@ pub struct Runner {
 }
 
 impl Runner {
-    pub fn new(store: Store) -> Self {
-        let holder = Holder::new(&store);
+    /// `lease` is how long a sweep of this node may be silent before another node takes it over.
+    pub fn new(store: Store, lease: Duration) -> Self {
+        let holder = if store.is_postgres() { Holder::new(&store) } else { Holder::alone() }.for_at_least(lease);
         Self { store, holder, names: HashSet::new(), tasks: JoinSet::new(), stopping: CancellationToken::new() }
     }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Entropy, Error, IdSource, Mode, Result, Time};
 
-use crate::{Ctx, Store, Tx, Value, Work, metrics};
+use crate::{Ctx, Row, Store, Tx, Value, Work, metrics};
 
 /// Work that recurs. Its statements name tenants themselves: a sweep reaches across all of them.
 pub trait Sweep: Send + Sync + 'static {
@@ -49,19 +49,11 @@ pub struct Plan {
     pub batch_time: Duration,
     /// A run that has taken this long ends although there is more; the rest is soon due.
     pub run_time: Duration,
-    /// Without a batch for this long, another node takes over.
-    pub lease: Duration,
 }
 
 impl Plan {
     pub const fn every(interval: Duration) -> Self {
-        Self {
-            interval,
-            batch: 500,
-            batch_time: Duration::from_millis(20),
-            run_time: Duration::from_secs(1),
-            lease: Duration::from_secs(10),
-        }
+        Self { interval, batch: 500, batch_time: Duration::from_millis(20), run_time: Duration::from_secs(1) }
     }
 
     /// Until the next run. `chance` is any number.
@@ -75,11 +67,27 @@ impl Plan {
 
 /// Who runs sweeps: one node, for as long as it is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder(pub Uuid);
+pub struct Holder {
+    pub id: Uuid,
+    /// Without a batch for this long, another node takes over.
+    pub lease: Duration,
+}
 
 impl Holder {
+    pub const LEASE: Duration = Duration::from_secs(10);
+
     pub fn new(store: &Store) -> Self {
-        Self(IdSource::new(store.entropy().as_ref(), store.now()).next())
+        Self { id: IdSource::new(store.entropy().as_ref(), store.now()).next(), lease: Self::LEASE }
+    }
+
+    /// Whoever has the file open has it alone, so it goes on at once where the process before it was killed.
+    pub fn alone() -> Self {
+        Self { id: Uuid::nil(), lease: Self::LEASE }
+    }
+
+    #[must_use]
+    pub fn for_at_least(self, lease: Duration) -> Self {
+        Self { lease, ..self }
     }
 }
 
@@ -211,6 +219,9 @@ impl<'a, S: Sweep> Run<'a, S> {
             ::metrics::counter!(metrics::SWEEP_LONG_BATCHES, "sweep" => S::NAME).increment(1);
             self.limit = (self.limit / 2).max(1);
         }
+        if let Some(behind) = done.behind {
+            ::metrics::gauge!(metrics::SWEEP_BEHIND, "sweep" => S::NAME).set(behind.as_secs_f64());
+        }
         self.sweep.committed();
         self.fence = Some(done.fence);
         self.rows += done.rows;
@@ -270,6 +281,8 @@ struct Done {
     lag: Duration,
     rows: u64,
     next: Time,
+    /// Of a run that has ended: for how long none has come to the end of its work.
+    behind: Option<Duration>,
     /// Without the commit, which a batch shares with its neighbours.
     took: Duration,
 }
@@ -278,6 +291,7 @@ struct Done {
 struct Held {
     fence: i64,
     lag: Duration,
+    behind_since: Option<Time>,
 }
 
 impl<S: Sweep> Work for Batch<S> {
@@ -301,8 +315,16 @@ impl<S: Sweep> Work for Batch<S> {
         let full = done >= self.limit;
         let next = ctx.now.after(self.plan.pause(full, self.chance));
         let progress = if full && !self.is_last { Progress::Going } else { Progress::Ended { more: full } };
-        self.conclude(ctx, tx, done, (progress != Progress::Going).then_some(next)).await?;
-        Ok(Outcome::Done(Done { progress, fence: held.fence, lag: held.lag, rows, next, took: began.elapsed() }))
+        let behind_since = full.then(|| held.behind_since.unwrap_or(ctx.now));
+        let has_ended = progress != Progress::Going;
+        if has_ended {
+            self.end(ctx, tx, done, next, behind_since).await?;
+        } else {
+            self.count(tx, done).await?;
+        }
+        let behind = has_ended.then(|| behind_since.map_or(Duration::ZERO, |since| ctx.now.since(since)));
+        let took = began.elapsed();
+        Ok(Outcome::Done(Done { progress, fence: held.fence, lag: held.lag, rows, next, behind, took }))
     }
 }
 
@@ -314,30 +336,35 @@ impl<S: Sweep> Batch<S> {
             VALUES ($1, $2, $3, 1, $4, $5, $5, 0, 0, 0) ON CONFLICT (name) DO UPDATE SET \
             interval_us = excluded.interval_us, holder = excluded.holder, fence = sweeps.fence + 1, \
             lease_until = excluded.lease_until, last_started = excluded.last_started, last_rows = 0 \
-            WHERE (sweeps.lease_until <= $5 OR sweeps.holder = $3) AND sweeps.next_at <= $6 RETURNING fence, next_at";
+            WHERE (sweeps.lease_until <= $5 OR sweeps.holder = $3) AND sweeps.next_at <= $6 \
+            RETURNING fence, next_at, behind_since";
         let due_by = if self.only_when_due { ctx.now.micros() } else { i64::MAX };
         let params = [
             Value::from(&self.row),
             Value::from(micros(self.plan.interval)),
-            Value::from(&self.holder.0.as_bytes()[..]),
-            Value::from(ctx.now.after(self.plan.lease)),
+            Value::from(&self.holder.id.as_bytes()[..]),
+            Value::from(ctx.now.after(self.holder.lease)),
             Value::from(ctx.now),
             Value::from(due_by),
         ];
         let row = tx.query_opt(CLAIM, &params).await?;
-        row.map(|row| Ok(Held { fence: row.int(0)?, lag: ctx.now.since(row.time(1)?) })).transpose()
+        let held = |row: Row| {
+            Ok(Held { fence: row.int(0)?, lag: ctx.now.since(row.time(1)?), behind_since: row.time_opt(2)? })
+        };
+        row.map(held).transpose()
     }
 
     async fn renew(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, fence: i64) -> Result<Option<Held>> {
-        const RENEW: &str = "UPDATE sweeps SET lease_until = $4 WHERE name = $1 AND holder = $2 AND fence = $3";
+        const RENEW: &str = "UPDATE sweeps SET lease_until = $4 WHERE name = $1 AND holder = $2 AND fence = $3 \
+                             RETURNING behind_since";
         let params = [
             Value::from(&self.row),
-            Value::from(&self.holder.0.as_bytes()[..]),
+            Value::from(&self.holder.id.as_bytes()[..]),
             Value::from(fence),
-            Value::from(ctx.now.after(self.plan.lease)),
+            Value::from(ctx.now.after(self.holder.lease)),
         ];
-        let held = tx.execute(RENEW, &params).await? == 1;
-        Ok(held.then_some(Held { fence, lag: Duration::ZERO }))
+        let row = tx.query_opt(RENEW, &params).await?;
+        row.map(|row| Ok(Held { fence, lag: Duration::ZERO, behind_since: row.time_opt(0)? })).transpose()
     }
 
     /// Why the claim was not given.
@@ -345,21 +372,36 @@ impl<S: Sweep> Batch<S> {
         const SELECT: &str = "SELECT holder, lease_until, next_at FROM sweeps WHERE name = $1";
         let row = tx.query_opt(SELECT, &[Value::from(&self.row)]).await?;
         let row = row.ok_or_else(|| Error::internal(format!("the sweep {} has no row", self.row)))?;
-        let is_ours = row.bytes(0)? == self.holder.0.as_bytes();
+        let is_ours = row.bytes(0)? == self.holder.id.as_bytes();
         let free = if is_ours { ctx.now } else { row.time(1)? };
         let due = if self.only_when_due { row.time(2)? } else { ctx.now };
         Ok(Outcome::NotNow { until: free.max(due) })
     }
 
-    /// What the batch came to; with `next` the run ends and the row is free.
-    async fn conclude(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, rows: i64, next: Option<Time>) -> Result<()> {
+    async fn count(&self, tx: &mut Tx<'_>, rows: i64) -> Result<()> {
         const COUNT: &str =
             "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2 WHERE name = $1";
+        tx.execute(COUNT, &[Value::from(&self.row), Value::from(rows)]).await.map(drop)
+    }
+
+    /// The run ends with this batch, and the row is free.
+    async fn end(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        rows: i64,
+        next: Time,
+        behind_since: Option<Time>,
+    ) -> Result<()> {
         const END: &str = "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2, \
-            lease_until = 0, next_at = $3, last_finished = $4, last_error = NULL WHERE name = $1";
-        let mut params = vec![Value::from(&self.row), Value::from(rows)];
-        let Some(next) = next else { return tx.execute(COUNT, &params).await.map(drop) };
-        params.extend([Value::from(next), Value::from(ctx.now)]);
+            lease_until = 0, next_at = $3, last_finished = $4, behind_since = $5, last_error = NULL WHERE name = $1";
+        let params = [
+            Value::from(&self.row),
+            Value::from(rows),
+            Value::from(next),
+            Value::from(ctx.now),
+            Value::from(behind_since.map(Time::micros)),
+        ];
         tx.execute(END, &params).await.map(drop)
     }
 }
@@ -379,7 +421,7 @@ impl Work for GiveBack {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
         const GIVE_BACK: &str = "UPDATE sweeps SET lease_until = 0 WHERE name = $1 AND holder = $2 AND fence = $3";
-        let params = [Value::from(&self.row), Value::from(&self.holder.0.as_bytes()[..]), Value::from(self.fence)];
+        let params = [Value::from(&self.row), Value::from(&self.holder.id.as_bytes()[..]), Value::from(self.fence)];
         tx.execute(GIVE_BACK, &params).await.map(drop)
     }
 }
@@ -408,7 +450,7 @@ impl Work for Failed {
         let params = [
             Value::from(&self.row),
             Value::from(micros(self.plan.interval)),
-            Value::from(&self.holder.0.as_bytes()[..]),
+            Value::from(&self.holder.id.as_bytes()[..]),
             Value::from(ctx.now.after(self.plan.interval)),
             Value::from(ctx.now),
             Value::from(&self.error),

@@ -54,7 +54,7 @@ impl Sweep for ExpiredLeases {
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
         instances::beat(ctx, tx, &self.settings.instance_id).await?;
-        for gone in instances::forget(ctx, tx).await? {
+        for gone in instances::forget(ctx, tx, &self.settings).await? {
             effects::forget(tx, &Self::row_of(&gone), ctx.now).await?;
         }
         let adopted = instances::adopt(ctx, tx, &self.settings, limit).await?;

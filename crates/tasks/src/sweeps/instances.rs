@@ -1,8 +1,6 @@
 //! Which servers are alive. A task belongs to the server that made it, and that one sweeps its leases; one that is silent
 //! loses its leased tasks to whoever notices first. What waits in the queue needs no sweep, so it stays where it is.
 
-use std::time::Duration;
-
 use waybill_kernel::{Result, Time};
 use waybill_store::{Ctx, Tx, Value};
 
@@ -10,8 +8,6 @@ use crate::Settings;
 
 /// Sweeps an instance may miss before it counts as gone.
 const SILENT_INTERVALS: i64 = 3;
-/// After this long nobody expects the instance back.
-const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// Silent instances looked at in one batch.
 const SILENT_MAX: i64 = 16;
 
@@ -23,9 +19,9 @@ pub(super) async fn beat(ctx: &Ctx<'_>, tx: &mut Tx<'_>, instance: &str) -> Resu
 }
 
 /// Removes instances that have been silent for very long, and says which they were.
-pub(super) async fn forget(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<String>> {
+pub(super) async fn forget(ctx: &Ctx<'_>, tx: &mut Tx<'_>, settings: &Settings) -> Result<Vec<String>> {
     const FORGET: &str = "DELETE FROM instances WHERE last_seen < $1 RETURNING instance_id";
-    let silence_us = i64::try_from(FORGOTTEN.as_micros()).unwrap_or(i64::MAX);
+    let silence_us = settings.instance_forgotten_s.max(1).saturating_mul(1_000_000);
     let before = Time::from_micros(ctx.now.micros().saturating_sub(silence_us));
     let rows = tx.query(FORGET, &[Value::from(before)]).await?;
     rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect()

@@ -1,6 +1,7 @@
 //! `waybill serve`: from the configuration to a listening server, and back down without losing an answer.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -36,13 +37,17 @@ pub async fn run(flags: Serve) -> Result<()> {
         registry: wiring::registry(),
         store: opened.store.clone(),
         gatekeeper: gatekeeper(&config, &opened).await?,
-        metrics,
+        metrics: metrics.clone(),
         settings: config.doors.clone(),
         stopping: stopping.clone(),
     });
+    let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
     let sweeps = wiring::sweeps(&config, &opened);
-    let seen = tokio::spawn(wiring::record_seen(opened.process.clone(), opened.store.clone(), stopping.clone()));
-    let measured = tokio::spawn(wiring::measure(opened.store.clone(), stopping.clone()));
+    let [seen_every, measured_every] = [config.background.seen_interval_s, config.background.measure_interval_s]
+        .map(|s| Duration::from_secs(s.max(1)));
+    let (process, store) = (opened.process.clone(), opened.store.clone());
+    let seen = tokio::spawn(wiring::record_seen(process, store, seen_every, stopping.clone()));
+    let measured = tokio::spawn(wiring::measure(opened.store.clone(), measured_every, stopping.clone()));
     let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
@@ -52,6 +57,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     sweeps.stop().await;
     seen.await.map_err(Error::internal)?;
     measured.await.map_err(Error::internal)?;
+    figures.await.map_err(Error::internal)?;
     let store = opened.store;
     tokio::task::spawn_blocking(move || store.close()).await.map_err(Error::internal)?;
     data.retract();

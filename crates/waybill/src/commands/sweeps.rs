@@ -7,7 +7,7 @@ use super::session::Session;
 use crate::cli::Reach;
 use crate::output;
 
-const COLUMNS: &[&str] = &[
+const SWEEPS: &[&str] = &[
     "name",
     "interval_ms",
     "last_started_at",
@@ -15,9 +15,13 @@ const COLUMNS: &[&str] = &[
     "total_rows",
     "failures",
     "lag_ms",
+    "behind_ms",
     "holder",
     "last_error",
 ];
+
+const FEEDS: &[&str] = &["name", "seq", "moved_at", "behind_ms"];
+const JOBS: &[&str] = &["kind", "ready", "running", "dead", "lag_ms"];
 
 pub async fn run(reach: Reach) -> Result<()> {
     let session = Session::open(&reach).await?;
@@ -27,5 +31,9 @@ pub async fn run(reach: Reach) -> Result<()> {
     if reach.json {
         return output::json(&answer);
     }
-    output::table(COLUMNS, answer["sweeps"].as_array().map_or(&[], Vec::as_slice))
+    for (title, columns) in [("sweeps", SWEEPS), ("feeds", FEEDS), ("jobs", JOBS)] {
+        output::line(&format!("{title}:"))?;
+        output::table(columns, answer[title].as_array().map_or(&[], Vec::as_slice))?;
+    }
+    Ok(())
 }

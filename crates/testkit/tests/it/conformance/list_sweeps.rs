@@ -16,7 +16,7 @@ waybill_testkit::both! {
 }
 
 async fn what_ran_is_shown_with_its_rows_and_its_lag(on: TestStore) {
-    assert_eq!(ok(&on, &on.admin, "list_sweeps", json!({})).await, json!({ "sweeps": [] }));
+    assert_eq!(ok(&on, &on.admin, "list_sweeps", json!({})).await, json!({ "sweeps": [], "feeds": [], "jobs": [] }));
     let holder = Holder::new(&on.store);
     sweep_once(&on.store, &Arc::new(EndedKeys::new(&Settings::default())), holder).await.unwrap();
     let shown = ok(&on, &on.admin, "list_sweeps", json!({})).await["sweeps"].take();
@@ -24,7 +24,7 @@ async fn what_ran_is_shown_with_its_rows_and_its_lag(on: TestStore) {
     let sweep = &shown[0];
     assert_eq!((&sweep["name"], &sweep["interval_ms"]), (&json!("keys.ended"), &json!(3_600_000)));
     assert_eq!((&sweep["total_rows"], &sweep["failures"], &sweep["lag_ms"]), (&json!(0), &json!(0), &json!(0)));
-    assert_eq!(sweep["holder"], json!(holder.0.to_string()));
+    assert_eq!(sweep["holder"], json!(holder.id.to_string()));
     assert!(sweep["last_finished_at"].is_string() && sweep.get("last_error").is_none(), "{sweep}");
 
     on.time.pass(Duration::from_secs(2 * 3600));

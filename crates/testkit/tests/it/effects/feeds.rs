@@ -129,6 +129,10 @@ async fn an_effect_has_each_row_once(on: TestStore) {
         assert_eq!(notes(&on).await, total);
     }
     assert_eq!(sweep_once(&on.store, &effect, holder).await.unwrap().rows, 0);
+    let feeds = crate::support::ok(&on, &on.admin, "list_sweeps", json!({})).await["feeds"].take();
+    let last = on.count("SELECT max(seq) FROM receipts").await.unwrap();
+    let shown = [&feeds[0]["name"], &feeds[0]["seq"], &feeds[0]["behind_ms"]];
+    assert_eq!(shown, [&json!(NoteReceipts::NAME), &json!(last), &json!(0)]);
 }
 
 async fn a_failed_effect_leaves_its_place_and_its_writes_as_they_were(on: TestStore) {

@@ -2,19 +2,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
 use waybill_kernel::{Code, Error, Mode, Result, Tenant};
 use waybill_store::effects::job::{self, Claimed, Failed, Policy};
-use waybill_store::effects::{Round, Runner, Worker, work_once};
+use waybill_store::effects::{Holder, Round, Runner, Worker, work_once};
 use waybill_store::{Ctx, Store, Tx, Value, Work};
 use waybill_testkit::stores::TestStore;
 
 use super::{NOTE, notes};
+use crate::support::ok;
 
 waybill_testkit::both! {
     a_job_is_claimed_once_and_not_before_its_time,
     of_two_who_hold_a_job_only_the_latter_ends_it,
     a_failed_job_comes_back_later_until_it_is_dead,
     a_job_whose_last_runner_vanished_is_buried,
+    those_who_run_the_server_see_how_many_wait_and_for_how_long,
     many_runners_share_the_jobs,
     a_worker_sees_its_jobs_through,
     the_runner_works_jobs_off_until_it_is_stopped,
@@ -233,9 +236,27 @@ async fn a_worker_sees_its_jobs_through(on: TestStore) {
     assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round::default());
 }
 
+async fn those_who_run_the_server_see_how_many_wait_and_for_how_long(on: TestStore) {
+    let shown = async || ok(&on, &on.admin, "list_sweeps", json!({})).await["jobs"].take();
+    enqueue(&on, 3).await;
+    let Did::Claimed(mut claimed) = on.store.system().run(Do::Claim(2)).await.unwrap() else { panic!() };
+    on.time.pass(10 * SECOND);
+    let mut view = shown().await;
+    let lag_ms = view[0]["lag_ms"].take().as_i64().unwrap();
+    assert!((9_000..=10_000).contains(&lag_ms), "{lag_ms}");
+    assert_eq!(view, json!([{ "kind": KIND, "ready": 1, "running": 2, "dead": 0, "lag_ms": null }]));
+
+    on.store.system().run(Do::Finish(claimed.pop().unwrap())).await.unwrap();
+    let job = Claimed { attempts: POLICY.attempts_max, ..claimed.pop().unwrap() };
+    on.store.system().run(Do::Fail(job)).await.unwrap();
+    let view = shown().await;
+    let counts = [&view[0]["ready"], &view[0]["running"], &view[0]["dead"]];
+    assert_eq!(counts, [&json!(1), &json!(0), &json!(1)], "what is done is not shown");
+}
+
 async fn the_runner_works_jobs_off_until_it_is_stopped(on: TestStore) {
     enqueue(&on, 2).await;
-    let runner = Runner::new(on.store.clone()).with_worker(Unreliable::default());
+    let runner = Runner::new(on.store.clone(), Holder::LEASE).with_worker(Unreliable::default());
     let done = async {
         while on.count("SELECT count(*) FROM jobs WHERE state = 'running' OR attempts = 0").await.unwrap() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -17,6 +17,7 @@ waybill_testkit::both! {
     a_run_ends_with_the_first_batch_that_is_not_full,
     a_run_whose_time_is_up_leaves_the_rest_for_soon,
     after_a_batch_that_took_long_the_next_is_half_as_large,
+    how_long_a_sweep_has_been_behind_is_told_until_it_keeps_up,
     a_sweep_is_not_run_before_it_is_due,
     a_node_takes_over_when_the_lease_ends_and_the_old_one_changes_nothing,
     a_failed_batch_leaves_nothing_but_its_reason,
@@ -87,6 +88,21 @@ async fn a_run_whose_time_is_up_leaves_the_rest_for_soon(on: TestStore) {
     assert_eq!(notes(&on).await, 6);
 }
 
+async fn how_long_a_sweep_has_been_behind_is_told_until_it_keeps_up(on: TestStore) {
+    let mut sweep = TakeNotes::by(4);
+    sweep.plan.run_time = Duration::ZERO;
+    let (sweep, holder) = (Arc::new(sweep), Holder::new(&on.store));
+    on.store.system().run(Notes(10)).await.unwrap();
+    // Two runs that leave something, a minute apart, and one that does not.
+    for behind_s in [60, 120, 0] {
+        sweep_once(&on.store, &sweep, holder).await.unwrap();
+        on.time.pass(Duration::from_secs(60));
+        let shown = ok(&on, &on.admin, "list_sweeps", json!({})).await["sweeps"][0]["behind_ms"].as_i64().unwrap();
+        // The clock has run a little ahead by being read, and is drawn back as time passes.
+        assert!((behind_s * 1000 - shown).abs() < 1000, "{shown} and not {behind_s}");
+    }
+}
+
 async fn after_a_batch_that_took_long_the_next_is_half_as_large(on: TestStore) {
     let mut sweep = TakeNotes::by(4);
     (sweep.takes, sweep.plan.batch_time) = (Duration::from_millis(3), Duration::from_millis(1));
@@ -124,7 +140,7 @@ async fn a_node_takes_over_when_the_lease_ends_and_the_old_one_changes_nothing(o
     let mut other = Run::new(&on.store, &sweep, new);
     let Progress::NotNow { until } = other.step().await.unwrap() else { panic!("two nodes have the same sweep") };
     assert!(until > on.store.now());
-    on.time.pass(sweep.plan.lease + Duration::from_secs(1));
+    on.time.pass(Holder::LEASE + Duration::from_secs(1));
     assert_eq!(other.step().await.unwrap(), Progress::Going);
     assert_eq!(notes(&on).await, 5);
 
@@ -134,7 +150,7 @@ async fn a_node_takes_over_when_the_lease_ends_and_the_old_one_changes_nothing(o
     assert_eq!((end.progress, end.rows, notes(&on).await), (Progress::Ended { more: false }, 7, 0));
     let row = on.rows("SELECT last_rows, total_rows, holder FROM sweeps").await.unwrap();
     assert_eq!((row[0].int(0).unwrap(), row[0].int(1).unwrap()), (7, 9));
-    assert_eq!(row[0].bytes(2).unwrap(), new.0.as_bytes());
+    assert_eq!(row[0].bytes(2).unwrap(), new.id.as_bytes());
 }
 
 async fn a_failed_batch_leaves_nothing_but_its_reason(on: TestStore) {
@@ -157,7 +173,7 @@ async fn a_failed_batch_leaves_nothing_but_its_reason(on: TestStore) {
 
 async fn the_runner_sweeps_until_it_is_stopped(on: TestStore) {
     on.store.system().run(Notes(9)).await.unwrap();
-    let runner = Runner::new(on.store.clone()).with(TakeNotes::by(2));
+    let runner = Runner::new(on.store.clone(), Holder::LEASE).with(TakeNotes::by(2));
     let gone = async {
         while notes(&on).await > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;

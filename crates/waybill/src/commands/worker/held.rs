@@ -89,7 +89,12 @@ pub struct Held {
     lease: LeaseRef,
     /// What every renewal asks for.
     extend_by: Duration,
-    /// What was granted: the same or less.
+    term: Term,
+}
+
+/// The time a lease has left, by our own clock.
+struct Term {
+    /// What was granted: as much as was asked for, or less.
     ttl: Duration,
     until: Mutex<Instant>,
 }
@@ -103,45 +108,16 @@ impl Held {
         let ttl = if granted.is_zero() || granted > extend_by { extend_by } else { granted };
         let worker_id = claim.worker_id.clone();
         let lease = LeaseRef { worker_id, task_id: lease.task_id, lease_id: lease.lease_id };
-        Self { client: client.clone(), lease, extend_by, ttl, until: Mutex::new(asked_at + ttl) }
+        Self { client: client.clone(), lease, extend_by, term: Term { ttl, until: Mutex::new(asked_at + ttl) } }
     }
 
     pub fn lease(&self) -> &LeaseRef {
         &self.lease
     }
 
-    fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Renews at every third of the lease; ends when the lease has.
     pub async fn keep(&self) -> Lost {
-        let third = self.ttl / RENEW_AT;
-        let mut backoff = Backoff::new(third / 4, third);
-        let mut next = self.until() - self.ttl + third;
-        loop {
-            let until = self.until();
-            sleep_until(next.min(until)).await;
-            let sent = Instant::now();
-            if sent >= until {
-                return Lost::RanOut;
-            }
-            match timeout_at(until, self.client.renew_lease(&self.lease, self.extend_by)).await {
-                Ok(Ok(_)) => {
-                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = sent + self.ttl;
-                    backoff.reset();
-                    next = sent + third;
-                }
-                Ok(Err(error)) if matches!(error.code(), Code::LeaseInvalidOrExpired | Code::NotFound) => {
-                    return Lost::Taken(error);
-                }
-                Ok(Err(error)) => {
-                    tracing::warn!(task_id = %self.lease.task_id, %error, "the lease was not renewed; trying again");
-                    next = Instant::now() + backoff.pause();
-                }
-                Err(_) => return Lost::RanOut,
-            }
-        }
+        self.term.keep(|| self.client.renew_lease(&self.lease, self.extend_by)).await
     }
 
     /// Reports the outcome, and does not give up before the lease has run out.
@@ -158,7 +134,7 @@ impl Held {
             };
             match (&outcome, error.code().entry().http) {
                 (Outcome::Done(result), 400 | 413) => outcome = Outcome::Failed(refused_result(result, &error)),
-                (_, 429 | 500..) if Instant::now() < self.until() => sleep(backoff.pause()).await,
+                (_, 429 | 500..) if Instant::now() < self.term.until() => sleep(backoff.pause()).await,
                 _ => return Err(error),
             }
         }
@@ -178,9 +154,90 @@ impl Held {
     }
 }
 
+impl Term {
+    fn until(&self) -> Instant {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn keep<T, F: Future<Output = Result<T>>>(&self, renew: impl Fn() -> F) -> Lost {
+        let third = self.ttl / RENEW_AT;
+        let mut backoff = Backoff::new(third / 4, third);
+        let mut next = self.until() - self.ttl + third;
+        loop {
+            let until = self.until();
+            sleep_until(next.min(until)).await;
+            let sent = Instant::now();
+            if sent >= until {
+                return Lost::RanOut;
+            }
+            match timeout_at(until, renew()).await {
+                Ok(Ok(_)) => {
+                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = sent + self.ttl;
+                    backoff.reset();
+                    next = sent + third;
+                }
+                Ok(Err(error)) if matches!(error.code(), Code::LeaseInvalidOrExpired | Code::NotFound) => {
+                    return Lost::Taken(error);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "a lease was not renewed; trying again");
+                    next = Instant::now() + backoff.pause();
+                }
+                Err(_) => return Lost::RanOut,
+            }
+        }
+    }
+}
+
 /// The work was done, but its result cannot be stored: better a failure that says so than a task done over and over.
 fn refused_result(result: &Json, error: &Error) -> Refusal {
     let code = if error.code().entry().http == 413 { "result_too_large" } else { "result_refused" };
     let message = format!("The work was done, but the server does not take its result: {}", error.message());
     Refusal::new(code, message).with("result_bytes", result.to_string().len()).with("server", json!(error.to_json()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// The seconds at which a lease of five minutes is renewed, by a server that gives these answers and then none.
+    async fn renewals(answers: &[Result<()>]) -> (Vec<u64>, Lost, u64) {
+        let began = Instant::now();
+        let term = Term { ttl: Duration::from_secs(300), until: Mutex::new(began + Duration::from_secs(300)) };
+        let asked = RefCell::new(Vec::new());
+        let lost = term
+            .keep(|| {
+                let answer = answers.get(asked.borrow().len());
+                asked.borrow_mut().push(began.elapsed().as_secs());
+                async move {
+                    match answer {
+                        Some(Ok(())) => Ok(()),
+                        Some(Err(error)) => Err(Error::new(error.code(), "")),
+                        None => std::future::pending().await,
+                    }
+                }
+            })
+            .await;
+        (asked.into_inner(), lost, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_at_every_third_of_it() {
+        let (asked, lost, ended) = renewals(&[Ok(()), Ok(()), Ok(())]).await;
+        assert_eq!(asked, [100, 200, 300, 400]);
+        assert!(matches!(lost, Lost::RanOut), "{lost}");
+        assert_eq!(ended, 600, "the last renewal that was granted was sent at 300");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_fails_is_tried_again_within_the_lease_and_a_refusal_ends_it() {
+        let failed = || Err(Error::new(Code::Unavailable, ""));
+        let (asked, ..) = renewals(&[failed(), failed(), Ok(())]).await;
+        assert!(asked.len() >= 3 && asked[2] < 300, "{asked:?}");
+        let (asked, lost, ended) = renewals(&[Ok(()), Err(Error::new(Code::LeaseInvalidOrExpired, ""))]).await;
+        assert!(matches!(lost, Lost::Taken(_)), "{lost}");
+        assert_eq!((asked.as_slice(), ended), ([100, 200].as_slice(), 200));
+    }
 }
