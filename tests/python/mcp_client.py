@@ -5,6 +5,7 @@ stdio bridge. Prints one line per case and ends with `N passed, M failed`.
 """
 
 import asyncio
+import json
 import os
 import sys
 import traceback
@@ -153,6 +154,56 @@ TRANSPORTS = {
 }
 
 
+# A client of an older revision: the handshake agrees on that revision, and every later request names it.
+OLDER_REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+
+
+async def older_revision_is_spoken(revision):
+    async with http_client(KEY) as http:
+        headers = {"Accept": "application/json, text/event-stream"}
+
+        async def request(method, params, number):
+            message = {"jsonrpc": "2.0", "method": method, "params": params}
+            if number is not None:
+                message["id"] = number
+            reply = await http.post(f"{URL}/mcp", json=message, headers=headers)
+            assert reply.status_code == (200 if number is not None else 202), f"{reply.status_code} {reply.text}"
+            if number is None:
+                return None
+            texts = [line[5:] for line in reply.text.splitlines() if line.startswith("data:") and line[5:].strip()]
+            answer = json.loads(texts[-1] if texts else reply.text)
+            assert answer["id"] == number and "error" not in answer, answer
+            return answer["result"]
+
+        hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "case", "version": "1"}}
+        started = await request("initialize", hello, 1)
+        assert started["protocolVersion"] == revision, started
+        assert "tools" in started["capabilities"], started
+        headers["MCP-Protocol-Version"] = revision
+        await request("notifications/initialized", {}, None)
+        assert await request("ping", {}, 2) == {}
+        listed = {tool["name"] for tool in (await request("tools/list", {}, 3))["tools"]}
+        assert set(TOOLS) <= listed, listed
+        call = {"name": "asyncgate.create_task", "arguments": {"type": "case.older", "payload": {}}}
+        made = await request("tools/call", call, 4)
+        # Older clients know nothing but the text.
+        assert json.loads(made["content"][0]["text"])["status"] == "queued", made
+        refused = await request("tools/call", {"name": "asyncgate.get_task", "arguments": {"task_id": "x"}}, 5)
+        assert refused["isError"] is True, refused
+
+
+async def unknown_revision_is_answered_with_one_of_ours():
+    async with http_client(KEY) as http:
+        hello = {"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {"name": "case", "version": "1"}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        reply = await http.post(
+            f"{URL}/mcp", json=message, headers={"Accept": "application/json, text/event-stream"}
+        )
+        texts = [line[5:] for line in reply.text.splitlines() if line.startswith("data:") and line[5:].strip()]
+        answer = json.loads(texts[-1] if texts else reply.text)
+        assert answer["result"]["protocolVersion"] in OLDER_REVISIONS + ["2026-07-28"], answer
+
+
 async def wrong_key_is_401():
     request = {
         "jsonrpc": "2.0",
@@ -218,7 +269,9 @@ async def main():
     for label, transport in TRANSPORTS.items():
         for case in CASES:
             await report.case(f"python {label}: {case.__name__}", over(transport, case))
-    for case in (wrong_key_is_401, wrong_key_ends_the_client):
+    for revision in OLDER_REVISIONS:
+        await report.case(f"python: older revision {revision} is spoken", older_revision_is_spoken(revision))
+    for case in (unknown_revision_is_answered_with_one_of_ours, wrong_key_is_401, wrong_key_ends_the_client):
         await report.case(f"python: {case.__name__}", case())
     print(f"{report.passed} passed, {report.failed} failed")
     return 1 if report.failed else 0

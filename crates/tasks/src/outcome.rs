@@ -101,6 +101,11 @@ impl Ended {
         })
     }
 
+    /// The task was offered again and nothing has been recorded of it: the lease is as stale as any other.
+    pub fn went_back_to_the_queue(&self) -> bool {
+        self.next_eligible_at.is_some()
+    }
+
     /// Is the call the same as the one that ended the lease?
     pub fn is_repeated_by(&self, ctx: &Ctx<'_>, reason: EndReason, digest: Fingerprint) -> bool {
         let found = Found { fingerprint: self.digest, at: self.at };

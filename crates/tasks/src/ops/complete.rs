@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
 
 use crate::Settings;
@@ -111,9 +111,7 @@ impl Complete {
         if artifacts.is_some_and(|artifacts| !is_pointer(artifacts)) {
             return Err(Error::invalid("artifacts must be an object or a list of objects."));
         }
-        if proof.is_some_and(|proof| !proof.is_object()) {
-            return Err(Error::invalid("delivery_proof must be an object."));
-        }
+        proof.map_or(Ok(()), check_proof)?;
         let max = settings.receipt_artifacts_max;
         let count = artifacts.and_then(Json::as_array).map_or(0, Vec::len);
         if count > max {
@@ -278,6 +276,9 @@ impl Complete {
         if ended.is_repeated_by(ctx, EndReason::Completed, work.digest) {
             return Ok(Reply::Replay(Completed { ok: true }));
         }
+        if ended.went_back_to_the_queue() {
+            return Err(lease::refusal(ctx, tx, hold).await);
+        }
         let completed = ended.reason == EndReason::Completed.as_str();
         if completed && work.is_located() && self.locate(ctx, tx, hold, work).await? {
             return Ok(Reply::Done(Completed { ok: true }));
@@ -319,6 +320,28 @@ impl Complete {
         receipts::emit_all(tx, ctx, vec![again], &[completed]).await?;
         Ok(true)
     }
+}
+
+/// `{mode, target, status, at, proof}`; of these only the mode must be there.
+fn check_proof(proof: &Json) -> Result<()> {
+    let refused = |what: &str| Err(Error::invalid(format!("delivery_proof{what}.")));
+    if !proof.is_object() {
+        return refused(" must be an object");
+    }
+    if !matches!(proof["mode"].as_str(), Some("push" | "store")) {
+        return refused(".mode must be \"push\" or \"store\"");
+    }
+    let given = |field: &str| proof.get(field).filter(|value| !value.is_null());
+    if let Some(field) = ["target", "proof"].into_iter().find(|field| given(field).is_some_and(|it| !it.is_object())) {
+        return refused(&format!(".{field} must be an object"));
+    }
+    if given("status").is_some_and(|status| !status.is_string()) {
+        return refused(".status must be a text");
+    }
+    if given("at").is_some_and(|at| Time::deserialize(at).is_err()) {
+        return refused(".at must be a time like 2026-01-05T12:30:00Z");
+    }
+    Ok(())
 }
 
 /// The result in the receipt, where there is room for it; otherwise how to get it.

@@ -210,6 +210,9 @@ impl Fail {
             let next_eligible_at = ended.next_eligible_at;
             return Ok(Reply::Replay(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }));
         }
+        if ended.went_back_to_the_queue() {
+            return Err(lease::refusal(ctx, tx, hold).await);
+        }
         Err(Error::new(
             Code::InvalidStateTransition,
             "This lease has already been ended, with another outcome or other content; nothing was changed.",

@@ -97,7 +97,12 @@ async fn streams_have_a_bound() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a12_8_bootstrap_says_that_it_is_deprecated_and_what_takes_its_place() {
-    let world = World::start().await;
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        bootstrap_is_deprecated(World::with(engine, "", &[]).await).await;
+    }
+}
+
+async fn bootstrap_is_deprecated(world: World) {
     let key = world.key(json!({ "principal": "agent:alice" })).await;
     let reply = world.get(&key, "/v1/bootstrap").await;
     assert_eq!(reply.status, 200, "{}", reply.text);

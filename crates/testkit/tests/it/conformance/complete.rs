@@ -100,6 +100,17 @@ async fn a12_6_a_large_result_completes_and_too_many_artifacts_do_not(on: TestSt
     for odd in [json!({ "artifacts": "a.txt" }), json!({ "artifacts": [1] }), json!({ "delivery_proof": "yes" })] {
         assert_eq!(refusal(&on, &w, "complete", with(&lease, odd)).await, Code::InvalidRequest);
     }
+    for odd in [
+        json!({ "status": "succeeded" }),
+        json!({ "mode": "carried" }),
+        json!({ "mode": "push", "target": "https://example.com" }),
+        json!({ "mode": "push", "proof": 200 }),
+        json!({ "mode": "push", "status": 200 }),
+        json!({ "mode": "push", "at": "yesterday" }),
+    ] {
+        let proved = with(&lease, json!({ "delivery_proof": odd }));
+        assert_eq!(refusal(&on, &w, "complete", proved).await, Code::InvalidRequest);
+    }
     assert_eq!(footprint(&on).await, before);
 
     let large = "x".repeat(70_000);
@@ -138,7 +149,7 @@ async fn a_lease_that_was_replaced_cannot_complete(on: TestStore) {
     let again = crate::support::claim(&on, &worker(&on, "v"), json!({})).await;
     assert_eq!(again.len(), 1);
     let before = footprint(&on).await;
-    assert_eq!(refusal(&on, &w, "complete", located(&lease)).await, Code::InvalidStateTransition);
+    assert_eq!(refusal(&on, &w, "complete", located(&lease)).await, Code::LeaseInvalidOrExpired);
     let theirs = json!({ "task_id": lease["task_id"], "lease_id": again[0]["lease_id"] });
     assert_eq!(refusal(&on, &w, "complete", located(&theirs)).await, Code::LeaseInvalidOrExpired);
     assert_eq!(footprint(&on).await, before);
@@ -155,7 +166,7 @@ async fn a_lease_that_was_given_up_cannot_say_where_the_work_of_a_later_one_is(o
     let later = json!({ "task_id": later["task_id"], "lease_id": later["lease_id"] });
     ok(&on, &second, "complete", with(&later, json!({ "result": { "sum": 42 } }))).await;
     let before = footprint(&on).await;
-    assert_eq!(refusal(&on, &first, "complete", located(&given_up)).await, Code::InvalidStateTransition);
+    assert_eq!(refusal(&on, &first, "complete", located(&given_up)).await, Code::LeaseInvalidOrExpired);
     assert_eq!(footprint(&on).await, before);
     ok(&on, &second, "complete", located(&later)).await;
     assert_eq!(open_obligations(&on).await, 0);

@@ -71,7 +71,7 @@ async fn a_repetition_is_answered_the_same(on: TestStore) {
     let before = footprint(&on).await;
     let again = on.call(&w, "fail", failed(&lease, true)).await.unwrap();
     assert_eq!((again.json, again.replay), (first, true));
-    assert_eq!(refusal(&on, &w, "fail", failed(&lease, false)).await, Code::InvalidStateTransition);
+    assert_eq!(refusal(&on, &w, "fail", failed(&lease, false)).await, Code::LeaseInvalidOrExpired);
     assert_eq!(refusal(&on, &worker(&on, "v"), "fail", failed(&lease, true)).await, Code::LeaseInvalidOrExpired);
     assert_eq!(footprint(&on).await, before);
 }

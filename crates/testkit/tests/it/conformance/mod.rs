@@ -9,6 +9,7 @@ mod create_task;
 mod create_tenant;
 mod engines;
 mod fail;
+mod few_renewals;
 mod follow_receipts;
 mod get_config;
 mod get_receipt;
@@ -67,7 +68,7 @@ fn every_operation_of_the_registry_has_cases() {
     let gaps = stores::uncovered(registry.entries().map(|entry| entry.spec().name), &covered);
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
-    assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty());
+    assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty() && !few_renewals::CASES.is_empty());
 }
 
 #[test]

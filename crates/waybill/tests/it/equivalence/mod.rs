@@ -14,6 +14,7 @@ mod scenarios;
 use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
+use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Code, Door, Mode};
 
 use crate::world::{Engine, World};
@@ -175,10 +176,22 @@ async fn compare(engine: Engine) {
         }
         assert_eq!(one, other, "{engine:?}: {}: REST on the left, MCP on the right", row.what);
     }
-    assert_eq!(rest_ids.normal(&rest.ledger), mcp_ids.normal(&mcp.ledger), "{engine:?}: the ledger");
+    let (one, other) = (rest_ids.normal(&rest.ledger), mcp_ids.normal(&mcp.ledger));
+    assert_eq!(one, other, "{engine:?}: the ledger");
+    assert_eq!(hashes(&one), hashes(&other), "{engine:?}: the hashes of the receipts");
     assert!(rest.ledger["receipts"].as_array().unwrap().len() > 10, "the rows left no receipts: {}", rest.ledger);
     foreign_is_unknown(&rows, &rest.outcomes);
     foreign_is_unknown(&rows, &mcp.outcomes);
+}
+
+/// Of each receipt together with all before it, as a chain has them, of what is left when ids are numbers and times gone.
+fn hashes(ledger: &Json) -> Vec<Fingerprint> {
+    let chained = |last: &mut Option<Fingerprint>, receipt: &Json| {
+        let before = last.as_ref().map(|last| last.as_bytes().to_vec());
+        *last = Some(Fingerprint::of(&json!([before, receipt])).unwrap());
+        *last
+    };
+    ledger["receipts"].as_array().unwrap().iter().scan(None, chained).collect()
 }
 
 /// Nobody learns from an answer whether an id of another tenant exists.

@@ -140,6 +140,7 @@ impl Complete {
                 self.locate(&worker, world);
                 Ok(Answer::done(done))
             }
+            Some(Said::Failed { again: Some(_), .. }) => Err(Code::LeaseInvalidOrExpired),
             Some(_) => Err(Code::InvalidStateTransition),
         }
     }

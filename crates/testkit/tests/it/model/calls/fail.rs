@@ -58,6 +58,7 @@ impl Fail {
             Some(Said::Failed { error, retryable, again }) if (*error, *retryable) == (self.error, self.retryable) => {
                 Ok(Answer::again(answer(*again)))
             }
+            Some(Said::Failed { again: Some(_), .. }) => Err(Code::LeaseInvalidOrExpired),
             Some(_) => Err(Code::InvalidStateTransition),
         }
     }
