@@ -164,6 +164,8 @@ async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, tenant: i64, id: ReceiptId) -> 
     const POINT: &str = "INSERT INTO receipt_archive (tenant, receipt_id, xact, seq) VALUES ($1, $2, $3, $4)";
     // The row has its parents itself, and the archive finds a task's receipts by the task.
     const UNLINK: &str = "DELETE FROM receipt_parents WHERE tenant = $1 AND parent_id = $2 AND child_id = $3";
+    // Nobody counts any more how often a stranger came with a lease of it.
+    const FORGET: &str = "DELETE FROM lease_misuses WHERE tenant = $1 AND task_id = $2";
     let (tenant, id) = (Value::from(tenant), Value::from(id.as_bytes()));
     let row = tx.query_opt(TAKE, &[tenant, id]).await?;
     let row = row.ok_or_else(|| Error::internal("a receipt that was to be archived is gone or open"))?;
@@ -189,6 +191,7 @@ async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, tenant: i64, id: ReceiptId) -> 
     ];
     let mut statements: Vec<Statement<'_>> = vec![(KEEP, kept), (POINT, vec![tenant, id, xact, seq])];
     statements.extend(parents.chunks(16).map(|parent| (UNLINK, vec![tenant, Value::from(parent), id])));
+    statements.extend(row.bytes_opt(5)?.map(|task| (FORGET, vec![tenant, Value::from(task)])));
     tx.execute_together(&statements).await.map(drop)
 }
 

@@ -83,14 +83,20 @@ async fn r65_receipts_go_to_the_archive_when_their_task_is_over_and_its_obligati
     // Where its work is nobody has said: the obligation is open.
     done(&on, &alice, json!([])).await;
     plain_task(&on, &alice).await;
+    let misused =
+        "INSERT INTO lease_misuses (tenant, task_id, worker, uses) SELECT tenant, task_id, 'worker:x', 1 FROM tasks";
+    on.write(misused).await.unwrap();
+    let misuses = async || on.count("SELECT count(*) FROM lease_misuses").await.unwrap();
     seal(&on).await;
     on.time.pass(7 * DAY - Duration::from_secs(60));
     assert_eq!(sweep(&on, 3).await, 0);
+    assert_eq!(misuses().await, 4);
     on.time.pass(Duration::from_secs(120));
     assert_eq!(sweep(&on, 3).await, 7);
     let expected = ["assigned", "accepted", "completed", "result_ready"].map(|kind| format!("task.{kind}"));
     let expected = [&expected[..], &["system.anomaly".to_owned(), "task.assigned".to_owned()]].concat();
     assert_eq!(left(&on).await, expected);
+    assert_eq!(misuses().await, 2, "of the tasks that are over nobody counts them");
     assert_eq!(sweep(&on, 3).await, 0, "a second run has nothing to do");
     assert_eq!(left(&on).await, expected);
 }
