@@ -131,7 +131,7 @@ pub enum Key {
         /// Who the key acts as, as in agent:alice or worker:builder-1.
         #[arg(long)]
         principal: String,
-        /// agent, worker, admin or system; may be given several times [default: by the principal's kind].
+        /// agent, worker, admin, system or delegate; may be given several times [default: by the principal's kind].
         #[arg(long)]
         role: Vec<String>,
         /// Narrow the key to these scopes, as in tasks:read; may be given several times.
@@ -188,7 +188,7 @@ pub enum Tenant {
 
 #[derive(Subcommand)]
 pub enum Receipts {
-    /// Check every receipt of the tenant and the chain they were sealed into; exit code 1 when anything is wrong.
+    /// Check every receipt of the tenant and the chain they were sealed into; exit code 8 when anything is wrong.
     Verify {
         /// Check this export instead, without any server; `-` for stdin.
         file: Option<PathBuf>,

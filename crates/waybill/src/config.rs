@@ -1,6 +1,7 @@
 //! Settings: defaults, then the file, then the environment and the flags.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +14,15 @@ use crate::cli::{Place, Serve};
 
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9324);
+
+/// Sizes of what one caller may send: small ones are for those who test what is too large.
+const BYTES: RangeInclusive<i64> = 100..=1 << 30;
+/// Numbers of things that are kept in memory.
+const MANY: RangeInclusive<i64> = 1..=1_000_000;
+/// A second to a year.
+const SECONDS: RangeInclusive<i64> = 1..=31_536_000;
+/// As long, or not at all.
+const PAUSE_SECONDS: RangeInclusive<i64> = 0..=31_536_000;
 
 pub struct Config {
     pub data: PathBuf,
@@ -120,6 +130,7 @@ struct Postgres {
     retry_ms: Option<u64>,
     notify_ms: Option<u64>,
     wait_poll_ms: Option<u64>,
+    settle_ms: Option<u64>,
     clock_ms: Option<u64>,
 }
 
@@ -146,7 +157,7 @@ impl Config {
         let file = place.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
         let data = match place.data.clone().or(file.data) {
             Some(data) => data,
-            None => default_data()?,
+            None => usual_data()?,
         };
         let store = place.store.clone().or(file.store);
         let backend = match store.as_deref() {
@@ -174,6 +185,11 @@ impl Config {
             backend,
         })
     }
+
+    /// Whether commands find the data folder without being told.
+    pub fn has_usual_data(&self) -> bool {
+        usual_data().is_ok_and(|usual| usual == self.data)
+    }
 }
 
 impl File {
@@ -185,10 +201,62 @@ impl File {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
             invalid(format!("line {}: {}.", before.matches('\n').count() + 1, error.message()))
         })?;
-        match file.tasks.refused_switch() {
-            None => Ok(file),
-            Some(name) => Err(invalid(format!("tasks.{name} cannot be turned off: leave it out or say true."))),
+        file.check().map_err(invalid)?;
+        Ok(file)
+    }
+
+    /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
+    fn check(&self) -> std::result::Result<(), String> {
+        let Self { doors, tasks, access, sqlite, postgres, .. } = self;
+        if let Some(name) = tasks.refused_switch() {
+            return Err(format!("tasks.{name} cannot be turned off: leave it out or say true."));
         }
+        let settings = [
+            ("doors.body_bytes_max", number(doors.body_bytes_max), BYTES),
+            ("doors.header_read_ms", number(doors.header_read_ms), 10..=i64::MAX),
+            ("doors.body_read_ms", number(doors.body_read_ms), 10..=i64::MAX),
+            ("doors.answer_ms", number(doors.answer_ms), 1_000..=i64::MAX),
+            ("doors.requests_max", number(doors.requests_max), MANY),
+            ("doors.connections_max", number(doors.connections_max), MANY),
+            ("doors.streams_max", number(doors.streams_max), MANY),
+            ("tasks.payload_bytes_max", number(tasks.payload_bytes_max), BYTES),
+            ("tasks.result_bytes_max", number(tasks.result_bytes_max), BYTES),
+            ("tasks.lease_ttl_s", number(tasks.lease_ttl_s), SECONDS),
+            ("tasks.lease_ttl_s_max", number(tasks.lease_ttl_s_max), SECONDS),
+            ("tasks.lease_grace_s", number(tasks.lease_grace_s), 0..=86_400),
+            ("tasks.max_attempts", number(tasks.max_attempts), MANY),
+            ("tasks.retry_backoff_s", number(tasks.retry_backoff_s), PAUSE_SECONDS),
+            ("tasks.retry_backoff_s_max", number(tasks.retry_backoff_s_max), PAUSE_SECONDS),
+            ("tasks.list_limit", number(tasks.list_limit), 1..=1_000),
+            ("tasks.list_limit_max", number(tasks.list_limit_max), 1..=1_000),
+            ("tasks.list_bytes_max", number(tasks.list_bytes_max), 1_024..=i64::MAX),
+            ("tasks.list_scan_max", number(tasks.list_scan_max), MANY),
+            ("tasks.receipt_body_bytes_max", number(tasks.receipt_body_bytes_max), BYTES),
+            ("tasks.sweep_interval_s", number(tasks.sweep_interval_s), SECONDS),
+            ("tasks.chain_interval_s", number(tasks.chain_interval_s), SECONDS),
+            ("tasks.receipt_backlog", number(tasks.receipt_backlog), 1..=1_000_000_000),
+            ("tasks.archive_interval_s", number(tasks.archive_interval_s), SECONDS),
+            ("access.key_recheck_ms", access.key_recheck_ms.and_then(number), 0..=3_600_000),
+            ("access.remembered_keys_max", access.remembered_keys_max.and_then(number), 1..=i64::MAX),
+            ("access.verifications_waiting_max", access.verifications_waiting_max.and_then(number), 1..=i64::MAX),
+            ("access.ended_keys_interval_s", access.ended_keys_interval_s.and_then(number), 1..=i64::MAX),
+            ("sqlite.write_queue_max", sqlite.write_queue_max.and_then(number), MANY),
+            ("sqlite.read_queue_max", sqlite.read_queue_max.and_then(number), MANY),
+            ("sqlite.readers", sqlite.readers.and_then(number), 1..=64),
+            ("postgres.lanes", postgres.lanes.and_then(number), 1..=1_000),
+            ("postgres.readers", postgres.readers.and_then(number), 1..=1_000),
+            ("postgres.queue_max", postgres.queue_max.and_then(number), MANY),
+            ("postgres.connect_ms", postgres.connect_ms.and_then(number), 10..=i64::MAX),
+            ("postgres.statement_ms", postgres.statement_ms.and_then(number), 100..=i64::MAX),
+            ("postgres.wait_poll_ms", postgres.wait_poll_ms.and_then(number), 10..=i64::MAX),
+            ("postgres.clock_ms", postgres.clock_ms.and_then(number), 100..=i64::MAX),
+        ];
+        for (name, value, allowed) in settings {
+            if let Some(value) = value.filter(|value| !allowed.contains(value)) {
+                return Err(format!("{name} is {value}; it must be {}.", shown(&allowed)));
+            }
+        }
+        Ok(())
     }
 
     fn parse(text: &str) -> std::result::Result<Self, toml::de::Error> {
@@ -246,6 +314,7 @@ impl Postgres {
         set_ms(&mut options.retry_for, self.retry_ms);
         set_ms(&mut options.notify_interval, self.notify_ms);
         set_ms(&mut options.wait_poll, self.wait_poll_ms);
+        set_ms(&mut options.settle_max, self.settle_ms);
         set_ms(&mut options.clock_interval, self.clock_ms);
         options
     }
@@ -261,7 +330,19 @@ fn set_ms(setting: &mut Duration, given_ms: Option<u64>) {
     set(setting, given_ms.map(Duration::from_millis));
 }
 
-fn default_data() -> Result<PathBuf> {
+/// TOML has no larger numbers, so nothing is cut.
+fn number(value: impl TryInto<i64>) -> Option<i64> {
+    Some(value.try_into().unwrap_or(i64::MAX))
+}
+
+fn shown(allowed: &RangeInclusive<i64>) -> String {
+    match (*allowed.start(), *allowed.end()) {
+        (least, i64::MAX) => format!("at least {least}"),
+        (least, most) => format!("from {least} to {most}"),
+    }
+}
+
+fn usual_data() -> Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let home = home.ok_or_else(|| Error::new(Code::ConfigInvalid, "There is no home folder: say --data <folder>."))?;
     Ok(PathBuf::from(home).join(".local/share/waybill"))
@@ -300,6 +381,98 @@ mod tests {
             let error = File::read(&path).err().unwrap();
             assert!(error.code() == Code::ConfigInvalid && error.to_string().contains(name), "{error}");
         }
+    }
+
+    /// What `Config` makes of a file.
+    fn read(text: &str) -> Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("waybill.toml");
+        std::fs::write(&path, text).unwrap();
+        Config::of_place(&Place { data: Some(folder.path().to_owned()), config: Some(path), ..Place::default() })
+    }
+
+    #[test]
+    fn a_value_out_of_its_range_is_told_with_the_range() {
+        const NO_END: i64 = i64::MAX;
+        const YEAR_S: i64 = 365 * 86_400;
+        let rows = [
+            ("doors", "body_bytes_max", 100, 1 << 30),
+            ("doors", "header_read_ms", 10, NO_END),
+            ("doors", "body_read_ms", 10, NO_END),
+            ("doors", "answer_ms", 1_000, NO_END),
+            ("doors", "requests_max", 1, 1_000_000),
+            ("doors", "connections_max", 1, 1_000_000),
+            ("doors", "streams_max", 1, 1_000_000),
+            ("tasks", "payload_bytes_max", 100, 1 << 30),
+            ("tasks", "result_bytes_max", 100, 1 << 30),
+            ("tasks", "lease_ttl_s", 1, YEAR_S),
+            ("tasks", "lease_ttl_s_max", 1, YEAR_S),
+            ("tasks", "lease_grace_s", 0, 86_400),
+            ("tasks", "max_attempts", 1, 1_000_000),
+            ("tasks", "retry_backoff_s", 0, YEAR_S),
+            ("tasks", "retry_backoff_s_max", 0, YEAR_S),
+            ("tasks", "list_limit", 1, 1_000),
+            ("tasks", "list_limit_max", 1, 1_000),
+            ("tasks", "list_bytes_max", 1_024, NO_END),
+            ("tasks", "list_scan_max", 1, 1_000_000),
+            ("tasks", "receipt_body_bytes_max", 100, 1 << 30),
+            ("tasks", "sweep_interval_s", 1, YEAR_S),
+            ("tasks", "chain_interval_s", 1, YEAR_S),
+            ("tasks", "receipt_backlog", 1, 1_000_000_000),
+            ("tasks", "archive_interval_s", 1, YEAR_S),
+            ("access", "key_recheck_ms", 0, 3_600_000),
+            ("access", "remembered_keys_max", 1, NO_END),
+            ("access", "verifications_waiting_max", 1, NO_END),
+            ("access", "ended_keys_interval_s", 1, NO_END),
+            ("sqlite", "write_queue_max", 1, 1_000_000),
+            ("sqlite", "read_queue_max", 1, 1_000_000),
+            ("sqlite", "readers", 1, 64),
+            ("postgres", "lanes", 1, 1_000),
+            ("postgres", "readers", 1, 1_000),
+            ("postgres", "queue_max", 1, 1_000_000),
+            ("postgres", "connect_ms", 10, NO_END),
+            ("postgres", "statement_ms", 100, NO_END),
+            ("postgres", "wait_poll_ms", 10, NO_END),
+            ("postgres", "clock_ms", 100, NO_END),
+        ];
+        for (section, name, least, most) in rows {
+            let set = |value: i64| read(&format!("[{section}]\n{name} = {value}\n"));
+            for value in [least, most] {
+                assert!(set(value).is_ok(), "{section}.{name} = {value} is refused");
+            }
+            let refused = |value: i64, bound: i64| {
+                let error = set(value).err().unwrap_or_else(|| panic!("{section}.{name} = {value} is accepted"));
+                assert_eq!(error.code(), Code::ConfigInvalid, "{error}");
+                for part in [format!("{section}.{name} is {value};"), bound.to_string()] {
+                    assert!(error.message().contains(&part), "{part}: {error}");
+                }
+            };
+            // Below nothing is no number at all to those that have no sign.
+            if least > 0 || section == "tasks" {
+                refused(least - 1, least);
+            }
+            if most < NO_END {
+                refused(most + 1, most);
+            }
+        }
+    }
+
+    #[test]
+    fn the_file_that_is_documented_is_accepted() {
+        let page = include_str!("../../../docs/settings.md");
+        let text = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let file = File::parse(text).unwrap();
+        file.check().unwrap();
+        assert_eq!(file.postgres.options("postgres://h/d").settle_max, Duration::from_millis(100));
+        File::default().check().unwrap();
+    }
+
+    #[test]
+    fn only_the_usual_data_folder_needs_no_flag() {
+        let usual = usual_data().unwrap();
+        let config = |data: PathBuf| Config::of_place(&Place { data: Some(data), ..Place::default() }).unwrap();
+        assert!(config(usual.clone()).has_usual_data());
+        assert!(!config(usual.join("other")).has_usual_data());
     }
 
     #[test]

@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Error, Result};
 
+const ADMIN_KEY: &str = "admin.key";
+/// The admin key before it is known that the database has it.
+const NEW_ADMIN_KEY: &str = "admin.key.new";
+
 /// An open data folder, locked for this process until dropped.
 pub struct DataFolder {
     path: PathBuf,
@@ -48,11 +52,36 @@ impl DataFolder {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Kept with 0600, and only ever written by whoever made the default tenant.
-    pub fn write_admin_key(&self, key: &str) -> Result<PathBuf> {
-        let path = self.path.join("admin.key");
-        self.write(&path, &format!("{key}\n"))?;
+    /// Before the default tenant is made: from its commit on this is the only copy of its only key. Kept with 0600.
+    pub fn write_new_admin_key(&self, key: &str) -> Result<()> {
+        self.write(&self.path.join(NEW_ADMIN_KEY), &format!("{key}\n"))
+    }
+
+    /// Written by this start, or by one that did not come to its end.
+    pub fn new_admin_key(&self) -> Result<Option<String>> {
+        let path = self.path.join(NEW_ADMIN_KEY);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let message = format!("{} cannot be read: {error}.", path.display());
+                Err(Error::new(Code::DataFolderUnusable, message))
+            }
+        }
+    }
+
+    /// Once the database has it.
+    pub fn keep_new_admin_key(&self) -> Result<PathBuf> {
+        let path = self.path.join(ADMIN_KEY);
+        let keep = || fs::rename(self.path.join(NEW_ADMIN_KEY), &path).and_then(|()| self.sync());
+        keep().map_err(|error| unwritable(&path, &error))?;
         Ok(path)
+    }
+
+    /// Once it is known that the database does not have it.
+    pub fn remove_new_admin_key(&self) -> Result<()> {
+        let path = self.path.join(NEW_ADMIN_KEY);
+        fs::remove_file(&path).and_then(|()| self.sync()).map_err(|error| unwritable(&path, &error))
     }
 
     /// Which server this is, to others on the same database: made at the first start and then kept.
@@ -89,16 +118,24 @@ impl DataFolder {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            fs::rename(&part, path)
+            fs::rename(&part, path)?;
+            self.sync()
         };
-        write().map_err(|error| {
-            Error::new(Code::DataFolderUnusable, format!("{} cannot be written: {error}.", path.display()))
-        })
+        write().map_err(|error| unwritable(path, &error))
+    }
+
+    /// A new name is on the disk only when its folder is.
+    fn sync(&self) -> std::io::Result<()> {
+        File::open(&self.path)?.sync_all()
     }
 }
 
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(Code::DataFolderUnusable, format!("{} cannot be written: {error}.", path.display()))
+}
+
 pub fn admin_key(data: &Path) -> Option<String> {
-    fs::read_to_string(data.join("admin.key")).ok().map(|text| text.trim().to_owned())
+    fs::read_to_string(data.join(ADMIN_KEY)).ok().map(|text| text.trim().to_owned())
 }
 
 pub fn running(data: &Path) -> Option<Running> {
@@ -108,6 +145,8 @@ pub fn running(data: &Path) -> Option<Running> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -118,6 +157,21 @@ mod tests {
         assert_eq!(data.instance_id(|| "second".to_owned()).unwrap(), "first");
         fs::write(folder.path().join("instance.id"), "\n").unwrap();
         assert_eq!(data.instance_id(|| "third".to_owned()).unwrap(), "third");
+    }
+
+    #[test]
+    fn a_new_admin_key_takes_its_place_or_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(folder.path()).unwrap();
+        assert_eq!(data.new_admin_key().unwrap(), None);
+        data.write_new_admin_key("first").unwrap();
+        assert_eq!((data.new_admin_key().unwrap().as_deref(), admin_key(folder.path())), (Some("first"), None));
+        let path = data.keep_new_admin_key().unwrap();
+        assert_eq!((data.new_admin_key().unwrap(), admin_key(folder.path()).as_deref()), (None, Some("first")));
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        data.write_new_admin_key("second").unwrap();
+        data.remove_new_admin_key().unwrap();
+        assert_eq!((data.new_admin_key().unwrap(), admin_key(folder.path()).as_deref()), (None, Some("first")));
     }
 
     #[test]

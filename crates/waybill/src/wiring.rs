@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use waybill_access::Key;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Entropy, Result};
 use waybill_store::{Migration, Registry, Settings, Store, effects};
@@ -58,7 +59,7 @@ pub async fn measure(store: Store, interval: Duration, stopping: CancellationTok
     }
 }
 
-/// An open store, and where the admin key was written if this process made the default tenant.
+/// An open store, and where the admin key is if nobody has been told of it yet.
 pub struct Opened {
     pub store: Store,
     /// With the name of this instance.
@@ -76,9 +77,24 @@ pub async fn open(config: &Config, data: &DataFolder) -> Result<Opened> {
     let settings = Settings::default().with(tasks.clone()).with(process.clone());
     let clock = Arc::new(Clock::system());
     let store = Store::open(config.backend.clone(), &migrations(), settings, clock, Arc::new(OsEntropy)).await?;
-    let made = waybill_access::ensure_default_tenant(&store).await?;
-    let admin_key = made.map(|made| data.write_admin_key(made.key.expose())).transpose()?;
+    waybill_access::ensure_default_tenant_keeping(&store, |made| data.write_new_admin_key(made.key.expose())).await?;
+    let admin_key = settle_admin_key(&store, data).await?;
     Ok(Opened { store, tasks, admin_key, process })
+}
+
+/// A key that was written before its transaction, just now or by a start that was cut off, becomes the admin key if the
+/// database has it. The database is asked rather than the transaction, whose answer may have been lost.
+async fn settle_admin_key(store: &Store, data: &DataFolder) -> Result<Option<PathBuf>> {
+    let Some(text) = data.new_admin_key()? else { return Ok(None) };
+    let is_known = match Key::parse(&text) {
+        Some(key) => waybill_access::is_key_of_default_tenant(store, key.id).await?,
+        None => false,
+    };
+    if is_known {
+        return data.keep_new_admin_key().map(Some);
+    }
+    data.remove_new_admin_key()?;
+    Ok(None)
 }
 
 fn new_instance_id(entropy: &dyn Entropy) -> String {

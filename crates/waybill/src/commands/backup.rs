@@ -51,8 +51,9 @@ fn dump_instead(options: &PostgresOptions) -> Result<Error> {
     let at = format!("--host={host} --port={port} --username=postgres");
     Ok(unsupported(format!(
         "A PostgreSQL database is backed up with PostgreSQL's own tools, by a superuser or a role with BYPASSRLS (to others \
-         row-level security shows nothing). The whole server: `pg_basebackup {at} --wal-method=stream \
-         --pgdata=<folder>`. This database alone: `pg_dump {at} --format=custom --file=waybill.dump {database}`."
+         row-level security shows nothing). To restore from: `pg_basebackup {at} --wal-method=stream --pgdata=<folder>`. To \
+         look into elsewhere: `pg_dump {at} --format=custom --file=waybill.dump {database}`; Waybill refuses to serve a dump \
+         from a cluster that is younger than the one it was made in."
     )))
 }
 

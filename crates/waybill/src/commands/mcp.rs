@@ -74,6 +74,8 @@ async fn connect(endpoint: &Url, key: Option<String>) -> Result<RunningService<R
         .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(REQUEST_TIMEOUT)
+        // A proxy set for the web has no business between this process and its server: it would be shown the key.
+        .no_proxy()
         // The key is for the server that was named and for no other.
         .redirect(reqwest::redirect::Policy::none())
         .build()

@@ -27,8 +27,10 @@ pub async fn run(flags: Restore) -> Result<()> {
             let Address { host, port, database } = Address::of(&options)?;
             let at = format!("--host={host} --port={port} --username=postgres");
             return Err(unsupported(format!(
-                "A PostgreSQL database is restored with PostgreSQL's own tools: `createdb {at} {database}`, then \
-                 `pg_restore {at} --dbname={database} waybill.dump`, as the superuser who made the dump."
+                "A PostgreSQL database is restored with PostgreSQL's own tools: start the server on the folder that \
+                 `pg_basebackup` made. A dump goes with `createdb {at} {database}` and `pg_restore {at} \
+                 --dbname={database} waybill.dump` into a cluster that has the roles waybill_app and waybill_system and \
+                 whose transaction numbers are past the dump's, as the one it was made in is."
             )));
         }
     };

@@ -9,6 +9,7 @@ use tracing_subscriber::EnvFilter;
 use waybill_access::Access;
 use waybill_doors::{Doors, Gatekeeper, Listener};
 use waybill_kernel::{Code, Error, Result};
+use waybill_store::Backend;
 
 use crate::cli::Serve;
 use crate::config::{Config, LogFormat};
@@ -20,8 +21,15 @@ use crate::wiring::{self, Opened};
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// The MCP library tells two lines per request and every client's mistake, and from `debug` on the arguments of every
-/// tool call; the migrations' library tells each step of a first start.
-const QUIET: &str = "rmcp=warn,rmcp::service=error,refinery_core=warn";
+/// tool call; the migrations' library tells each step of a first start. From `debug` on PostgreSQL's client tells the
+/// values of every statement, payloads and hashes of keys among them, and HTTP's libraries what they carry.
+const QUIET: &str = "rmcp=warn,rmcp::service=error,refinery_core=warn,tokio_postgres=warn,h2=info,hyper=info,\
+                     hyper_util=info,reqwest=info";
+
+/// With a folder of its own: on this server's the command would find the server and ask it, without a key.
+const KEY_OF_ANOTHER_NODE: &str = "\
+    The first key is in admin.key on the node that made the database. Another:\n  \
+    waybill key create --data \"$(mktemp -d)\" --store <the same> --principal human:me --role admin\n";
 
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
@@ -100,7 +108,9 @@ fn stop_on_signals() -> Result<CancellationToken> {
 /// What to paste next. The key itself is never printed: terminals and logs are kept.
 fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     let url = format!("http://{}", running.http);
-    let key_file = config.data.join("admin.key");
+    // Absolute, so that what is pasted means the same in whatever folder it is pasted.
+    let folder = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    let place = if config.has_usual_data() { String::new() } else { format!(" --data {}", quoted(&folder)) };
     output::line(&format!(
         "Waybill {} listens on {url} (data in {}).",
         env!("CARGO_PKG_VERSION"),
@@ -114,22 +124,54 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
         output::line(&format!("The admin key is in {}; keep it.", path.display()))?;
     }
     if data::admin_key(&config.data).is_none() {
-        let how = "waybill key create --store <the same> --principal human:me --role admin";
-        return output::line(&format!(
-            "The first key is in admin.key on the node that made the database. Another: {how}"
-        ));
+        return output::line(&how_to_get_a_key(&config.backend, &place));
     }
-    paste(&url, &key_file)
+    paste(&url, &folder.join("admin.key"), &place)
 }
 
-fn paste(url: &str, key_file: &Path) -> Result<()> {
-    let key = format!("$(cat {})", key_file.display());
+/// For a server whose folder holds none, so that no command can speak to it yet.
+fn how_to_get_a_key(backend: &Backend, place: &str) -> String {
+    match backend {
+        Backend::Postgres(_) => KEY_OF_ANOTHER_NODE.to_owned(),
+        Backend::Sqlite(_) => format!(
+            "There is no admin.key in the data folder. Another key, while this server is stopped:\n  \
+             waybill key create{place} --principal human:me --role admin\n"
+        ),
+    }
+}
+
+/// As a shell reads it back.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |char: char| char.is_alphanumeric() || "/._-+@:,=".contains(char);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+fn paste(url: &str, key_file: &Path, place: &str) -> Result<()> {
+    let key = format!("$(cat {})", quoted(key_file));
     output::line(&format!(
         "\nHand over a task:\n  curl -s {url}/v1/tasks -H \"Authorization: Bearer {key}\" \\\n    \
          -H 'Content-Type: application/json' -d '{{\"type\":\"echo\",\"payload\":{{\"hello\":\"world\"}}}}'\n\n\
          An MCP client:\n  {{\"mcpServers\":{{\"waybill\":{{\"type\":\"http\",\"url\":\"{url}/mcp\",\
          \"headers\":{{\"Authorization\":\"Bearer <key>\"}}}}}}}}\n\n\
-         A key for an agent:\n  waybill key create --principal agent:alice\n\n\
+         A key for an agent:\n  waybill key create{place} --principal agent:alice\n\n\
          Every operation: {url}/docs\n"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_quoted_where_a_shell_would_take_it_apart() {
+        for (path, shown) in [
+            ("/srv/waybill-1.0", "/srv/waybill-1.0"),
+            ("/srv/my data", "'/srv/my data'"),
+            ("/srv/$HOME", "'/srv/$HOME'"),
+            ("/srv/it's", r"'/srv/it'\''s'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), shown);
+        }
+    }
 }

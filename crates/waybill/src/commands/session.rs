@@ -1,6 +1,8 @@
 //! How a command reaches the operations: through a running server, or by opening the data folder itself when none runs.
 //! Both ways call the same operation by name, so a command cannot mean one thing here and another there.
 
+use std::time::Duration;
+
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value as Json};
 use waybill_kernel::{Caller, Code, Error, Method, OperationSpec, Result};
@@ -14,6 +16,10 @@ use crate::wiring;
 /// Rows asked for at a time.
 const PAGE: u64 = 200;
 
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than the server itself takes before it gives up: it only ends calls to one that has stopped answering.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
+
 pub enum Session {
     Server { http: reqwest::Client, url: String, key: String },
     Folder { store: Store, caller: Caller, _data: DataFolder },
@@ -22,8 +28,13 @@ pub enum Session {
 impl Session {
     pub async fn open(reach: &Reach) -> Result<Self> {
         if let Some((url, key)) = server(&reach.place, reach.url.clone(), reach.key.clone())? {
-            // A proxy set for the web has no business between this machine and its own server.
-            let http = reqwest::Client::builder().no_proxy().build().map_err(Error::internal)?;
+            let http = reqwest::Client::builder()
+                // A proxy set for the web has no business between this machine and its own server.
+                .no_proxy()
+                .connect_timeout(CONNECT_TIMEOUT)
+                .timeout(REQUEST_TIMEOUT)
+                .build()
+                .map_err(Error::internal)?;
             return Ok(Session::Server { http, url, key });
         }
         let config = Config::of_place(&reach.place)?;

@@ -1,6 +1,6 @@
 //! Requests that are none: whatever comes over the wire, the answer is an error of the catalogue and nothing is done.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use reqwest::Method;
@@ -201,4 +201,25 @@ async fn a_harmless_request_id_comes_back_and_another_is_replaced() {
     }
     let ids = [world.get("", "/v1/tasks").await, world.get("", "/nowhere").await];
     assert_ne!(ids[0].header("x-request-id"), ids[1].header("x-request-id"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_connects_and_asks_nothing_is_sent_away() {
+    let world = World::with(Engine::Sqlite, "[doors]\nheader_read_ms = 300\n", &[]).await;
+    let greetings = ["", "P", "PRI * HTTP/2.0\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET /healthz HT"];
+    for greeting in greetings {
+        let mut stream = TcpStream::connect(world.address()).unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        stream.write_all(greeting.as_bytes()).unwrap();
+        let ended = loop {
+            match stream.read(&mut [0; 1024]) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) => break error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        };
+        assert!(ended, "{greeting:?} kept its place");
+    }
+    let key = world.server.admin_key.clone();
+    assert_eq!(world.get(&key, "/v1/tasks").await.status, 200);
 }

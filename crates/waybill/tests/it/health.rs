@@ -38,6 +38,9 @@ async fn figures_are_for_operators() {
     world.admin_post("/admin/tenants", &json!({ "name": "acme" })).await;
     let other = world.key(json!({ "principal": "human:chief", "role": "admin", "tenant": "acme" })).await;
     world.get(&other, "/metrics").await.must_be(Code::Forbidden, "an admin of another tenant");
+    let narrow = json!({ "principal": "human:me", "role": "admin", "scopes": ["tasks:read"] });
+    let narrow = world.key(narrow).await;
+    world.get(&narrow, "/metrics").await.must_be(Code::Forbidden, "a key without admin:read");
 
     world.task(&agent).await;
     let figures = world.get(&world.server.admin_key, "/metrics").await;

@@ -296,6 +296,60 @@ async fn what_could_never_fire_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_the_server_refuses_holds_up_no_other() {
+    let plan = Plan::open().await;
+    let mut scheduler = plan.start();
+    // Each word is as long as a word may be, and all of them are more than a receipt may hold.
+    let words = vec!["\u{1F600}".repeat(128); 64];
+    let template = json!({ "type": "tick", "requirements": { "capabilities": words, "tags": words } });
+    let refused = plan.create(json!({ "interval_seconds": 1, "task_template": template })).await;
+    let other = plan.create(json!({ "interval_seconds": 1 })).await;
+    plan.until_fired(&other, 2).await;
+    let status = plan.ask("schedule.status", json!({ "schedule_id": refused })).await["result"]["result"].clone();
+    assert!(status["last_status"].as_str().unwrap().starts_with("refused: receipt_too_large"), "{status}");
+    let (last, next) = (&status["last_run_at"], &status["next_run_at"]);
+    assert_eq!(seconds(next.as_str().unwrap()), seconds(last.as_str().unwrap()) + 1, "{status}");
+    assert_eq!(scheduler.term(), Some(0), "{}", scheduler.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_are_put_off_hold_up_no_other_and_lose_no_run() {
+    let plan = Plan::open().await;
+    let mut scheduler = plan.start();
+    let every_second = json!({ "interval_seconds": 1, "misfire_policy": "catch_up_all" });
+    let barred = plan.create(every_second.clone()).await;
+    let other = plan.create(every_second).await;
+    assert_eq!(scheduler.term(), Some(0), "{}", scheduler.log());
+    // The server knows of no schedules of bob. They are more than are looked at in a round, and have waited longer.
+    plan.edit(&format!(
+        "UPDATE schedules SET owner = 'agent:bob' WHERE schedule_id = '{barred}';
+         WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 150)
+         INSERT INTO schedules (schedule_id, definition, enabled, anchor_s, handled_until_s, next_run_s, owner)
+             SELECT 'nobodys-' || i, definition, 1, anchor_s - {HOUR_S}, handled_until_s - {HOUR_S},
+                    next_run_s - {HOUR_S}, 'agent:bob'
+             FROM schedules, n WHERE schedule_id = '{other}';"
+    ));
+    let count = plan.fired(&other).await.len();
+    let mut scheduler = plan.start();
+    plan.until_fired(&other, count + 2).await;
+    scheduler.says(&barred).await;
+    assert_eq!(scheduler.term(), Some(0), "{}", scheduler.log());
+
+    // It is let through, and its time has come.
+    let count = plan.fired(&barred).await.len();
+    plan.edit(&format!(
+        "UPDATE schedules SET owner = 'agent:alice', put_off_until_s = next_run_s
+         WHERE schedule_id = '{barred}' AND put_off_until_s > next_run_s"
+    ));
+    let mut scheduler = plan.start();
+    plan.until_fired(&barred, count + 3).await;
+    assert_eq!(scheduler.term(), Some(0), "{}", scheduler.log());
+    let fired = plan.fired(&barred).await;
+    let runs: Vec<i64> = fired.keys().map(|run_at| seconds(run_at)).collect();
+    assert!(runs.windows(2).all(|pair| pair[1] == pair[0] + 1), "a run was left out: {fired:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_between_the_servers_word_and_the_file_loses_no_schedule_and_makes_none_up() {
     let plan = Plan::open().await;
     let payload = json!({

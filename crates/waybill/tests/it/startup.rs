@@ -2,9 +2,13 @@
 
 use std::net::TcpListener;
 
+use serde_json::json;
 use tempfile::TempDir;
+use waybill_access::Key;
+use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Code, Mode, Result};
 use waybill_store::{Ctx, Tx, Work};
+use waybill_testkit::server::{Options, Server};
 
 use crate::world::{Ended, Engine, World, config, program};
 
@@ -156,6 +160,7 @@ fn a_setting_that_is_not_known_or_not_right_is_named() {
         ("[tasks]\npayload_max = 1\n".to_owned(), "payload_max"),
         ("[access]\nrecheck = 1\n".to_owned(), "recheck"),
         ("[sqlite]\nreaders = \"many\"\n".to_owned(), "line 2"),
+        ("[postgres]\nwait_poll_ms = 0\n".to_owned(), "postgres.wait_poll_ms is 0; it must be at least 10."),
         ("http = \"nowhere\"\n".to_owned(), "line 1"),
         ("this is no TOML".to_owned(), "line 1"),
         (unclosed, "line 1"),
@@ -174,4 +179,95 @@ fn a_setting_that_is_not_known_or_not_right_is_named() {
     assert!(ended.stderr.contains("/no/such/file.toml"), "{}", ended.stderr);
     let ended = start.serve(&["--http", "127.0.0.1:0", "--log", "a=b=c"]);
     ended.must_be(Code::ConfigInvalid, "a filter that is none");
+}
+
+/// The command that the server says makes a key, as it has printed it.
+fn printed(server: &Server) -> String {
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("waybill key create"));
+    line.unwrap_or_else(|| panic!("it says no command: {log}")).trim().to_owned()
+}
+
+/// The key that a printed command makes.
+fn pasted(command: &str) -> String {
+    let words: Vec<_> = command.split(' ').collect();
+    let ended = program(&words[1..]);
+    assert_eq!(ended.exit, 0, "{command}: {}", ended.stderr);
+    ended.stdout.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_printed_to_paste_reaches_the_server_that_printed_it() {
+    let world = World::start().await;
+    let data = world.server.data_dir.to_str().unwrap();
+    let command = printed(&world.server);
+    assert_eq!(command, format!("waybill key create --data {data} --principal agent:alice"));
+    assert_eq!(world.get(&pasted(&command), "/v1/tasks").await.status, 200);
+
+    let home = tempfile::tempdir().unwrap();
+    let usual = Options {
+        data: Some(home.path().join(".local/share/waybill")),
+        env: vec![("HOME".to_owned(), home.path().to_str().unwrap().to_owned())],
+        ..Options::default()
+    };
+    let server = Server::start(usual).unwrap();
+    assert_eq!(printed(&server), "waybill key create --principal agent:alice");
+
+    // A second node, whose folder has no key and whose server would ask for one.
+    let world = World::with(Engine::Postgres, "", &[]).await;
+    let url = world.database.as_ref().unwrap().url.clone();
+    let second = Server::start(Options { store: Some(url.clone()), ..Options::default() }).unwrap();
+    assert_eq!(second.admin_key, "");
+    let command = printed(&second);
+    assert_eq!(
+        command,
+        "waybill key create --data \"$(mktemp -d)\" --store <the same> --principal human:me --role admin"
+    );
+    let fresh = tempfile::tempdir().unwrap();
+    let command = command.replace("\"$(mktemp -d)\"", fresh.path().to_str().unwrap()).replace("<the same>", &url);
+    let key = pasted(&command);
+    let answer = world.http.get(format!("{}/admin/keys", second.base_url)).bearer_auth(key).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_that_was_cut_off_leaves_its_key() {
+    let mut world = World::start().await;
+    let key = world.server.admin_key.clone();
+    let [kept, new] = ["admin.key", "admin.key.new"].map(|name| world.server.data_dir.join(name));
+    assert!(!new.exists());
+
+    // As after the commit, before the key has its name.
+    assert!(world.server.term().unwrap().success());
+    std::fs::rename(&kept, &new).unwrap();
+    world.server.restart().unwrap();
+    assert_eq!((world.server.admin_key.as_str(), new.exists()), (key.as_str(), false));
+    assert_eq!(world.get(&key, "/v1/tasks").await.status, 200);
+
+    // As before the commit: keys that the database has not, or has for somebody else, and half a key.
+    world.admin_post("/admin/tenants", &json!({ "name": "acme" })).await;
+    let elsewhere = world.key(json!({ "principal": "agent:bob", "tenant": "acme" })).await;
+    let unknown = Key::generate(&OsEntropy).reveal().expose().to_owned();
+    for foreign in [unknown.as_str(), &elsewhere, &key[..20]] {
+        assert!(world.server.term().unwrap().success());
+        std::fs::write(&new, foreign).unwrap();
+        world.server.restart().unwrap();
+        assert_eq!((world.server.admin_key.as_str(), new.exists()), (key.as_str(), false), "{foreign}");
+        assert_eq!(world.get(&key, "/v1/tasks").await.status, 200);
+    }
+}
+
+#[test]
+fn a_first_start_that_cannot_write_its_key_makes_no_tenant() {
+    let start = Start::new();
+    let data = std::path::PathBuf::from(start.data());
+    let blocked = data.join("admin.key.new");
+    std::fs::create_dir_all(&blocked).unwrap();
+    let ended = start.serve(&["--http", "127.0.0.1:0"]);
+    ended.must_be(Code::DataFolderUnusable, "no place for the key");
+    assert!(ended.stderr.contains(blocked.to_str().unwrap()), "{}", ended.stderr);
+
+    std::fs::remove_dir(&blocked).unwrap();
+    let server = Server::start(Options { data: Some(data), ..Options::default() }).unwrap();
+    assert!(Key::parse(&server.admin_key).is_some(), "the tenant was made, and its key is lost: {}", server.log());
 }

@@ -13,7 +13,10 @@ use waybill_kernel::{Code, Error, Result};
 
 use super::definition::Definition;
 
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
+
+/// The longest a schedule is put off at a time.
+const PUT_OFF_S_MAX: i64 = 30;
 
 const TABLES: &str = "
     CREATE TABLE schedules (
@@ -43,6 +46,15 @@ const TABLES: &str = "
 
 /// Whose tasks it fires; NULL in what an older version has written.
 const OWNERS: &str = "ALTER TABLE schedules ADD COLUMN owner TEXT; PRAGMA user_version = 2;";
+
+/// Not to be looked at before; NULL unless something held it up. Which runs are due or were missed stays as it is.
+const PUT_OFF: &str = "
+    ALTER TABLE schedules ADD COLUMN put_off_until_s INTEGER;
+    DROP INDEX schedules_due;
+    CREATE INDEX schedules_due ON schedules (coalesce(put_off_until_s, next_run_s))
+        WHERE enabled = 1 AND next_run_s IS NOT NULL;
+    PRAGMA user_version = 3;
+";
 
 const COLUMNS: &str =
     "schedule_id, definition, enabled, anchor_s, handled_until_s, next_run_s, last_run_s, last_status, owner";
@@ -119,8 +131,11 @@ impl Book {
         if version == 0 {
             tx.execute_batch(TABLES)?;
         }
-        if version < VERSION {
+        if version < 2 {
             tx.execute_batch(OWNERS)?;
+        }
+        if version < 3 {
+            tx.execute_batch(PUT_OFF)?;
         }
         tx.commit()?;
         Ok(connection)
@@ -139,8 +154,10 @@ impl Book {
             tx.commit()?;
             Ok::<_, rusqlite::Error>(worked)
         });
-        worked.await.map_err(Error::internal)?.map_err(|error| {
-            Error::new(Code::StoreUnavailable, "The scheduler's file cannot be written or read.").because(error)
+        worked.await.map_err(Error::internal)?.map_err(|error| match &error {
+            // The trouble of one row and not of the file.
+            rusqlite::Error::FromSqlConversionFailure(..) => Error::internal(error),
+            _ => Error::new(Code::StoreUnavailable, "The scheduler's file cannot be written or read.").because(error),
         })
     }
 
@@ -150,24 +167,40 @@ impl Book {
         self.transact(move |tx| tx.query_row(&sql, [id], read_schedule).optional()).await
     }
 
-    /// Enabled schedules with a run not after `now_s`, the longest waiting first.
-    pub async fn due(&self, now_s: i64, max: usize) -> Result<Vec<Schedule>> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM schedules WHERE enabled = 1 AND next_run_s IS NOT NULL AND next_run_s <= ?1
-             ORDER BY next_run_s LIMIT ?2"
-        );
+    /// Enabled schedules with a run not after `now_s` that are not put off, the longest waiting first. Only their ids: one
+    /// that cannot be read must not hide the others.
+    pub async fn due(&self, now_s: i64, max: usize) -> Result<Vec<String>> {
+        const DUE: &str = "SELECT schedule_id FROM schedules
+             WHERE enabled = 1 AND next_run_s IS NOT NULL AND coalesce(put_off_until_s, next_run_s) <= ?1
+             ORDER BY coalesce(put_off_until_s, next_run_s) LIMIT ?2";
         self.transact(move |tx| {
-            let mut statement = tx.prepare_cached(&sql)?;
-            let rows = statement.query_map(params![now_s, max as i64], read_schedule)?;
+            let mut statement = tx.prepare_cached(DUE)?;
+            let rows = statement.query_map(params![now_s, max as i64], |row| row.get::<_, String>(0))?;
             rows.collect()
         })
         .await
     }
 
-    /// When the next run of all is.
-    pub async fn next_run_s(&self) -> Result<Option<i64>> {
-        let sql = "SELECT min(next_run_s) FROM schedules WHERE enabled = 1 AND next_run_s IS NOT NULL";
-        self.transact(move |tx| tx.query_row(sql, [], |row| row.get(0))).await
+    /// When a schedule is to be looked at next: the next run of all, or the end of being put off.
+    pub async fn next_look_s(&self) -> Result<Option<i64>> {
+        const NEXT: &str = "SELECT min(coalesce(put_off_until_s, next_run_s)) FROM schedules
+             WHERE enabled = 1 AND next_run_s IS NOT NULL";
+        self.transact(move |tx| tx.query_row(NEXT, [], |row| row.get(0))).await
+    }
+
+    /// Its run could not be dealt with: it waits as long again as it has waited already, and lets others go first. Says
+    /// nothing of a schedule that has no run by now.
+    pub async fn put_off(&self, schedule_id: &str, now_s: i64) -> Result<()> {
+        let id = schedule_id.to_owned();
+        self.transact(move |tx| {
+            tx.execute(
+                "UPDATE schedules SET put_off_until_s = ?2 + min(max(?2 - next_run_s, 1), ?3)
+                 WHERE schedule_id = ?1 AND next_run_s <= ?2",
+                params![id, now_s, PUT_OFF_S_MAX],
+            )
+        })
+        .await
+        .map(drop)
     }
 
     /// A run has been dealt with. Says nothing of a schedule that is gone or was moved past the run meanwhile.
@@ -175,7 +208,8 @@ impl Book {
         let id = schedule_id.to_owned();
         self.transact(move |tx| {
             tx.execute(
-                "UPDATE schedules SET handled_until_s = ?2, last_run_s = ?2, next_run_s = ?3, last_status = ?4
+                "UPDATE schedules SET handled_until_s = ?2, last_run_s = ?2, next_run_s = ?3, last_status = ?4,
+                                      put_off_until_s = NULL
                  WHERE schedule_id = ?1 AND handled_until_s < ?2",
                 params![id, run_s, next_run_s, status],
             )
@@ -257,7 +291,8 @@ fn apply(tx: &Transaction<'_>, change: Change) -> rusqlite::Result<()> {
         }
         // Only what was paused: a running one must not lose a run that is due.
         Change::Resume { schedule_id, handled_until_s, next_run_s } => tx.execute(
-            "UPDATE schedules SET enabled = 1, handled_until_s = max(handled_until_s, ?2), next_run_s = ?3
+            "UPDATE schedules SET enabled = 1, handled_until_s = max(handled_until_s, ?2), next_run_s = ?3,
+                                  put_off_until_s = NULL
              WHERE schedule_id = ?1 AND enabled = 0",
             params![schedule_id, handled_until_s, next_run_s],
         ),
@@ -375,17 +410,90 @@ mod tests {
             (now.handled_until_s, now.next_run_s, now.last_status.as_deref()),
             (1_120, Some(1_180), Some("fired"))
         );
-        assert_eq!(book.next_run_s().await.unwrap(), Some(1_180));
+        assert_eq!(book.next_look_s().await.unwrap(), Some(1_180));
 
         apply(&book, Change::Pause { schedule_id: "s".to_owned() }).await;
-        assert_eq!((book.next_run_s().await.unwrap(), book.due(9_999, 9).await.unwrap().len()), (None, 0));
+        assert_eq!((book.next_look_s().await.unwrap(), book.due(9_999, 9).await.unwrap().len()), (None, 0));
         let resume = Change::Resume { schedule_id: "s".to_owned(), handled_until_s: 5_000, next_run_s: Some(5_020) };
         apply(&book, resume.clone()).await;
-        assert_eq!(book.next_run_s().await.unwrap(), Some(5_020));
+        assert_eq!(book.next_look_s().await.unwrap(), Some(5_020));
         book.record("s", 5_020, Some(5_080), "fired".to_owned()).await.unwrap();
         apply(&book, resume).await;
-        assert_eq!(book.next_run_s().await.unwrap(), Some(5_080), "a schedule that runs was resumed again");
+        assert_eq!(book.next_look_s().await.unwrap(), Some(5_080), "a schedule that runs was resumed again");
         apply(&book, Change::Delete { schedule_id: "s".to_owned() }).await;
         assert!(book.schedule("s").await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_is_put_off_lets_others_go_first_and_keeps_its_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = Book::open(&folder.path().join("s.db")).unwrap();
+        apply(&book, Change::Create(Box::new(schedule("a")))).await;
+        apply(&book, Change::Create(Box::new(Schedule { next_run_s: Some(1_070), ..schedule("b") }))).await;
+        assert_eq!(book.due(1_075, 1).await.unwrap(), ["a"]);
+        book.put_off("a", 1_060).await.unwrap();
+        assert_eq!(book.next_look_s().await.unwrap(), Some(1_061), "the first time it is not for long");
+        book.put_off("a", 1_075).await.unwrap();
+        assert_eq!(book.due(1_089, 9).await.unwrap(), ["b"]);
+        assert_eq!(book.due(1_090, 9).await.unwrap(), ["b", "a"], "as long again as it has waited");
+        book.put_off("a", 9_000).await.unwrap();
+        assert_eq!(book.due(9_029, 9).await.unwrap(), ["b"]);
+        assert_eq!(book.due(9_030, 9).await.unwrap(), ["b", "a"], "never for longer than that");
+        let a = book.schedule("a").await.unwrap().unwrap();
+        assert_eq!(
+            (a.handled_until_s, a.next_run_s, a.last_run_s),
+            (1_000, Some(1_060), None),
+            "nothing is dealt with"
+        );
+
+        book.record("a", 1_060, Some(1_120), "fired".to_owned()).await.unwrap();
+        book.put_off("a", 1_119).await.unwrap();
+        assert_eq!(book.due(1_120, 9).await.unwrap(), ["b", "a"], "a run that is to come was put off");
+        book.put_off("a", 2_000).await.unwrap();
+        apply(&book, Change::Pause { schedule_id: "a".to_owned() }).await;
+        let (schedule_id, next_run_s) = ("a".to_owned(), Some(2_005));
+        apply(&book, Change::Resume { schedule_id, handled_until_s: 2_000, next_run_s }).await;
+        assert_eq!(book.due(2_005, 9).await.unwrap(), ["b", "a"], "a resumed one begins anew");
+    }
+
+    #[tokio::test]
+    async fn one_that_cannot_be_read_is_named_and_is_not_the_files_trouble() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = Book::open(&folder.path().join("s.db")).unwrap();
+        for id in ["a", "b"] {
+            apply(&book, Change::Create(Box::new(schedule(id)))).await;
+        }
+        let damage = "UPDATE schedules SET definition = '{}' WHERE schedule_id = 'a'";
+        book.transact(move |tx| tx.execute(damage, [])).await.unwrap();
+        assert_eq!(book.due(1_060, 9).await.unwrap().len(), 2);
+        assert_eq!(book.schedule("a").await.unwrap_err().code(), Code::Internal);
+        assert!(book.schedule("b").await.unwrap().is_some());
+        book.put_off("a", 1_060).await.unwrap();
+        assert_eq!(book.due(1_060, 9).await.unwrap(), ["b"]);
+    }
+
+    #[tokio::test]
+    async fn the_file_of_an_older_version_keeps_its_schedules() {
+        for steps in [&[TABLES][..], &[TABLES, OWNERS][..]] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("s.db");
+            let old = Connection::open(&path).unwrap();
+            for step in steps {
+                old.execute_batch(step).unwrap();
+            }
+            old.execute(
+                "INSERT INTO schedules (schedule_id, definition, enabled, anchor_s, handled_until_s, next_run_s)
+                 VALUES ('s', ?1, 1, 1000, 1000, 1060)",
+                [json_text(&schedule("s").definition).unwrap()],
+            )
+            .unwrap();
+            drop(old);
+            for opening in 1..=2 {
+                let book = Book::open(&path).unwrap();
+                assert_eq!(book.due(1_100, 9).await.unwrap(), ["s"], "{} steps, opening {opening}", steps.len());
+                assert!(book.schedule("s").await.unwrap().is_some_and(|schedule| schedule.owner.is_none()));
+                book.put_off("s", 1_060).await.unwrap();
+            }
+        }
     }
 }

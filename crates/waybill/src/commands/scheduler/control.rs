@@ -42,7 +42,7 @@ pub fn claim(connection: &Connection) -> Claim {
         accept_types: TYPES.map(str::to_owned).to_vec(),
         max_tasks: TASKS_MAX,
         lease_ttl_seconds: connection.lease_ttl_seconds,
-        wait_seconds: connect::LEASE_WAIT_S,
+        wait_seconds: connect::LEASE_WAIT_S.min(connection.lease_ttl_seconds / 3),
     }
 }
 

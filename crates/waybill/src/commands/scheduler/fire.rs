@@ -39,7 +39,7 @@ pub async fn run(shared: Arc<Shared>) {
                 wait
             }
             Err(error) => {
-                tracing::warn!(%error, cause = error.cause(), "a firing is put off");
+                tracing::warn!(%error, cause = error.cause(), "firing has to wait; trying again");
                 away.pause()
             }
         };
@@ -53,26 +53,37 @@ pub async fn run(shared: Arc<Shared>) {
 
 /// Fires what is due and says how long there is nothing to do.
 async fn round(shared: &Shared) -> Result<Duration> {
-    let (mut fired, mut put_off) = (0, None);
-    for schedule in shared.book.due(shared.now_s(), SCHEDULES_PER_ROUND).await? {
-        match fire_due(shared, &schedule).await {
-            Ok(runs) => fired += runs,
-            // It may be let through later, and the others need not wait for that.
-            Err(error) if matches!(error.code(), Code::Forbidden | Code::NotFound) => drop(put_off.insert(error)),
-            Err(error) => return Err(error),
+    let mut fired = 0;
+    for id in shared.book.due(shared.now_s(), SCHEDULES_PER_ROUND).await? {
+        let trouble = match fire_due(shared, &id).await {
+            // Its next run is not when the file says, as after a change of its zone's rules.
+            Ok(0) => None,
+            Ok(runs) => {
+                fired += runs;
+                continue;
+            }
+            Err(error) => Some(error),
+        };
+        // Whatever it is. Even what looks like the server's trouble may be this one's alone, such as a body that breaks
+        // the connection, and then the next round must not begin with it.
+        shared.book.put_off(&id, shared.now_s()).await?;
+        match trouble {
+            Some(error) if is_for_all(error.code()) => return Err(error),
+            Some(error) => tracing::warn!(schedule_id = id, %error, cause = error.cause(), "a firing is put off"),
+            None => {}
         }
     }
-    if let Some(error) = put_off {
-        return Err(error);
-    }
     let now = shared.now();
-    let next_s = shared.book.next_run_s().await?;
+    let next_s = shared.book.next_look_s().await?;
     let wait = next_s.map_or(LOOK_AGAIN, |next_s| Time::from_micros(next_s.saturating_mul(1_000_000)).since(now));
     Ok(if fired == 0 { wait.clamp(IDLE_WAIT_MIN, LOOK_AGAIN) } else { wait.min(LOOK_AGAIN) })
 }
 
 /// How many runs were dealt with.
-async fn fire_due(shared: &Shared, schedule: &Schedule) -> Result<usize> {
+async fn fire_due(shared: &Shared, schedule_id: &str) -> Result<usize> {
+    // It may have been paused or deleted while others were fired.
+    let schedule = shared.book.schedule(schedule_id).await?.filter(|schedule| schedule.enabled);
+    let Some(schedule) = schedule else { return Ok(0) };
     let now_s = shared.now_s();
     let timing = schedule.definition.timing(schedule.anchor_s).map_err(Error::internal)?;
     let misfire = schedule.definition.misfire_policy;
@@ -81,7 +92,7 @@ async fn fire_due(shared: &Shared, schedule: &Schedule) -> Result<usize> {
         if shared.stop.stopping.is_cancelled() {
             break;
         }
-        fire(shared, schedule, &timing, *run_s, now_s).await?;
+        fire(shared, &schedule, &timing, *run_s, now_s).await?;
     }
     Ok(runs.len())
 }
@@ -95,13 +106,24 @@ async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64,
             FIRED.to_owned()
         }
         // This run will never be taken, and must not hold up those after it.
-        Err(error) if matches!(error.code(), Code::InvalidRequest | Code::PayloadTooLarge) => {
+        Err(error) if is_refusal(error.code()) => {
             tracing::error!(schedule_id = id, run_at = iso(run_s), %error, "the server refuses a firing");
             format!("refused: {error}").chars().take(STATUS_CHARS_MAX).collect()
         }
         Err(error) => return Err(error),
     };
     shared.book.record(id, run_s, timing.next_after(run_s), status).await
+}
+
+/// The server's word on this run alone, which it would repeat. What a key may do and how busy the server is can change.
+fn is_refusal(code: Code) -> bool {
+    let http = code.entry().http;
+    (400..500).contains(&http) && !matches!(http, 401 | 403 | 404 | 408 | 429)
+}
+
+/// Any other schedule would be told the same: the server or our file is away or full, or has enough of this key.
+fn is_for_all(code: Code) -> bool {
+    code == Code::ServerUnreachable || matches!(code.entry().http, 401 | 429 | 503 | 507)
 }
 
 /// Whose schedule it is, and what it fires.
@@ -145,21 +167,22 @@ fn jitter(most_s: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::path::Path;
+    use std::sync::Mutex;
 
+    use serde_json::{Value as Json, json};
+    use tokio::sync::Notify;
+    use waybill_client::{Claim, LeaseRef, Options};
+    use waybill_kernel::Clock;
+
+    use super::super::book::{Book, Change, Promised};
     use super::super::definition::Definition;
     use super::*;
 
-    #[test]
-    fn a_firing_carries_its_key_and_its_template_and_jitter_moves_only_the_delay() {
-        let payload = json!({
-            "name": "n", "mode": "interval", "interval_seconds": 60, "jitter_seconds": 5,
-            "task_template": {"type": "report", "payload_template": {"for": "{{run_at}} {{schedule_id}}"},
-                              "requirements": {"capabilities": ["x"]}, "priority": 7},
-        });
-        let (definition, next) = Definition::read(&payload, 0).unwrap();
-        let schedule = Schedule {
-            schedule_id: "s1".to_owned(),
+    fn schedule(id: &str, payload: &Json) -> Schedule {
+        let (definition, next) = Definition::read(payload, 0).unwrap();
+        Schedule {
+            schedule_id: id.to_owned(),
             definition,
             enabled: true,
             anchor_s: 0,
@@ -168,7 +191,90 @@ mod tests {
             last_run_s: None,
             last_status: None,
             owner: None,
+        }
+    }
+
+    /// With a server that is away.
+    fn alone(file: &Path) -> Shared {
+        let options = Options { url: "http://127.0.0.1:9".to_owned(), key: None, user_agent: "test".to_owned() };
+        let claim = Claim {
+            worker_id: None,
+            worker_instance_id: "test".to_owned(),
+            capabilities: Vec::new(),
+            accept_types: Vec::new(),
+            max_tasks: 1,
+            lease_ttl_seconds: 30,
+            wait_seconds: 0,
         };
+        Shared {
+            client: Client::new(options).unwrap(),
+            claim,
+            book: Book::open(file).unwrap(),
+            stop: connect::Stop::default(),
+            changed: Notify::new(),
+            clock: Mutex::new(Clock::system()),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_schedules_trouble_is_put_off_and_the_servers_ends_the_round() {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = alone(&folder.path().join("s.db"));
+        let payload = json!({"name": "n", "mode": "interval", "interval_seconds": 60, "task_template": {"type": "t"}});
+        let owned = |id: &str| Schedule { owner: Some("agent:alice".to_owned()), ..schedule(id, &payload) };
+        let mut untimed = owned("untimed");
+        untimed.definition.interval_seconds = None;
+        // Nobody can say whose it is: it has no owner, and its id is no task's.
+        let nobodys = schedule("nobodys", &payload);
+        let idle = Schedule { handled_until_s: shared.now_s() + 3_600, ..owned("idle") };
+        for (at, schedule) in [untimed, nobodys, idle, owned("first"), owned("second")].into_iter().enumerate() {
+            let schedule = Schedule { next_run_s: Some(60 + at as i64), ..schedule };
+            let lease = LeaseRef { worker_id: None, task_id: Uuid::nil(), lease_id: Uuid::nil() };
+            let promised = Promised { lease, change: Change::Create(Box::new(schedule)), result: Json::Null };
+            shared.book.apply(promised).await.unwrap();
+        }
+        assert_eq!(round(&shared).await.unwrap_err().code(), Code::ServerUnreachable, "the first was not tried");
+        assert_eq!(shared.book.due(shared.now_s(), 9).await.unwrap(), ["second"], "who is next");
+        assert_eq!(shared.book.due(shared.now_s() + 60, 9).await.unwrap().len(), 5, "all come back");
+        let first = shared.book.schedule("first").await.unwrap().unwrap();
+        assert_eq!((first.handled_until_s, first.next_run_s, first.last_status), (0, Some(63), None));
+    }
+
+    #[test]
+    fn what_is_refused_for_good_what_is_put_off_and_what_is_everyones() {
+        let kind = |code: &Code| (is_refusal(*code), is_for_all(*code));
+        let refused = [
+            Code::InvalidRequest,
+            Code::PayloadTooLarge,
+            Code::ReceiptTooLarge,
+            Code::AlreadyExists,
+            Code::InvalidStateTransition,
+        ];
+        assert!(refused.iter().all(|code| kind(code) == (true, false)));
+        let everyones = [
+            Code::Unauthorized,
+            Code::RateLimitExceeded,
+            Code::ServerUnreachable,
+            Code::Unavailable,
+            Code::Overloaded,
+            Code::StoreUnavailable,
+            Code::ShuttingDown,
+            Code::StorageFull,
+        ];
+        assert!(everyones.iter().all(|code| kind(code) == (false, true)));
+        let put_off = [Code::Forbidden, Code::NotFound, Code::RequestTimeout, Code::Internal];
+        assert!(put_off.iter().all(|code| kind(code) == (false, false)));
+        assert!(Code::ALL.iter().all(|code| kind(code) != (true, true)));
+    }
+
+    #[test]
+    fn a_firing_carries_its_key_and_its_template_and_jitter_moves_only_the_delay() {
+        let payload = json!({
+            "name": "n", "mode": "interval", "interval_seconds": 60, "jitter_seconds": 5,
+            "task_template": {"type": "report", "payload_template": {"for": "{{run_at}} {{schedule_id}}"},
+                              "requirements": {"capabilities": ["x"]}, "priority": 7},
+        });
+        let schedule = schedule("s1", &payload);
         for _ in 0..200 {
             let task = task(&schedule, "agent:alice".to_owned(), 60, 75).unwrap();
             assert_eq!(task.created_by.as_deref(), Some("agent:alice"));

@@ -14,6 +14,9 @@ use waybill_kernel::{Code, Error, Result, Time};
 /// The part of a lease after which it is renewed.
 const RENEW_AT: u32 = 3;
 
+/// Of a message when the whole was refused as too large.
+const BRIEF_CHARS_MAX: usize = 1_000;
+
 /// How the work ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -48,6 +51,16 @@ impl Refusal {
     pub fn with(mut self, name: &str, value: impl Into<Json>) -> Self {
         self.details.insert(name.to_owned(), value.into());
         self
+    }
+
+    fn is_brief(&self) -> bool {
+        self.details.is_empty() && self.message.chars().count() <= BRIEF_CHARS_MAX
+    }
+
+    /// What every server takes.
+    fn brief(&self) -> Self {
+        let message = self.message.chars().take(BRIEF_CHARS_MAX).collect();
+        Self { message, details: Map::new(), ..self.clone() }
     }
 
     fn to_failure(&self) -> Failure {
@@ -134,6 +147,10 @@ impl Held {
             };
             match (&outcome, error.code().entry().http) {
                 (Outcome::Done(result), 400 | 413) => outcome = Outcome::Failed(refused_result(result, &error)),
+                // Better a failure that says less than a task that is done over and over.
+                (Outcome::Failed(refusal), 400 | 413) if !refusal.is_brief() => {
+                    outcome = Outcome::Failed(refusal.brief())
+                }
                 (_, 429 | 500..) if Instant::now() < self.term.until() => sleep(backoff.pause()).await,
                 _ => return Err(error),
             }
@@ -201,6 +218,15 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+
+    #[test]
+    fn a_failure_that_is_too_large_is_told_in_brief_and_once() {
+        let long = Refusal::new("command_failed", "ä".repeat(5_000)).with("stdout", "x".repeat(40_000));
+        let brief = long.brief();
+        assert!(!long.is_brief() && brief.is_brief());
+        assert_eq!((brief.code, brief.retryable), ("command_failed", false));
+        assert!(brief.to_failure().error.to_string().len() < 8_000);
+    }
 
     /// The seconds at which a lease of five minutes is renewed, by a server that gives these answers and then none.
     async fn renewals(answers: &[Result<()>]) -> (Vec<u64>, Lost, u64) {

@@ -46,7 +46,8 @@ pub async fn run(flags: Run) -> Result<()> {
         accept_types: handlers.types(&flags.accept_type)?,
         max_tasks: 1,
         lease_ttl_seconds: flags.connection.lease_ttl_seconds,
-        wait_seconds: connect::LEASE_WAIT_S,
+        // A lease is counted from before it was asked for: after a long wait a short one would be over.
+        wait_seconds: connect::LEASE_WAIT_S.min(flags.connection.lease_ttl_seconds / 3),
     };
     let worker = Arc::new(Worker {
         client: connect::client(&flags.connection)?,
