@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Longer than any healthy answer, shorter than the patience of a round.
-const CALL_MAX: Duration = Duration::from_secs(5);
+/// Longer than a server waits for its database before it answers 503.
+const CALL_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 100;
 const BODY_BYTES_MAX: usize = 16 << 20;
 
@@ -104,6 +104,12 @@ impl Client {
 
     pub async fn ready(&mut self) -> Result<bool> {
         Ok(self.call("GET", "/readyz", None).await?.status == 200)
+    }
+
+    /// The server takes no writes until it is started again, and says so.
+    pub async fn wants_restart(&mut self) -> bool {
+        let answer = self.call("GET", "/readyz", None).await;
+        answer.is_ok_and(|answer| answer.text("message").is_some_and(|why| why.contains("restart the program")))
     }
 
     /// One request, one answer. After an error the connection is dropped: what it still holds belongs to nobody.

@@ -56,6 +56,8 @@ pub struct FsyncError {
     nth: u64,
     shape: Shape,
     reopened: u64,
+    /// Rounds in which the server asked to be started again.
+    restarted: u32,
     found: Vec<Violation>,
     told: String,
 }
@@ -71,6 +73,7 @@ impl FsyncError {
             nth: 0,
             shape: Shape::Once,
             reopened: 0,
+            restarted: 0,
             found: Vec::new(),
             told: String::new(),
         }
@@ -179,16 +182,28 @@ impl Scenario for FsyncError {
         }
         let mut client = Client::new(server.endpoint.clone());
         let began = Instant::now();
-        while client.figure(REOPENED).await? == 0 && began.elapsed() < RECOVERY_MAX {
+        while client.figure(REOPENED).await? == 0 && began.elapsed() < RECOVERY_MAX && !client.wants_restart().await {
             sleep(LOOK).await;
         }
         sleep(AFTERWARDS).await;
         // Another fsync may have failed just now: nothing more is asked for, and the last calls are answered.
         load.stop();
         sleep(SETTLED).await;
-        // One that does not come back is the campaign's to tell, with more patience.
-        let _ = server.await_service(RECOVERY_MAX).await;
+        if client.wants_restart().await {
+            // The fsync that failed was that of a checkpoint: a start copies the whole log again.
+            self.restarted += 1;
+            self.reopened = 1;
+            server.kill().await?;
+            return Ok(After::Restart(self.data()));
+        }
+        let came_back = server.await_service(RECOVERY_MAX).await.is_ok();
         self.reopened = client.figure(REOPENED).await?;
+        if came_back {
+            // Its disk goes on failing, by and by in every thread: what it has promised is asked of the next one.
+            server.kill().await?;
+            return Ok(After::Restart(self.data()));
+        }
+        // The campaign's to tell, with more patience.
         Ok(After::Serving(Box::new(server)))
     }
 
@@ -214,7 +229,8 @@ impl Scenario for FsyncError {
 
     fn finish(&mut self) -> Result<Option<String>> {
         ensure!(self.met > 0 || self.round == 0, "no commit failed in {} rounds, so nothing was tested", self.round);
-        Ok(Some(format!("a commit failed in {} of {} rounds", self.met, self.round)))
+        let restarted = self.restarted;
+        Ok(Some(format!("a commit failed in {} of {} rounds, a checkpoint in {restarted}", self.met, self.round)))
     }
 }
 

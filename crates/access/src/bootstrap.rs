@@ -5,7 +5,7 @@ use waybill_store::{Ctx, Store, Tx, Work};
 
 use crate::hash::Minted;
 use crate::key::{KeyId, KeyText};
-use crate::keys::{self, Grant, NewKey};
+use crate::keys::{self, FindKey, Grant, NewKey};
 use crate::tenant::{self, DEFAULT_TENANT, TenantId};
 
 const ADMIN: &str = "admin";
@@ -21,6 +21,15 @@ pub struct NewAdminKey {
 /// Makes the default tenant and its admin key in one transaction. None when the tenant is there already, made at an
 /// earlier start or at this moment by another node: exactly one caller gets the key.
 pub async fn ensure_default_tenant(store: &Store) -> Result<Option<NewAdminKey>> {
+    ensure_default_tenant_keeping(store, |_| Ok(())).await
+}
+
+/// As [`ensure_default_tenant`], with the key given to `keep` before the transaction begins, so that no crash after the
+/// commit costs the only key. Whether what was kept came to be the tenant's, [`is_key_of_default_tenant`] tells.
+pub async fn ensure_default_tenant_keeping(
+    store: &Store,
+    keep: impl FnOnce(&NewAdminKey) -> Result<()>,
+) -> Result<Option<NewAdminKey>> {
     // Asked first, because minting a key for nothing would make every start slower.
     if store.system().run(FindDefault).await?.is_some() {
         return Ok(None);
@@ -29,8 +38,14 @@ pub async fn ensure_default_tenant(store: &Store) -> Result<Option<NewAdminKey>>
     let mint = move || Minted::new(entropy.as_ref());
     let minted = tokio::task::spawn_blocking(mint).await.map_err(Error::internal)??;
     let key = NewAdminKey { key_id: minted.key.id, key: minted.key.reveal() };
+    keep(&key)?;
     let made = store.system().run(MakeDefault(minted)).await?;
     Ok(made.then_some(key))
+}
+
+pub async fn is_key_of_default_tenant(store: &Store, id: KeyId) -> Result<bool> {
+    let found = store.system().run(FindKey(id)).await?;
+    Ok(found.is_some_and(|found| found.caller.tenant == DEFAULT_TENANT))
 }
 
 /// The caller of a command that opens the data folder itself: whoever can do that needs no key.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Caller, Error, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
+use waybill_kernel::{Caller, Code, Error, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
 use waybill_store::{Ctx, Row, Tx, Value, Work};
 
 use crate::hash::Minted;
@@ -19,6 +19,18 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
+    /// Nobody gives more than they have: a key that was narrowed would widen itself by making another.
+    pub(crate) fn must_be_within(&self, caller: &Caller) -> Result<()> {
+        let missing: Vec<_> = self.scopes.iter().filter(|scope| !caller.scopes.contains(*scope)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let missing = missing.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join("|");
+        Err(Error::new(Code::Forbidden, "A key cannot be given scopes that yours does not have.")
+            .with("required_scope", missing)
+            .with("your_scopes", caller.scopes.to_string()))
+    }
+
     /// From three columns, the first of them at `from`.
     pub(crate) fn read(row: &Row, from: usize) -> Result<Self> {
         Ok(Self {

@@ -21,7 +21,10 @@ use std::time::Duration;
 use waybill_store::{Migration, Registry};
 
 pub use authenticate::Access;
-pub use bootstrap::{NewAdminKey, admin_caller, dev_caller, ensure_default_tenant};
+pub use bootstrap::{
+    NewAdminKey, admin_caller, dev_caller, ensure_default_tenant, ensure_default_tenant_keeping,
+    is_key_of_default_tenant,
+};
 pub use key::{Key, KeyId, KeyText, Secret};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
 

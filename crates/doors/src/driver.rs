@@ -12,6 +12,8 @@ use crate::metrics::OperationMeters;
 /// Deeper JSON is refused: no honest request has it, and every later reader would have to survive it.
 const DEPTH_MAX: usize = 64;
 
+const RESERVED: &str = "$serde_json::private::";
+
 #[derive(Clone)]
 pub struct Driver(Arc<Inner>);
 
@@ -70,6 +72,10 @@ pub(crate) fn check_shape(input: &Json) -> Result<()> {
             Json::Object(fields) => {
                 for (name, field) in fields {
                     refuse_nul(name)?;
+                    // serde_json would take what follows for JSON in its raw form, and read it again past these bounds.
+                    if name.starts_with(RESERVED) {
+                        return Err(Error::invalid(format!("A field's name must not begin with {RESERVED}.")));
+                    }
                     rest.push((field, depth + 1));
                 }
             }
@@ -99,5 +105,7 @@ mod tests {
             assert_eq!(check_shape(&bad).unwrap_err().code(), Code::InvalidRequest);
         }
         check_shape(&json!({"a": {"b": ["c", null, 1.5]}})).unwrap();
+        let hidden = json!({"payload": {"$serde_json::private::RawValue": "[[1]]"}});
+        assert_eq!(check_shape(&hidden).unwrap_err().code(), Code::InvalidRequest);
     }
 }

@@ -15,10 +15,13 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use waybill_access::DEFAULT_TENANT;
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Caller, Role};
+use waybill_kernel::{Caller, Role, Scope};
 use waybill_store::{Health, Store};
 
 use crate::reply;
+
+/// A disk or a database that takes longer is not one to send work to.
+const PROBE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub(crate) struct Readiness(Arc<Inner>);
@@ -60,7 +63,12 @@ impl Readiness {
         {
             return health.clone();
         }
-        let health = self.0.store.system().probe().await;
+        let probe = tokio::time::timeout(PROBE_MAX, self.0.store.system().probe()).await;
+        let health = probe.unwrap_or_else(|_| Health {
+            writable: false,
+            detail: Some(format!("a write did not reach the disk within {} s", PROBE_MAX.as_secs())),
+            checking: false,
+        });
         *last = Some((Instant::now(), health.clone()));
         health
     }
@@ -77,7 +85,10 @@ pub(crate) fn alive() -> Response {
 /// Figures of all tenants: for operators.
 pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
     let allowed = [Role::Admin, Role::System];
-    if caller.tenant != DEFAULT_TENANT || !caller.roles.contains_any(&allowed) {
+    if caller.tenant != DEFAULT_TENANT
+        || !caller.roles.contains_any(&allowed)
+        || !caller.scopes.contains(Scope::AdminRead)
+    {
         let message = "Metrics are of all tenants, and so for operators: the default tenant's.";
         return reply::error(&forbidden(message, &allowed, &caller.roles));
     }

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Method, Request};
 use tokio::sync::Semaphore;
 use waybill_kernel::{Caller, Code, Entropy, Error};
 
@@ -97,29 +97,56 @@ impl Drop for Open<'_> {
 }
 
 pub(crate) async fn account(State(requests): State<Requests>, request: Request<Body>, next: Next) -> Response {
-    let began = Instant::now();
     let id = requests.id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut line = Line { requests, id, method, path, began: Instant::now(), is_written: false };
     let mut response = next.run(request).await;
-    let took = began.elapsed();
-    let status = response.status().as_u16();
-    requests.0.meters.count(status, took);
-    let caller = response.extensions().get::<Arc<Caller>>();
-    let principal = caller.map(|caller| tracing::field::display(&caller.principal));
-    tracing::info!(
-        target: "request",
-        {
-            request.id = id.to_str().unwrap_or("-"),
-            http.method = method.as_str(),
-            http.path = &*without_keys(&path),
-            http.status = status,
-            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            principal
-        },
-        "answered"
-    );
-    response.headers_mut().insert(REQUEST_ID, id);
+    let caller = response.extensions().get::<Arc<Caller>>().cloned();
+    line.write(response.status().as_u16(), caller.as_deref(), "answered");
+    response.headers_mut().insert(REQUEST_ID, line.id.clone());
     response
+}
+
+/// What others call the status of an answer that nobody waited for.
+const CLIENT_LEFT: u16 = 499;
+
+/// The line of one request, also of one whose caller has gone: what it asked for may have been done.
+struct Line {
+    requests: Requests,
+    id: HeaderValue,
+    method: Method,
+    path: String,
+    began: Instant,
+    is_written: bool,
+}
+
+impl Line {
+    fn write(&mut self, status: u16, caller: Option<&Caller>, what: &'static str) {
+        self.is_written = true;
+        let took = self.began.elapsed();
+        self.requests.0.meters.count(status, took);
+        let principal = caller.map(|caller| tracing::field::display(&caller.principal));
+        tracing::info!(
+            target: "request",
+            {
+                request.id = self.id.to_str().unwrap_or("-"),
+                http.method = self.method.as_str(),
+                http.path = &*without_keys(&self.path),
+                http.status = status,
+                duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                principal
+            },
+            "{what}"
+        );
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if !self.is_written {
+            self.write(CLIENT_LEFT, None, "the caller left before the answer");
+        }
+    }
 }
 
 #[cfg(test)]

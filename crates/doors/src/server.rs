@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -52,6 +53,7 @@ pub async fn serve(listener: Listener, router: Router, settings: &Settings, stop
     let closing = CancellationToken::new();
     let places = Arc::new(Semaphore::new(settings.connections_max));
     let builder = Arc::new(builder(settings));
+    let first_request = Duration::from_millis(settings.header_read_ms);
     loop {
         let (stream, place) = tokio::select! {
             accepted = accept(&listener.socket, &places) => accepted,
@@ -62,10 +64,13 @@ pub async fn serve(listener: Listener, router: Router, settings: &Settings, stop
         let (stopping, closing) = (stopping.clone(), closing.clone());
         connections.spawn(async move {
             let _place = place;
-            let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            let asked = Arc::new(AtomicBool::new(false));
+            let service = Watched { inner: TowerToHyperService::new(router), asked: Arc::clone(&asked) };
+            let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             tokio::select! {
                 _ = connection.as_mut() => return,
+                () = silence(&asked, first_request) => return,
                 () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
             }
             tokio::select! {
@@ -80,6 +85,32 @@ pub async fn serve(listener: Listener, router: Router, settings: &Settings, stop
         tracing::warn!(open = connections.len(), "the drain time is over; open connections are closed");
         closing.cancel();
         connections.wait().await;
+    }
+}
+
+/// Knows whether anything was ever asked.
+struct Watched<S> {
+    inner: S,
+    asked: Arc<AtomicBool>,
+}
+
+impl<S: hyper::service::Service<R>, R> hyper::service::Service<R> for Watched<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, request: R) -> Self::Future {
+        self.asked.store(true, Ordering::Relaxed);
+        self.inner.call(request)
+    }
+}
+
+/// Ends when nothing was asked for so long. hyper's own deadline begins with the first byte that is HTTP/1, so that who says
+/// nothing, or half of HTTP/2's greeting, could keep its place for ever.
+async fn silence(asked: &AtomicBool, first_request: Duration) {
+    tokio::time::sleep(first_request).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -172,7 +172,8 @@ impl FromStr for Principal {
     fn from_str(text: &str) -> Result<Self> {
         let (kind, id) = text
             .split_once(':')
-            .ok_or_else(|| Error::invalid(format!("{text:?} is not a principal: write kind:id, as in agent:alice.")))?;
+            // Not repeated: people paste a key where a principal belongs.
+            .ok_or_else(|| Error::invalid("A principal is written kind:id, as in agent:alice."))?;
         // The seed of this protocol names the server itself by either kind.
         let kind = if kind == "asyncgate" { PrincipalKind::System } else { kind.parse()? };
         Self::new(kind, id)

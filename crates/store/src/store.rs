@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 use waybill_kernel::{
     Caller, Clock, Code, Entropy, Error, IdSource, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes,
@@ -34,6 +35,8 @@ struct Inner {
     /// A wait looks again at least this often, in case a wake from another node was lost. None on one node.
     poll: Option<Duration>,
     settle_max: Duration,
+    /// Places for what an operation prepares before its transaction.
+    preparing: Semaphore,
 }
 
 enum Engine {
@@ -69,7 +72,9 @@ impl Store {
                 (Engine::Postgres(postgres), hub, poll, settle_max)
             }
         };
-        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings: Arc::new(settings), poll, settle_max })))
+        let preparing = Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from));
+        let settings = Arc::new(settings);
+        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings, poll, settle_max, preparing })))
     }
 
     /// Runs an operation for a caller who has been authorised; answers after its commit is durable.
@@ -85,6 +90,8 @@ impl Store {
         gate: Option<Arc<Gate>>,
     ) -> Result<Reply<O::Output>> {
         if O::PREPARES {
+            // As many at a time as there are cores: each may take much memory as well as time.
+            let _place = self.0.preparing.acquire().await.map_err(|_| shutting_down())?;
             let entropy = Arc::clone(&self.0.entropy);
             let prepare = move || operation.prepare(entropy.as_ref()).map(|()| operation);
             operation = tokio::task::spawn_blocking(prepare).await.map_err(Error::internal)??;

@@ -137,6 +137,7 @@ impl Operation for CreateKey {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<CreatedKey>> {
         let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
         let grant = self.grant()?;
+        grant.must_be_within(ctx.caller)?;
         let expires_at = self.lifetime()?.map(|lifetime| ctx.now.after(lifetime));
         let tenant = self.tenant(ctx, tx).await?;
         let key = NewKey { minted, grant: &grant, created_at: ctx.now, created_by: &ctx.caller.principal, expires_at };

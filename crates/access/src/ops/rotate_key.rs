@@ -130,6 +130,7 @@ impl Operation for RotateKey {
         let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
         let old = self.old(tx).await?;
         old.must_be_live(ctx.now)?;
+        old.grant.must_be_within(ctx.caller)?;
         let overlap_end = ctx.now.after(self.overlap()?);
         let old_end = old.expires_at.map_or(overlap_end, |expires_at| expires_at.min(overlap_end));
         self.retire(tx, minted.key.id, old_end).await?;

@@ -60,12 +60,15 @@ pub async fn work_once<W: Worker>(store: &Store, worker: &Arc<W>) -> Result<Roun
     for job in taken.jobs {
         attempts.spawn(see_through(store.clone(), Arc::clone(worker), job));
     }
+    let mut trouble = None;
     while let Some(ended) = attempts.join_next().await {
-        match ended.map_err(Error::internal)?? {
-            Seen::Done => round.done += 1,
-            Seen::Failed(Failed::Again { .. }) => round.failed += 1,
-            Seen::Failed(Failed::Dead) => round.dead += 1,
-            Seen::Superseded => round.superseded += 1,
+        match ended.map_err(Error::internal).flatten() {
+            Ok(Seen::Done) => round.done += 1,
+            Ok(Seen::Failed(Failed::Again { .. })) => round.failed += 1,
+            Ok(Seen::Failed(Failed::Dead)) => round.dead += 1,
+            Ok(Seen::Superseded) => round.superseded += 1,
+            // Told when the others have ended: theirs is not this one's trouble.
+            Err(error) => trouble = Some(error),
         }
     }
     for (outcome, count) in
@@ -73,7 +76,7 @@ pub async fn work_once<W: Worker>(store: &Store, worker: &Arc<W>) -> Result<Roun
     {
         ::metrics::counter!(metrics::JOBS, "kind" => W::KIND, "outcome" => outcome).increment(count as u64);
     }
-    Ok(round)
+    trouble.map_or(Ok(round), Err)
 }
 
 enum Seen {

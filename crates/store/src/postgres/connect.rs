@@ -46,6 +46,7 @@ pub(super) fn config(options: &Options) -> Result<Config> {
 const REPLAN_USES_MIN: usize = 32;
 
 pub(super) fn pool(config: &Config, options: &Options, fence: &Arc<Fence>) -> Result<Pool> {
+    let patience = options.patience();
     let manager =
         Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
@@ -55,25 +56,36 @@ pub(super) fn pool(config: &Config, options: &Options, fence: &Arc<Fence>) -> Re
         .create_timeout(Some(options.connect_timeout))
         .post_create(fence.on_create())
         .pre_recycle(fence.on_recycle())
-        .post_recycle(Hook::async_fn(|client, metrics| {
+        .post_recycle(Hook::async_fn(move |client, metrics| {
             // Plans that were made over empty tables take any index for as good as another and are kept until the tables
             // are analyzed, a minute or more. Made again as the tables grow, they are right from the first seconds on.
             let is_due = metrics.recycle_count >= REPLAN_USES_MIN && metrics.recycle_count.is_power_of_two();
             Box::pin(async move {
                 if is_due {
-                    client.batch_execute("DISCARD PLANS").await.map_err(HookError::Backend)?;
+                    within(patience, client.batch_execute("DISCARD PLANS")).await?;
                 }
                 Ok(())
             })
         }))
-        .post_create(Hook::async_fn(|client, _| {
-            // A role or database default of `off` would make every answer a guess; stronger settings stay as they are.
+        .post_create(Hook::async_fn(move |client, _| {
+            // A role or database default below `on` would make every answer a guess, at a fail-over at the latest.
             let durable = "SELECT set_config('synchronous_commit', 'on', false) \
-                           WHERE current_setting('synchronous_commit') = 'off'";
-            Box::pin(async move { client.batch_execute(durable).await.map_err(HookError::Backend) })
+                           WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
+            Box::pin(within(patience, async move { client.batch_execute(durable).await }))
         }))
         .build()
         .map_err(Error::internal)
+}
+
+/// The pool has no deadline for its hooks, and a link may go silent at any time.
+async fn within(
+    patience: Duration,
+    sent: impl Future<Output = std::result::Result<(), tokio_postgres::Error>>,
+) -> std::result::Result<(), HookError> {
+    match tokio::time::timeout(patience, sent).await {
+        Ok(answered) => answered.map_err(HookError::Backend),
+        Err(_) => Err(HookError::message("the server was silent for too long")),
+    }
 }
 
 /// Roles, schema and the meta row; safe to run on several nodes at once.
@@ -109,12 +121,41 @@ async fn prepare(client: &mut Client, migrations: &[Migration], entropy: &dyn En
     if applied.len() < rendered.len() {
         runner.run_async(client).await.map_err(|error| not_migrated(&error))?;
     }
+    refuse_the_future(client).await?;
     let mut database_id = [0_u8; 16];
     entropy.fill(&mut database_id);
     let meta = "INSERT INTO meta (id, database_id, commit_seq, clock_us, probe_us) VALUES (1, $1, 0, 0, 0) \
                 ON CONFLICT (id) DO NOTHING";
     client.execute(meta, &[&database_id.as_slice()]).await.map_err(|error| unusable(&error))?;
     Ok(())
+}
+
+/// Rows are given out in the order of their transactions' numbers. A dump that was restored into a younger cluster has rows
+/// of transactions that are still to come there: they would be withheld, and new ones passed over, until it has caught up.
+async fn refuse_the_future(client: &mut Client) -> Result<()> {
+    const TABLES: &str = "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'xact' \
+        JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = current_schema() \
+        AND EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum)";
+    let tables = client.query(TABLES, &[]).await.map_err(|error| unusable(&error))?;
+    let transaction = client.transaction().await.map_err(|error| unusable(&error))?;
+    transaction.batch_execute(&format!("SET LOCAL ROLE {ROLE_SYSTEM}")).await.map_err(|error| unusable(&error))?;
+    for table in tables.iter().map(|row| row.get::<_, String>(0)) {
+        let sql = format!(
+            "SELECT max(xact), pg_snapshot_xmax(pg_current_snapshot())::text::bigint FROM {table} \
+             HAVING max(xact) >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        );
+        if let Some(row) = transaction.query_opt(&sql, &[]).await.map_err(|error| unusable(&error))? {
+            let (found, next): (i64, i64) = (row.get(0), row.get(1));
+            let message = format!(
+                "The table {table} holds rows of transaction {found}, and this PostgreSQL cluster has only come to {next}: the \
+                 database was restored by pg_restore into a younger cluster. Restore a physical backup (pg_basebackup); or \
+                 stop this cluster, advance it with `pg_resetwal --next-transaction-id` (and `--epoch`) past {found}, and \
+                 start again."
+            );
+            return Err(Error::new(Code::DatabaseUnusable, message));
+        }
+    }
+    transaction.commit().await.map_err(|error| unusable(&error))
 }
 
 async fn check_server(client: &Client) -> Result<()> {

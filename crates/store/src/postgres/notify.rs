@@ -19,6 +19,7 @@ use crate::wake::{Hub, Wake};
 const CHANNEL: &str = "waybill_wake";
 /// A notification holds less than 8,000 bytes; one wake takes at most 28.
 const WAKES_PER_NOTIFICATION: usize = 256;
+const TELL_MAX: Duration = Duration::from_secs(5);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn tell_others(pool: Pool, mut outgoing: mpsc::Receiver<Wake>, node: u64, interval: Duration) {
@@ -31,10 +32,15 @@ pub(super) async fn tell_others(pool: Pool, mut outgoing: mpsc::Receiver<Wake>, 
             let total = wakes.entry(topic).or_insert(0_u32);
             *total = total.saturating_add(count);
         }
-        if let Ok(client) = pool.get().await {
-            let payload = encode(node, &wakes);
-            let _ = client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &payload]).await;
-        }
+        let payload = encode(node, &wakes);
+        // A wake that takes longer than this comes after the poll that stands behind it.
+        let _ = tokio::time::timeout(TELL_MAX, tell(&pool, &payload)).await;
+    }
+}
+
+async fn tell(pool: &Pool, payload: &str) {
+    if let Ok(client) = pool.get().await {
+        let _ = client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &payload]).await;
     }
 }
 
@@ -51,8 +57,9 @@ async fn listen(config: &Config, hub: &Hub, node: u64) -> Result<(), tokio_postg
     let (client, mut connection) = config.connect(NoTls).await?;
     let (sender, mut heard) = mpsc::channel(1024);
     let driver = tokio::spawn(async move {
-        while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
-            if let Ok(AsyncMessage::Notification(notification)) = message
+        // An error is the connection's last word, and would be given again at every further poll.
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(notification) = message
                 && sender.send(notification.payload().to_owned()).await.is_err()
             {
                 break;

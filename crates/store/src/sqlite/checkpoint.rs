@@ -79,6 +79,8 @@ impl Checkpointer {
     ) -> Result<Self> {
         let (wal, mark, condition) = (Arc::clone(wal), Arc::clone(mark), Arc::clone(condition));
         let connection = open::open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        // The writer decides at the end whether the log is copied.
+        open::keep_log(&connection, true, &options.path)?;
         let (stop, stopped) = channel::<()>();
         let thread = thread::Builder::new()
             .name("sqlite-checkpoint".to_owned())
@@ -117,7 +119,7 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
     if bytes < wal.checkpoint_bytes {
         return;
     }
-    if condition.is_full() && !fits(connection, &wal.database) {
+    if condition.is_damaged() || (condition.is_full() && !fits(connection, &wal.database)) {
         return;
     }
     #[cfg(feature = "sabotage")]
@@ -134,10 +136,26 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
             let overgrown = logged.max(0) as u64 * FRAME_BYTES > wal.bytes_max && !condition.is_checking();
             wal.overgrown.store(overgrown, Ordering::Relaxed);
         }
+        Err(error) if is_unsynced(&error) => stop(condition, &error),
         Err(error) if !*failing => {
             *failing = true;
             tracing::warn!(%error, "a checkpoint failed; the next one tries again");
         }
         Err(_) => {}
     }
+}
+
+/// The log or the database could not be made durable while one was copied into the other.
+pub(super) fn is_unsynced(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_FSYNC)
+}
+
+/// The kernel may have dropped pages of the database that it could not write, and call the next fsync a success; what has
+/// been copied before is not copied again, and a log that began anew would take the only other copy with it. A start
+/// copies the whole log from its beginning.
+pub(super) fn stop(condition: &Condition, error: &rusqlite::Error) {
+    const WHY: &str = "The log could not be copied into the database durably. Nothing is lost; restart the program, which copies \
+                       it anew.";
+    tracing::error!(%error, "{WHY}");
+    condition.set_damaged(WHY);
 }

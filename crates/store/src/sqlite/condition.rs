@@ -40,6 +40,10 @@ impl Condition {
         self.lock().full
     }
 
+    pub(super) fn is_damaged(&self) -> bool {
+        self.lock().damaged.is_some()
+    }
+
     pub(super) fn is_checking(&self) -> bool {
         self.lock().checking
     }

@@ -103,10 +103,8 @@ impl Inspection {
     }
 
     pub fn marked(&self) -> Result<Marked> {
-        let Some(meta) = open::stored_meta(&self.raw).map_err(|error| self.damaged(&error))? else {
-            return Ok(Marked::Nothing);
-        };
-        Ok(mark::standing(self.mark.as_deref(), &meta))
+        let meta = open::stored_meta(&self.raw).map_err(|error| self.damaged(&error))?;
+        Ok(mark::standing(self.mark.as_deref(), meta.as_ref()))
     }
 
     /// The newest migration the file has seen.

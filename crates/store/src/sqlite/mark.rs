@@ -134,11 +134,12 @@ pub(super) fn judge(path: &Path, bytes: Option<&[u8]>, meta: Option<&Meta>) -> R
 }
 
 /// What the mark says, for those who only look.
-pub(super) fn standing(bytes: Option<&[u8]>, meta: &Meta) -> Marked {
+pub(super) fn standing(bytes: Option<&[u8]>, meta: Option<&Meta>) -> Marked {
     let Some(bytes) = bytes else { return Marked::Nothing };
-    match find(bytes, Some(&meta.database_id)) {
-        Found::Ours(_, slot) if slot.commit_seq > meta.commit_seq => Marked::Missing {
-            commits: slot.commit_seq - meta.commit_seq,
+    let known = meta.map_or(0, |meta| meta.commit_seq);
+    match find(bytes, meta.map(|meta| &meta.database_id)) {
+        Found::Ours(_, slot) if slot.commit_seq > known => Marked::Missing {
+            commits: slot.commit_seq - known,
             newest: slot.commit_seq,
             at: Time::from_micros(slot.clock_us),
         },

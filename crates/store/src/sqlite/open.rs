@@ -110,6 +110,7 @@ pub(super) fn verify(connection: &mut Connection, options: &Options) -> Result<V
     keep_log(connection.raw(), true, &options.path)?;
     let stored = stored_meta(connection.raw()).map_err(|error| check::damaged(&options.path, &error.to_string()))?;
     mark::compare(&mark::beside(&options.path), stored.as_ref())?;
+    sync_log(&options.path)?;
     let verdict = check::within(connection.raw(), options.check_budget);
     if let Verdict::Damaged(finding) = &verdict {
         return Err(check::damaged(&options.path, finding));
@@ -118,7 +119,23 @@ pub(super) fn verify(connection: &mut Connection, options: &Options) -> Result<V
     Ok(verdict)
 }
 
-fn keep_log(raw: &rusqlite::Connection, keep: bool, path: &Path) -> Result<()> {
+/// What a killed process had written and not synced is read from memory like anything else, and a repeated call is answered
+/// by it. Before anybody asks it has to be on the disk.
+fn sync_log(database: &Path) -> Result<()> {
+    let mut log = database.as_os_str().to_owned();
+    log.push("-wal");
+    let synced = match File::options().write(true).open(&log) {
+        Ok(log) => log.sync_data(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    synced.map_err(|error| {
+        let message = format!("The log of the database file {} cannot be made durable: {error}.", database.display());
+        Error::new(Code::DatabaseUnusable, message)
+    })
+}
+
+pub(super) fn keep_log(raw: &rusqlite::Connection, keep: bool, path: &Path) -> Result<()> {
     let set = raw.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
     set.map(drop).map_err(|error| unusable(path, &error))
 }

@@ -48,9 +48,10 @@ pub fn restore(
         Meta { database_id: [0; 16], commit_seq: manifest.commit_seq, clock_us: manifest.commit_time.micros() };
     entropy.fill(&mut meta.database_id);
     give_id(&part, &meta)?;
-    mark::begin(&mark, &meta)?;
     manifest::sync(&part)?;
     fs::rename(&part, database).map_err(|error| manifest::unusable(database, &error))?;
+    // After the file it is about: a mark that a killed restore left alone would speak of commits that nothing has.
+    mark::begin(&mark, &meta)?;
     begun.finish();
     manifest::sync(
         database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")),

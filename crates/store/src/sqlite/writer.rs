@@ -23,11 +23,11 @@ use tokio::task::block_in_place;
 use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::ballast::Ballast;
-use super::checkpoint::Wal;
+use super::checkpoint::{self, Wal};
 use super::condition::Condition;
 use super::connection::{explain, is_full};
 use super::mark::Mark;
-use super::open::BUSY_TIMEOUT;
+use super::open::{self, BUSY_TIMEOUT};
 use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, reopen, unknown};
 use crate::Value;
@@ -128,7 +128,7 @@ fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
             Taken::Closed => {
                 #[cfg(feature = "sabotage")]
                 sabotage::point_within("in_close");
-                scribe.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+                scribe.finish();
                 return;
             }
         }
@@ -140,7 +140,8 @@ fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
         if scribe.desk.wal.take_overgrown() && Instant::now() >= scribe.restart_at {
             scribe.restart_log();
         }
-        patience = (!scribe.desk.ballast.is_held()).then_some(ROOM_INTERVAL);
+        let is_short = !scribe.desk.ballast.is_held() || scribe.desk.condition.is_full();
+        patience = is_short.then_some(ROOM_INTERVAL);
     }
 }
 
@@ -269,7 +270,8 @@ impl Scribe {
     }
 
     fn look_for_room(&mut self) {
-        if self.desk.ballast.is_held() || Instant::now() < self.look_at {
+        let is_waited_for = !self.desk.ballast.is_held() || self.desk.condition.is_full();
+        if !is_waited_for || Instant::now() < self.look_at {
             return;
         }
         self.look_at = Instant::now() + ROOM_INTERVAL;
@@ -464,6 +466,15 @@ impl Scribe {
         self.desk.clock.now()
     }
 
+    /// The log is copied into the database, so that the next start is quick; unless it must be kept as it is.
+    fn finish(&mut self) {
+        if self.desk.condition.is_damaged() {
+            let _ = open::keep_log(self.connection.raw(), true, &self.desk.options.path);
+        } else {
+            self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+        }
+    }
+
     fn restart_log(&mut self) {
         let _ = self.connection.raw().busy_timeout(RESTART_PATIENCE);
         if !self.checkpoint("PRAGMA wal_checkpoint(RESTART)") {
@@ -478,6 +489,10 @@ impl Scribe {
             Ok(busy) => {
                 self.meters.fsyncs.increment(2);
                 busy == 0
+            }
+            Err(error) if checkpoint::is_unsynced(&error) => {
+                checkpoint::stop(&self.desk.condition, &error);
+                false
             }
             Err(error) => {
                 tracing::warn!(%error, "a checkpoint failed; the next one tries again");

@@ -119,6 +119,52 @@ fn a_disk_that_stays_broken_is_never_ready_and_reads_go_on() {
     strace.wait().unwrap();
 }
 
+/// The kernel may have dropped pages that had been copied before, and would call the next fsync a success.
+#[test]
+fn a_checkpoint_that_fails_stops_writing_until_the_log_is_copied_anew_by_another_start() {
+    if !strace_is_there() {
+        return;
+    }
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&config, "[sqlite]\ncheckpoint_bytes = 4096\n").unwrap();
+    let args = vec!["--config".to_owned(), config.path().to_str().unwrap().to_owned()];
+    let mut server = Server::start(Options { args, ..Options::default() }).unwrap();
+    let mut made = BTreeMap::new();
+    let mut strace = break_thread(&server, "sqlite-checkpoi");
+    let mut number = 0;
+    eventually("writing stops", || {
+        let key = format!("key-{number}");
+        number += 1;
+        let (status, body) = create(&server, &key, "x");
+        if status == 201 {
+            made.insert(key, id_of(&body));
+            return false;
+        }
+        let words = (body["error"].as_str().unwrap_or_default(), body["message"].as_str().unwrap_or_default());
+        assert_eq!((status, words.0), (503, "store_unavailable"), "{body}");
+        words.1.contains("restart the program")
+    });
+    eventually("it says that it is not ready", || readiness(&server).0 == 503);
+    assert!(made.values().all(|task_id| exists(&server, task_id)), "reads go on");
+    // In order: what is in the log must not be copied and forgotten at the end either.
+    assert!(server.term().unwrap().success());
+    strace.wait().unwrap();
+    assert!(std::fs::metadata(server.data_dir.join("waybill.db-wal")).unwrap().len() > 0, "the log is gone");
+    server.restart().unwrap();
+    verify(&server, &made);
+}
+
+/// Every fsync of this thread alone fails.
+fn break_thread(server: &Server, name: &str) -> Child {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid)).unwrap().map(|entry| entry.unwrap().path());
+    let is_it = |thread: &std::path::PathBuf| std::fs::read_to_string(thread.join("comm")).unwrap().trim() == name;
+    let thread = threads.into_iter().find(is_it).unwrap();
+    let tid = thread.file_name().unwrap().to_str().unwrap();
+    let inject = "inject=fsync,fdatasync:error=EIO";
+    let args = ["-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", inject, "-p", tid];
+    Command::new("strace").args(args).spawn().unwrap()
+}
+
 /// From the moment it has attached, every fsync of every thread fails. Ends with the program.
 fn break_disk(server: &Server) -> Child {
     let inject = "inject=fsync,fdatasync:error=EIO";
