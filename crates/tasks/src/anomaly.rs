@@ -46,12 +46,12 @@ pub struct Anomaly<'a> {
     pub recommended_action: &'static str,
 }
 
-/// # Contract
-/// The caller knows that this crossing has not been reported: its statement passes each crossing once.
+/// Once per crossing, whoever comes to it again: a schedule that is given the same times anew, a worker whose misuses were
+/// forgotten with the task. A second receipt of the same id would stop the sweep that writes it, and later the archive.
 pub async fn report(tx: &mut Tx<'_>, ctx: &Ctx<'_>, anomaly: Anomaly<'_>) -> Result<()> {
     let receipt = anomaly.receipt();
     let parents: Vec<ReceiptId> = anomaly.related.into_iter().collect();
-    receipts::emit(tx, ctx, Receipt { parents: &parents, ..receipt }).await
+    receipts::emit_once(tx, ctx, Receipt { parents: &parents, ..receipt }).await.map(drop)
 }
 
 impl<'a> Anomaly<'a> {

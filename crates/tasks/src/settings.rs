@@ -26,6 +26,10 @@ pub struct Settings {
     pub retry_backoff_s_max: i64,
     pub list_limit: i64,
     pub list_limit_max: i64,
+    /// A page of tasks has no more bytes of payloads and results than this, or one task.
+    pub list_bytes_max: i64,
+    /// Tasks looked at for one page, where a filter is none that an index knows.
+    pub list_scan_max: i64,
     /// A success without artifacts or proof is refused, instead of leaving its obligation open.
     pub strict_locatability: bool,
     /// One receipt per accepted report of progress.
@@ -106,6 +110,8 @@ impl Default for Settings {
             retry_backoff_s_max: 900,
             list_limit: 50,
             list_limit_max: 200,
+            list_bytes_max: 8 << 20,
+            list_scan_max: 5_000,
             strict_locatability: false,
             progress_receipts: true,
             progress_receipts_max: 1000,

@@ -5,6 +5,7 @@
 //! costs one look per digest, however long it is, and one that does fit costs as much as is taken.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,12 @@ const TASKS_MAX: i64 = 100;
 const NEEDS_MAX: i64 = 1_000;
 /// Tasks whose waiting is over that one claim puts back in line.
 const RELEASED_MAX: i64 = 256;
+/// Times that it does so, while what was put back is for others.
+const RELEASES_MAX: usize = 16;
+/// Of tasks it has looked at and left, so many others are told.
+const WOKEN_MAX: usize = 16;
+/// A waiting claim that could not look at all needs looks at others after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -109,23 +116,46 @@ impl Operation for LeaseNext {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Leased>> {
         let limit = self.check()?;
+        let settings = ctx.settings::<Settings>();
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let mut wanted = self.satisfied(ctx, tx).await?;
-        if wanted.due {
+        // More than one turn only past a crowd whose time has come and that is not for this worker.
+        for _ in 0..RELEASES_MAX {
+            if !wanted.due {
+                break;
+            }
             release_due(ctx, tx).await?;
             wanted = self.satisfied(ctx, tx).await?;
+            if !wanted.satisfied.is_empty() {
+                break;
+            }
         }
         let mut tasks = Vec::new();
         if let ([needs], 1) = (&wanted.satisfied[..], limit) {
             // Almost every claim: nothing to merge, so finding and taking are one statement.
             tasks.extend(self.take(ctx, tx, TAKE_FIRST, needs, &worker).await?);
         } else {
-            for head in heads(tx, &wanted.satisfied, limit).await? {
-                tasks.extend(self.take(ctx, tx, TAKE, head.task_id(), &worker).await?);
+            let (heads, passed_over) = heads(tx, &wanted.satisfied, limit).await?;
+            let mut bytes = 0;
+            for head in heads {
+                // What one answer holds has a bound; the rest is for the next claim.
+                if bytes > settings.list_bytes_max {
+                    break;
+                }
+                let task = self.take(ctx, tx, TAKE, head.task_id(), &worker).await?;
+                bytes += task.as_ref().map_or(0, |task| task.payload.as_str().len() as i64);
+                tasks.extend(task);
+            }
+            // Locked until now, so that others have looked past them.
+            if passed_over > 0 {
+                tx.wake(lease::claimable(ctx.caller.tenant), passed_over.min(WOKEN_MAX) as u32);
             }
         }
         if tasks.is_empty() {
-            let at = if self.wait_seconds > 0 { next_due(tx).await? } else { None };
+            let due = if self.wait_seconds > 0 { next_due(tx).await? } else { None };
+            // Of too many needs only some were looked at: other ones soon, and not when something happens.
+            let soon = wanted.partial.then(|| ctx.now.after(LOOK_AGAIN));
+            let at = due.into_iter().chain(soon).min();
             return Ok(Reply::Empty { answer: Leased { tasks }, at });
         }
         Ok(Reply::Done(Leased { tasks }))
@@ -165,8 +195,8 @@ macro_rules! first_of_needs {
     };
 }
 
-/// The first claimable tasks of all these needs together.
-async fn heads(tx: &mut Tx<'_>, satisfied: &[Vec<u8>], limit: i64) -> Result<Vec<Head>> {
+/// The first claimable tasks of all these needs together, and how many more were looked at.
+async fn heads(tx: &mut Tx<'_>, satisfied: &[Vec<u8>], limit: i64) -> Result<(Vec<Head>, usize)> {
     const HEADS: &str =
         concat!("SELECT priority, created_at, task_id ", first_of_needs!(), " LIMIT $3 FOR UPDATE SKIP LOCKED");
     let mut heads = Vec::new();
@@ -175,8 +205,10 @@ async fn heads(tx: &mut Tx<'_>, satisfied: &[Vec<u8>], limit: i64) -> Result<Vec
         heads.extend(rows.iter().map(Head::read).collect::<Result<Vec<_>>>()?);
     }
     heads.sort_by(|a, b| a.place.cmp(&b.place));
+    let found = heads.len();
     heads.truncate(limit as usize);
-    Ok(heads)
+    let passed_over = found - heads.len();
+    Ok((heads, passed_over))
 }
 
 impl Head {
@@ -238,6 +270,8 @@ struct Wanted {
     satisfied: Vec<Vec<u8>>,
     /// There are tasks whose waiting is over and that are not in line yet.
     due: bool,
+    /// There are more needs than one claim looks at.
+    partial: bool,
 }
 
 impl LeaseNext {
@@ -263,7 +297,8 @@ impl LeaseNext {
         // The last row found may be the one that says there is no other.
         let after = |place: &'static [u8]| [Value::from(place), Value::from(NEEDS_MAX + 1), Value::from(ctx.now)];
         let mut rows = tx.query(NEEDS, &after(&[])).await?;
-        if rows.len() as i64 > NEEDS_MAX {
+        let partial = rows.len() as i64 > NEEDS_MAX;
+        if partial {
             // Too many to look at all of them: from anywhere on, and round the end. An id begins with the time and would
             // lead every claim to the same place.
             let anywhere = digest_id(&[ctx.ids.next().as_bytes()]);
@@ -274,7 +309,7 @@ impl LeaseNext {
             rows = later;
         }
         let capabilities: BTreeSet<&str> = self.capabilities.iter().map(String::as_str).collect();
-        let mut wanted = Wanted { satisfied: Vec::new(), due: false };
+        let mut wanted = Wanted { satisfied: Vec::new(), due: false, partial };
         for row in &rows {
             wanted.due |= row.bool(3)?;
             let (Some(kind), Some(requirements)) = (row.text_opt(1)?, row.text_opt(2)?) else { continue };

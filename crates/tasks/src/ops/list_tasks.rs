@@ -1,17 +1,19 @@
 //! List: newest first, by pages whose cursors stay true while tasks come and change.
 //!
-//! Each page is read from the end of an index: (owner, status), (status) or the primary key. An owner's tasks of every
-//! status are six such ranges merged, so a page costs its own length and not the owner's history.
+//! Each page is read from the end of an index: (owner, status) or the primary key. An owner's tasks of every status are six
+//! such ranges merged, so a page costs its own length and not the owner's history. What no index knows (a type, a
+//! status of anybody's tasks) is looked for among so many tasks at a time; a page that found less says where to go on.
+//! A page has a bound in bytes as well, which is known before its tasks are read.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Principal, Result, Role, Scope, cursor};
-use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::Settings;
 use crate::rules::Status;
-use crate::task::{TaskId, TaskRecord, columns, task_with_result};
+use crate::task::{TaskRecord, columns, task_with_result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,6 +34,8 @@ pub struct ListTasks {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TaskList {
+    /// Fewer than asked for, even none, where they are large or few of those looked at fit the filter: what counts is
+    /// whether there is a next_cursor.
     pub tasks: Vec<TaskRecord>,
     /// Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,67 +78,154 @@ impl Operation for ListTasks {
             None => vec![0xff; 16],
         };
 
+        let mut range = Range { before, lowest: Vec::new() };
+        if self.is_searched_for(owner.as_deref()) {
+            range.lowest = self.lowest(tx, owner.as_deref(), &range, settings.list_scan_max.max(1)).await?;
+        }
         // One more than a page: is there another?
-        let rows = self.page(tx, owner.as_deref(), &before, limit + 1).await?;
-        let more = rows.len() as i64 > limit;
-        let tasks: Vec<TaskRecord> =
-            rows.iter().take(limit as usize).map(TaskRecord::from_row).collect::<Result<_>>()?;
-        let last: Option<TaskId> = tasks.last().map(|task| task.task_id);
-        let next_cursor = last.filter(|_| more).map(|last| cursor::encode(&scope, last.as_bytes()));
+        let sizes = self.select(tx, SIZES, owner.as_deref(), &range, limit + 1).await?;
+        let fit = fitting(&sizes, limit, settings.list_bytes_max)?;
+        let rows = match fit {
+            0 => Vec::new(),
+            fit => self.select(tx, RECORDS, owner.as_deref(), &range, fit as i64).await?,
+        };
+        let tasks: Vec<TaskRecord> = rows.iter().map(TaskRecord::from_row).collect::<Result<_>>()?;
+        let last = tasks.last().map(|task| task.task_id.as_bytes().to_vec());
+        let next = match sizes.len() > tasks.len() {
+            true => last,
+            // All there were among those looked at; behind them there may be more.
+            false => Some(range.lowest).filter(|lowest| !lowest.is_empty()),
+        };
+        let next_cursor = next.map(|next| cursor::encode(&scope, &next));
         Ok(Reply::Done(TaskList { tasks, next_cursor }))
     }
 }
 
-/// One page of whole tasks. `$2` cursor, `$3` type or NULL, `$4` limit.
+/// The tasks a page is made of: below `before`, and not below `lowest`.
+struct Range {
+    before: Vec<u8>,
+    lowest: Vec<u8>,
+}
+
+/// How many of them a page has room for; always one.
+fn fitting(sizes: &[Row], limit: i64, bytes_max: i64) -> Result<usize> {
+    let mut bytes = 0_i64;
+    for (count, row) in sizes.iter().take(limit as usize).enumerate() {
+        bytes = bytes.saturating_add(row.int(1)?);
+        if count > 0 && bytes > bytes_max {
+            return Ok(count);
+        }
+    }
+    Ok(sizes.len().min(limit as usize))
+}
+
+/// `$2` and `$5` are the range, `$3` a type or NULL, `$4` how many.
 macro_rules! page {
-    ($filter:literal) => {
+    ($columns:expr, $filter:literal) => {
         concat!(
             "SELECT ",
-            columns!(),
+            $columns,
             " ",
             task_with_result!(),
-            " WHERE t.tenant = $1 AND t.task_id < $2 AND ($3 IS NULL OR t.type = $3)",
+            " WHERE t.tenant = $1 AND t.task_id < $2 AND t.task_id >= $5 AND ($3 IS NULL OR t.type = $3)",
             $filter,
             " ORDER BY t.task_id DESC LIMIT $4"
         )
     };
 }
 
-/// The newest of one owner in one status; `$5` is the owner.
+/// The newest of one owner in one status; `$6` is the owner.
 macro_rules! newest {
     ($status:literal) => {
         concat!(
-            "SELECT * FROM (SELECT task_id FROM tasks WHERE tenant = $1 AND owner = $5 AND status = '",
+            "SELECT * FROM (SELECT task_id FROM tasks WHERE tenant = $1 AND owner = $6 AND status = '",
             $status,
-            "' AND task_id < $2 AND ($3 IS NULL OR type = $3) ORDER BY task_id DESC LIMIT $4) AS ",
+            "' AND task_id < $2 AND task_id >= $5 AND ($3 IS NULL OR type = $3) ORDER BY task_id DESC LIMIT $4) AS ",
             $status,
             "_tasks"
         )
     };
 }
 
-const OF_ALL: &str = page!("");
-const OF_STATUS: &str = page!(" AND t.status = $5");
-const OF_OWNER_AND_STATUS: &str = page!(" AND t.owner = $5 AND t.status = $6");
-const OF_OWNER: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " ",
-    task_with_result!(),
-    " WHERE t.tenant = $1 AND t.task_id IN (",
-    newest!("queued"),
-    " UNION ALL ",
-    newest!("leased"),
-    " UNION ALL ",
-    newest!("running"),
-    " UNION ALL ",
-    newest!("succeeded"),
-    " UNION ALL ",
-    newest!("failed"),
-    " UNION ALL ",
-    newest!("canceled"),
-    ") ORDER BY t.task_id DESC LIMIT $4"
-);
+/// The newest of one owner, those of each status by its own range of the index.
+macro_rules! newest_of_owner {
+    () => {
+        concat!(
+            newest!("queued"),
+            " UNION ALL ",
+            newest!("leased"),
+            " UNION ALL ",
+            newest!("running"),
+            " UNION ALL ",
+            newest!("succeeded"),
+            " UNION ALL ",
+            newest!("failed"),
+            " UNION ALL ",
+            newest!("canceled")
+        )
+    };
+}
+
+macro_rules! page_of_owner {
+    ($columns:expr) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " ",
+            task_with_result!(),
+            " WHERE t.tenant = $1 AND t.task_id IN (",
+            newest_of_owner!(),
+            ") ORDER BY t.task_id DESC LIMIT $4"
+        )
+    };
+}
+
+/// The bytes of what has no small bound of its own.
+macro_rules! size {
+    () => {
+        "t.task_id, CAST(octet_length(t.payload) + coalesce(octet_length(r.result), 0) + coalesce(octet_length(r.error), 0) \
+         + coalesce(octet_length(r.artifacts), 0) + coalesce(octet_length(p.progress), 0) AS BIGINT)"
+    };
+}
+
+/// The rows before it are passed over in the index.
+macro_rules! lowest {
+    ($among:expr) => {
+        concat!("SELECT task_id ", $among, " ORDER BY task_id DESC LIMIT 1 OFFSET $4 - 1")
+    };
+}
+
+/// One question about the tasks of anybody, of a status, of an owner, of an owner and a status.
+struct Texts {
+    of_all: &'static str,
+    of_status: &'static str,
+    of_owner: &'static str,
+    of_owner_and_status: &'static str,
+}
+
+const SIZES: &Texts = &Texts {
+    of_all: page!(size!(), ""),
+    of_status: page!(size!(), " AND t.status = $6"),
+    of_owner: page_of_owner!(size!()),
+    of_owner_and_status: page!(size!(), " AND t.owner = $6 AND t.status = $7"),
+};
+
+const RECORDS: &Texts = &Texts {
+    of_all: page!(columns!(), ""),
+    of_status: page!(columns!(), " AND t.status = $6"),
+    of_owner: page_of_owner!(columns!()),
+    of_owner_and_status: page!(columns!(), " AND t.owner = $6 AND t.status = $7"),
+};
+
+/// The last of so many (`$4`), of whatever type and, where no index knows it, status.
+const LOWEST: &Texts = &Texts {
+    of_all: lowest!("FROM tasks WHERE tenant = $1 AND task_id < $2 AND task_id >= $5 AND $3 IS NULL"),
+    of_status: lowest!("FROM tasks WHERE tenant = $1 AND task_id < $2 AND task_id >= $5 AND $3 IS NULL AND $6 <> ''"),
+    of_owner: lowest!(concat!("FROM (", newest_of_owner!(), ") AS of_owner")),
+    of_owner_and_status: lowest!(
+        "FROM tasks WHERE tenant = $1 AND task_id < $2 AND task_id >= $5 AND $3 IS NULL AND owner = $6 AND status = $7"
+    ),
+};
 
 impl ListTasks {
     /// Whose tasks: the caller's own, or for admin and system whoever's they ask for.
@@ -166,21 +257,39 @@ impl ListTasks {
         ]
     }
 
-    async fn page(
+    /// No index knows what is asked for, so tasks are looked at that are not it.
+    fn is_searched_for(&self, owner: Option<&str>) -> bool {
+        self.kind.is_some() || (owner.is_none() && self.status.is_some())
+    }
+
+    /// The last of the tasks to look at; empty when there are not so many.
+    async fn lowest(&self, tx: &mut Tx<'_>, owner: Option<&str>, range: &Range, scan_max: i64) -> Result<Vec<u8>> {
+        let anything = ListTasks { status: self.status, kind: None, created_by: None, limit: None, cursor: None };
+        let rows = anything.select(tx, LOWEST, owner, range, scan_max).await?;
+        rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0).map(<[u8]>::to_vec))
+    }
+
+    async fn select(
         &self,
         tx: &mut Tx<'_>,
+        texts: &Texts,
         owner: Option<&str>,
-        before: &[u8],
+        range: &Range,
         limit: i64,
-    ) -> Result<Vec<waybill_store::Row>> {
-        let mut params = vec![Value::from(before), Value::from(self.kind.as_deref()), Value::from(limit)];
+    ) -> Result<Vec<Row>> {
+        let mut params = vec![
+            Value::from(&range.before[..]),
+            Value::from(self.kind.as_deref()),
+            Value::from(limit),
+            Value::from(&range.lowest[..]),
+        ];
         params.extend(owner.map(Value::from));
         params.extend(self.status.map(|status| Value::from(status.as_str())));
         let sql = match (owner, self.status) {
-            (None, None) => OF_ALL,
-            (None, Some(_)) => OF_STATUS,
-            (Some(_), None) => OF_OWNER,
-            (Some(_), Some(_)) => OF_OWNER_AND_STATUS,
+            (None, None) => texts.of_all,
+            (None, Some(_)) => texts.of_status,
+            (Some(_), None) => texts.of_owner,
+            (Some(_), Some(_)) => texts.of_owner_and_status,
         };
         tx.query(sql, &params).await
     }

@@ -27,11 +27,14 @@ impl Anomalies {
     }
 }
 
+const BATCH_MAX: i64 = 20;
+
 impl Sweep for Anomalies {
     const NAME: &'static str = "tasks.anomalies";
 
     fn plan(&self) -> Plan {
-        Plan { batch: self.batch.max(1), ..Plan::every(seconds_of(self.interval_s.max(1))) }
+        // Each may wake two, and a transaction wakes 64 at most.
+        Plan { batch: self.batch.clamp(1, BATCH_MAX), ..Plan::every(seconds_of(self.interval_s.max(1))) }
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {

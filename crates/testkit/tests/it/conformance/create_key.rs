@@ -1,5 +1,5 @@
 use serde_json::json;
-use waybill_kernel::Code;
+use waybill_kernel::{Caller, Code, Scope, Scopes};
 use waybill_testkit::stores::TestStore;
 
 use crate::support::{NOBODY, ok, refusal, refused, text};
@@ -9,6 +9,7 @@ waybill_testkit::both! {
     an_operator_makes_keys_for_a_tenant_by_name_or_id,
     nobody_else_may_name_a_tenant,
     what_makes_no_key_is_refused_and_nothing_written,
+    a_narrowed_key_makes_none_that_is_wider_than_itself,
 }
 
 async fn a_key_belongs_to_its_makers_tenant_and_only_its_hash_is_stored(on: TestStore) {
@@ -33,6 +34,22 @@ async fn a_key_belongs_to_its_makers_tenant_and_only_its_hash_is_stored(on: Test
     assert!(!format!("{row:?}").contains(&key[16..48]), "the secret is in the database");
     assert_eq!(row.text(7).unwrap(), "agent");
     assert_eq!(row.text(8).unwrap(), "tasks:read,tasks:write,receipts:read,receipts:ack");
+}
+
+async fn a_narrowed_key_makes_none_that_is_wider_than_itself(on: TestStore) {
+    let narrow = Caller { scopes: Scopes::new([Scope::AdminWrite, Scope::TasksLease]), ..on.admin.clone() };
+    let before = on.count("SELECT count(*) FROM api_keys").await.unwrap();
+    for wide in [json!({ "principal": "human:me", "role": "admin" }), json!({ "principal": "agent:ada" })] {
+        let error = refused(&on, &narrow, "create_key", wide).await;
+        assert_eq!(error.code(), Code::Forbidden);
+        assert!(error.to_json()["required_scope"].as_str().unwrap().contains("receipts:read"), "{error}");
+    }
+    let wide = ok(&on, &on.admin, "create_key", json!({ "principal": "agent:ada" })).await;
+    let rotate = json!({ "key_id": wide["key_id"] });
+    assert_eq!(refusal(&on, &narrow, "rotate_key", rotate).await, Code::Forbidden);
+    assert_eq!(on.count("SELECT count(*) FROM api_keys").await.unwrap(), before + 1);
+    let within = json!({ "principal": "worker:w", "scopes": ["tasks:lease"] });
+    ok(&on, &narrow, "create_key", within).await;
 }
 
 async fn an_operator_makes_keys_for_a_tenant_by_name_or_id(on: TestStore) {

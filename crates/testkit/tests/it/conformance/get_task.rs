@@ -98,6 +98,21 @@ async fn a_waiter_on_another_node_hears_of_it_by_notification() {
 }
 
 #[tokio::test]
+async fn a_listener_whose_connection_is_lost_hears_again() {
+    let on = stores::open_postgres().await.unwrap();
+    let other = on.second_node(|options| options.wait_poll = NEVER).await.unwrap();
+    listeners(&on, 2).await;
+    let client = on.database().unwrap().connect().await.unwrap();
+    let lost = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    assert_eq!(client.query(lost, &[]).await.unwrap().len(), 2);
+    // They are gone from the list at once, and come back after a pause.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    listeners(&on, 2).await;
+    wakes(&on, &other, &on.store).await;
+}
+
+#[tokio::test]
 async fn a_waiter_on_another_node_looks_again_when_notifications_are_lost() {
     let on = stores::open_postgres_with(|options| options.notify_interval = NEVER).await.unwrap();
     let other = on.second_node(|options| options.wait_poll = Duration::from_millis(50)).await.unwrap();

@@ -21,6 +21,7 @@ waybill_testkit::both! {
     a12_4_more_kinds_of_work_than_one_claim_looks_at_starve_none,
     a_worker_gets_only_types_it_accepts,
     a_delayed_task_is_claimed_when_its_time_has_come,
+    a_crowd_whose_time_has_come_hides_nobody_else,
     one_claim_takes_several_and_never_more_than_a_hundred,
     a_waiting_worker_is_woken_by_a_new_task,
     an_ended_task_is_never_claimed,
@@ -28,6 +29,17 @@ waybill_testkit::both! {
     a12_11_a_worker_of_another_tenant_sees_nothing,
     wrong_numbers_are_refused_and_large_ones_cut,
     nobody_acts_as_another_worker_but_an_admin,
+}
+
+async fn a_crowd_whose_time_has_come_hides_nobody_else(on: TestStore) {
+    let (alice, w) = (on.agent("alice").unwrap(), worker(&on, "w"));
+    for _ in 0..600 {
+        task(&on, &alice, json!({ "type": "crowd", "delay_seconds": 1 })).await;
+    }
+    task(&on, &alice, json!({ "type": "rare", "delay_seconds": 2 })).await;
+    on.time.pass(Duration::from_secs(5));
+    let leased = claim(&on, &w, json!({ "accept_types": ["rare"] })).await;
+    assert_eq!(leased.len(), 1, "it is behind all of them, and for this worker alone");
 }
 
 async fn a_claim_gives_the_task_for_a_time_and_leaves_a_receipt(on: TestStore) {

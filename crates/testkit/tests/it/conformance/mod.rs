@@ -29,6 +29,7 @@ mod revoke_key;
 mod rights;
 mod rotate_key;
 mod schemas;
+mod short_pages;
 mod strict;
 
 use waybill_testkit::stores;
@@ -69,6 +70,7 @@ fn every_operation_of_the_registry_has_cases() {
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
     assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty() && !few_renewals::CASES.is_empty());
+    assert!(!short_pages::CASES.is_empty());
 }
 
 #[test]

@@ -106,10 +106,10 @@ async fn every_statement_finds_its_rows_by_an_index() {
     let on = stores::open_sqlite().await.unwrap();
     let statements = statements().await;
     for (what, marks) in [
-        ("the list of all", "t.task_id < $2 AND ($3 IS NULL OR t.type = $3) ORDER BY"),
-        ("the list of a status", "AND t.status = $5 ORDER BY"),
+        ("the list of all", "t.task_id >= $5 AND ($3 IS NULL OR t.type = $3) ORDER BY"),
+        ("the list of a status", "AND t.status = $6 ORDER BY"),
         ("the list of an owner", "UNION ALL"),
-        ("the list of an owner and a status", "AND t.owner = $5 AND t.status = $6"),
+        ("the list of an owner and a status", "AND t.owner = $6 AND t.status = $7"),
         ("the inbox", "r.addressee = $6 AND r.xact = $2 AND r.seq > $3"),
         ("open obligations", "r.addressee = $6 AND r.open = 1 AND r.xact = $2"),
         ("the receipts of a task", "WITH RECURSIVE linked"),

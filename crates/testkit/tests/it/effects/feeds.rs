@@ -234,3 +234,14 @@ async fn a_list_waits_a_moment_until_it_can_show_what_was_written_before_it() {
     assert_eq!(count, 3);
     slow.await.unwrap().unwrap();
 }
+
+/// Its rows are of transactions that are still to come there: they would be given out to nobody.
+#[tokio::test]
+async fn a_database_from_an_older_cluster_is_refused() {
+    let on = stores::open_postgres().await.unwrap();
+    plain_task(&on, &on.admin).await;
+    on.second_node(|_| ()).await.unwrap();
+    on.write("UPDATE receipts SET xact = xact + 1000000000").await.unwrap();
+    let error = on.second_node(|_| ()).await.err().unwrap().to_string();
+    assert!(error.contains("younger cluster") && error.contains("pg_resetwal"), "{error}");
+}

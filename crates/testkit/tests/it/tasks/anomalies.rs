@@ -16,6 +16,7 @@ waybill_testkit::both! {
     a_queued_task_without_attempts_is_reported_once_and_left_alone,
     a_schedule_is_an_obligation_from_its_creation_to_its_deletion,
     a_schedule_that_is_silent_for_two_intervals_is_reported_once_per_silence,
+    a_schedule_that_is_given_the_same_times_again_is_reported_once_and_stops_nobody,
     a_paused_schedule_is_not_expected,
     the_interval_of_cron_is_the_gap_between_its_latest_runs,
     somebody_elses_schedule_is_neither_paused_nor_deleted_nor_said_to_have_run,
@@ -110,6 +111,24 @@ async fn a_schedule_that_is_silent_for_two_intervals_is_reported_once_per_silenc
     on.time.pass(Duration::from_secs(5));
     assert_eq!(sweep_anomalies(&on).await, 1, "the next silence is another one");
     assert_eq!(anomalies(&on, "schedule_overdue").await.len(), 2);
+}
+
+/// By a scheduler that resumes with the time it was at, or that is told twice.
+async fn a_schedule_that_is_given_the_same_times_again_is_reported_once_and_stops_nobody(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let created = json!({ "schedule_id": "s", "next_run_at": in_seconds(&on, 60) });
+    let create = json!({ "interval_seconds": 60 });
+    scheduled(&on, &alice, "schedule.create", create.clone(), created.clone()).await;
+    on.time.pass(Duration::from_secs(1000));
+    assert_eq!(sweep_anomalies(&on).await, 1);
+    scheduled(&on, &alice, "schedule.create", create, created).await;
+    let other = json!({ "schedule_id": "t", "next_run_at": in_seconds(&on, 0) });
+    scheduled(&on, &alice, "schedule.create", json!({ "interval_seconds": 1 }), other).await;
+    on.time.pass(Duration::from_secs(10));
+    assert_eq!(sweep_anomalies(&on).await, 2);
+    let seen = anomalies(&on, "schedule_overdue").await;
+    let ids: Vec<_> = seen.iter().map(|anomaly| anomaly["details"]["schedule_id"].clone()).collect();
+    assert_eq!(ids, [json!("s"), json!("t")]);
 }
 
 async fn a_paused_schedule_is_not_expected(on: TestStore) {

@@ -1,0 +1,79 @@
+//! Pages that are bounded by the size of their tasks and by how many are looked at.
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Caller;
+use waybill_testkit::stores::TestStore;
+
+use crate::support::{ok, task, texts};
+
+waybill_testkit::both! {
+    waybill_tasks::Settings { list_bytes_max: 2_500, list_scan_max: 4, ..waybill_tasks::Settings::default() } =>
+    a_page_ends_before_it_is_too_large_and_always_has_one,
+    what_no_index_knows_is_looked_for_among_so_many_at_a_time,
+    a_claim_of_many_ends_before_its_answer_is_too_large,
+}
+
+/// Every page of the list, as it came.
+async fn walked(on: &TestStore, caller: &Caller, filter: Json) -> Vec<Vec<String>> {
+    let mut input = filter;
+    let mut pages = Vec::new();
+    loop {
+        let page = ok(on, caller, "list_tasks", input.clone()).await;
+        pages.push(texts(&page["tasks"], "task_id"));
+        let Some(cursor) = page.get("next_cursor") else { return pages };
+        input["cursor"] = cursor.clone();
+        assert!(pages.len() < 50, "{pages:?}");
+    }
+}
+
+async fn a_page_ends_before_it_is_too_large_and_always_has_one(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let mut ids = Vec::new();
+    for bytes in [1_000, 1_000, 1_000, 9_000, 1_000, 10] {
+        ids.insert(0, task(&on, &alice, json!({ "type": "work", "payload": "x".repeat(bytes) })).await);
+    }
+    for (caller, filter) in [(&alice, json!({})), (&on.admin, json!({})), (&alice, json!({ "status": "queued" }))] {
+        let sizes: Vec<usize> = walked(&on, caller, filter.clone()).await.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [2, 1, 2, 1], "{filter}");
+        assert_eq!(walked(&on, caller, filter).await.concat(), ids);
+    }
+}
+
+async fn what_no_index_knows_is_looked_for_among_so_many_at_a_time(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let mut rare = Vec::new();
+    for number in 0..11 {
+        let kind = if number % 5 == 0 { "rare" } else { "common" };
+        let id = task(&on, &alice, json!({ "type": kind })).await;
+        if kind == "rare" {
+            rare.insert(0, id);
+        }
+    }
+    for (caller, filter) in [
+        (&alice, json!({ "type": "rare" })),
+        (&on.admin, json!({ "type": "rare" })),
+        (&alice, json!({ "type": "rare", "status": "queued" })),
+        (&on.admin, json!({ "type": "rare", "status": "queued" })),
+    ] {
+        let pages = walked(&on, caller, filter.clone()).await;
+        assert_eq!(pages.concat(), rare, "{filter}");
+        assert!(pages.len() >= 3, "four at a time: {pages:?}");
+        // A page of one of them goes on behind it.
+        let one = json!({ "limit": 1, "type": filter["type"], "status": filter["status"] });
+        assert_eq!(walked(&on, caller, one).await.concat(), rare, "{filter}");
+    }
+    let none = walked(&on, &on.admin, json!({ "status": "failed" })).await;
+    assert!(none.concat().is_empty() && none.len() >= 3, "{none:?}");
+}
+
+async fn a_claim_of_many_ends_before_its_answer_is_too_large(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    for _ in 0..5 {
+        task(&on, &alice, json!({ "type": "work", "payload": "x".repeat(2_000) })).await;
+    }
+    let worker = crate::support::worker(&on, "w");
+    for expected in [2, 2, 1, 0] {
+        let leased = crate::support::claim(&on, &worker, json!({ "max_tasks": 100 })).await;
+        assert_eq!(leased.len(), expected);
+    }
+}
