@@ -109,7 +109,10 @@ fn judge_leases(task: &Shown, receipts: &[&Receipt], skew_us: i64, found: &mut F
     }
     for pair in spans.windows(2) {
         let ended_us = pair[0].ended_us.unwrap_or(i64::MAX);
-        if ended_us.saturating_sub(skew_us) > pair[1].began_us && pair[0].ended_us.is_some() {
+        // By clocks that differ, the later of two short ones may bear the earlier time.
+        let turned = pair[1].began_us - pair[0].began_us <= skew_us
+            && pair[1].ended_us.is_some_and(|ended_us| ended_us - skew_us <= pair[0].began_us);
+        if ended_us.saturating_sub(skew_us) > pair[1].began_us && pair[0].ended_us.is_some() && !turned {
             let (one, other) = (pair[0].lease_id, pair[1].lease_id);
             let detail = format!("lease {other} began {} µs before {one} ended", ended_us - pair[1].began_us);
             found.push((Invariant::Shared, detail));

@@ -229,3 +229,19 @@ fn misowed() {
     let acknowledged = [of("one", "agent:a"), receipt("receipt.acknowledged", None, &["one"], 5)];
     assert!(judge_obligations(acknowledged.iter(), &served(&["one"], &[])).is_empty());
 }
+
+#[test]
+fn two_servers_whose_clocks_differ_a_little_may_turn_two_leases_round() {
+    // b came after a was given up, by a server whose clock is 47 behind.
+    let receipts = [
+        assigned(),
+        about(ACCEPTED, "a", 202),
+        retry("a", 1, 210),
+        about(ACCEPTED, "b", 155),
+        about(EXPIRED, "b", 1_195),
+    ];
+    let receipts: Vec<&Receipt> = receipts.iter().collect();
+    let found = |skew_us| judge_task(&task("queued", 1, false), &receipts, &[], skew_us);
+    assert!(found(500).is_empty(), "{:?}", found(500));
+    assert!(found(40).iter().any(|violation| violation.invariant == Invariant::Shared), "beyond what they may differ");
+}

@@ -107,6 +107,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// To all of its processes: the postmaster first, which then makes no more of them.
+    pub async fn signal(&self, signal: &str) -> Result<()> {
+        let postmaster = self.postmaster.as_ref().and_then(Child::id).context("PostgreSQL is not running")?;
+        crate::standby::signal(postmaster, signal).await?;
+        for child in children(postmaster)? {
+            // One may have ended in between.
+            let _ = crate::standby::signal(child, signal).await;
+        }
+        Ok(())
+    }
+
     /// Those that have not noticed by the time it is started again.
     async fn end_orphans(&mut self) -> Result<()> {
         for pid in std::mem::take(&mut self.orphans) {

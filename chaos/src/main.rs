@@ -125,6 +125,9 @@ async fn run(args: Args) -> Result<bool> {
     if let Some(folder) = &args.resume {
         let saved = Saved::read(folder)?;
         let about = find(&saved.scenario)?;
+        if !scenarios::resumes(about.name) {
+            bail!("a run of {} cannot be continued: play it anew with --seed {:#x}", about.name, saved.seed);
+        }
         let seed = saved.seed;
         return Ok(Session { args: &args, about, seed, resumed: Some(saved) }.play(&mut interruption).await?.good());
     }

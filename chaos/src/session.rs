@@ -160,7 +160,8 @@ impl Session<'_> {
 
     /// An expected violation is no evidence to keep; what was interrupted or in trouble can be continued.
     fn leave(&self, folder: Folder, outcome: Option<&Result<()>>, good: bool) {
-        let goes_on = !matches!(outcome, Some(Ok(()))) && Saved::exists(folder.path());
+        let can_go_on = scenarios::resumes(self.about.name) && Saved::exists(folder.path());
+        let goes_on = !matches!(outcome, Some(Ok(()))) && can_go_on;
         if goes_on && self.args.expect_red.is_none() {
             let folder = folder.keep();
             say(&format!("to go on: cargo xtask chaos --resume {}", folder.display()));

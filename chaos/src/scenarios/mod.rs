@@ -12,6 +12,7 @@ pub mod kill;
 pub mod kill_points;
 pub mod pause;
 pub mod postgres_kill;
+mod postgres_pause;
 pub mod power;
 pub mod worker_kill;
 pub mod worker_pause;
@@ -56,6 +57,11 @@ pub const ALL: &[About] = &[
         name: "postgres-kill",
         rounds: 10,
         what: "SIGKILL of PostgreSQL under load, restart in place; the server serves on",
+    },
+    About {
+        name: "postgres-pause",
+        rounds: 10,
+        what: "SIGSTOP of all of PostgreSQL, several times under load; the server serves on",
     },
     About { name: "commit-cut", rounds: 10, what: "the connection to PostgreSQL cut between COMMIT and its reply" },
     About {
@@ -231,9 +237,16 @@ pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
         "clock" => {
             clock::library(setting.faketime.as_deref()).is_none().then(|| "install the package faketime".to_owned())
         }
-        "postgres-kill" | "commit-cut" | "failover-sync" | "failover-async" | "worker-postgres" => cluster::lacking(),
+        "postgres-kill" | "postgres-pause" | "commit-cut" | "failover-sync" | "failover-async" | "worker-postgres" => {
+            cluster::lacking()
+        }
         _ => None,
     }
+}
+
+/// Can a run that was broken off be continued? Which of two servers was the primary then is nowhere written down.
+pub fn resumes(name: &str) -> bool {
+    !matches!(name, "failover-sync" | "failover-async")
 }
 
 /// A run that must meet each of its points needs as many rounds.
@@ -259,6 +272,7 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
         "postgres-kill" => {
             campaign::run(plan, &mut postgres_kill::PostgresKill::new(folder, seed, plant), report).await
         }
+        "postgres-pause" => campaign::run(plan, &mut postgres_pause::PostgresPause::new(folder, seed), report).await,
         "commit-cut" => campaign::run(plan, &mut commit_cut::CommitCut::new(folder, seed, plant), report).await,
         "worker-kill" => campaign::run(plan, &mut worker_kill::WorkerKill::new(folder), report).await,
         "worker-pause" => campaign::run(plan, &mut worker_pause::WorkerPause::new(folder, seed), report).await,

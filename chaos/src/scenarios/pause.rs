@@ -28,9 +28,9 @@ pub struct Pause {
 
 /// One pause, and the time awake after it.
 #[derive(Clone, Copy, Debug)]
-struct Stop {
-    stopped_ms: u64,
-    awake_ms: u64,
+pub(super) struct Stop {
+    pub stopped_ms: u64,
+    pub awake_ms: u64,
 }
 
 impl Pause {
@@ -40,7 +40,7 @@ impl Pause {
 }
 
 /// Two to four pauses; the later ones take what the budget of the round has left.
-fn schedule(rng: &mut Rng) -> Vec<Stop> {
+pub(super) fn schedule(rng: &mut Rng) -> Vec<Stop> {
     let pauses = 2 + rng.below(PAUSES_MAX - 1);
     let mut left_ms = STOPPED_MS_SUM;
     let mut stops = Vec::new();

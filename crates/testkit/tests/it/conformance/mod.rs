@@ -14,6 +14,7 @@ mod follow_receipts;
 mod get_config;
 mod get_receipt;
 mod get_task;
+mod grace;
 mod lease_next;
 pub mod ledger;
 mod list_keys;
@@ -70,7 +71,7 @@ fn every_operation_of_the_registry_has_cases() {
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
     assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty() && !few_renewals::CASES.is_empty());
-    assert!(!short_pages::CASES.is_empty());
+    assert!(!short_pages::CASES.is_empty() && !grace::CASES.is_empty());
 }
 
 #[test]

@@ -63,6 +63,9 @@ pub struct Run {
     /// http_get: a host that may have any address, also one on this machine or network; may be given several times.
     #[arg(long, value_name = "HOST")]
     pub allow_host: Vec<String>,
+    /// http_get: fetch from this host and no other; may be given several times.
+    #[arg(long, value_name = "HOST")]
+    pub only_host: Vec<String>,
     /// http_get: a port beside 80 and 443; may be given several times.
     #[arg(long, value_name = "PORT")]
     pub allow_port: Vec<u16>,

@@ -29,6 +29,8 @@ impl Resolver for SystemResolver {
 
 pub struct Guard<R> {
     hosts: Vec<String>,
+    /// None to fetch from any host.
+    only: Option<Vec<String>>,
     ports: Vec<u16>,
     resolver: R,
 }
@@ -44,7 +46,14 @@ impl<R: Resolver> Guard<R> {
     /// `hosts` may have any address; `ports` are allowed beside the usual two.
     pub fn new(hosts: &[String], ports: &[u16], resolver: R) -> Self {
         let hosts = hosts.iter().map(|host| plain(host)).collect();
-        Self { hosts, ports: [&PORTS[..], ports].concat(), resolver }
+        Self { hosts, only: None, ports: [&PORTS[..], ports].concat(), resolver }
+    }
+
+    /// From these hosts and no others, unless there are none.
+    #[must_use]
+    pub fn only(mut self, hosts: &[String]) -> Self {
+        self.only = (!hosts.is_empty()).then(|| hosts.iter().map(|host| plain(host)).collect());
+        self
     }
 
     pub async fn admit(&self, url: &str) -> Result<Admitted, Refusal> {
@@ -63,6 +72,9 @@ impl<R: Resolver> Guard<R> {
             return Err(refused(format!("Port {port} is not fetched from; allow it with --allow-port.")));
         }
         let host = plain(url.host_str().unwrap_or_default());
+        if self.only.as_ref().is_some_and(|only| !only.contains(&host)) {
+            return Err(refused(format!("{host} is none of the hosts that --only-host names.")));
+        }
         let addresses = self.addresses(&host).await?;
         Ok(Admitted { url, addresses: addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect() })
     }
@@ -171,6 +183,15 @@ mod tests {
 
     fn guard(answers: &[&[&'static str]]) -> Guard<Script> {
         Guard::new(&["Inner.test.".to_owned()], &[8080], Script::new(answers))
+    }
+
+    #[tokio::test]
+    async fn with_a_list_of_hosts_no_other_is_even_resolved() {
+        let guard = guard(&[&["93.184.215.14"]]).only(&["Example.COM.".to_owned()]);
+        assert_eq!(code(&guard, "http://elsewhere.com/").await, "address_refused");
+        assert_eq!(code(&guard, "http://93.184.215.14/").await, "address_refused");
+        assert_eq!(guard.resolver.asked.load(Ordering::Relaxed), 0);
+        assert_eq!(code(&guard, "http://example.com/").await, "admitted");
     }
 
     async fn code(guard: &Guard<Script>, url: &str) -> &'static str {

@@ -37,7 +37,7 @@ struct Sleep {
 
 impl Handlers {
     pub fn new(flags: &Run) -> Result<Self> {
-        let guard = Guard::new(&flags.allow_host, &flags.allow_port, SystemResolver);
+        let guard = Guard::new(&flags.allow_host, &flags.allow_port, SystemResolver).only(&flags.only_host);
         let http_timeout = Duration::from_secs(flags.http_timeout_seconds);
         let exec_timeout = Duration::from_secs(flags.exec_timeout_seconds);
         Ok(Self {
