@@ -58,6 +58,8 @@ pub struct FsyncError {
     reopened: u64,
     /// Rounds in which the server asked to be started again.
     restarted: u32,
+    /// It has done so in this round.
+    has_stopped: bool,
     found: Vec<Violation>,
     told: String,
 }
@@ -74,6 +76,7 @@ impl FsyncError {
             shape: Shape::Once,
             reopened: 0,
             restarted: 0,
+            has_stopped: false,
             found: Vec::new(),
             told: String::new(),
         }
@@ -117,7 +120,7 @@ fn break_disk(pid: u32) -> Result<Child> {
 }
 
 /// What only the answers can tell.
-fn judge(shape: Shape, tally: &Tally, reopened: u64) -> Vec<Violation> {
+fn judge(shape: Shape, tally: &Tally, reopened: u64, has_stopped: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (kind, count) in &tally.unknowns {
         if kind != UNKNOWN && kind != STOPPED {
@@ -134,7 +137,7 @@ fn judge(shape: Shape, tally: &Tally, reopened: u64) -> Vec<Violation> {
         violations.extend(hollow.map(|stamp| {
             Violation::of(Invariant::Hollow, stamp.op, "acknowledged after every fsync had begun to fail")
         }));
-    } else if reopened == 0 {
+    } else if reopened == 0 && (!has_stopped || tally.stamps.iter().any(|stamp| stamp.began > failed)) {
         let detail = "a commit failed, and the file was never opened again and verified";
         violations.push(Violation::new(Invariant::Unverified, detail));
     }
@@ -155,6 +158,7 @@ impl Scenario for FsyncError {
         server.shut_down().await?;
         self.choose();
         self.reopened = 0;
+        self.has_stopped = false;
         // strace counts each thread's fsyncs for itself: for good is for all of them only when it comes later.
         let wrapper = if self.shape == Shape::ForGood { Vec::new() } else { wrapper(self.nth, self.shape) };
         let broken = Launch { wrapper, ..launch.clone() };
@@ -192,7 +196,8 @@ impl Scenario for FsyncError {
         if client.wants_restart().await {
             // The fsync that failed was that of a checkpoint: a start copies the whole log again.
             self.restarted += 1;
-            self.reopened = 1;
+            self.has_stopped = true;
+            self.reopened = client.figure(REOPENED).await?;
             server.kill().await?;
             return Ok(After::Restart(self.data()));
         }
@@ -219,7 +224,7 @@ impl Scenario for FsyncError {
         let answers = if met { answers.join(", ") } else { "nothing: it was not reached".to_owned() };
         self.told = format!("{when}, answered {answers}, reopened {}", self.reopened);
         let mut violations = std::mem::take(&mut self.found);
-        violations.extend(judge(self.shape, tally, self.reopened));
+        violations.extend(judge(self.shape, tally, self.reopened, self.has_stopped));
         violations
     }
 
@@ -240,7 +245,7 @@ mod tests {
     use crate::load::Stamp;
 
     fn names(shape: Shape, tally: &Tally, reopened: u64) -> Vec<&'static str> {
-        judge(shape, tally, reopened).iter().map(|violation| violation.invariant.name()).collect()
+        judge(shape, tally, reopened, false).iter().map(|violation| violation.invariant.name()).collect()
     }
 
     #[test]

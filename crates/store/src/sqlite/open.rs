@@ -40,9 +40,7 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
         // The only setting under which an answer is honest after a power cut.
         raw.pragma_update(None, "synchronous", "FULL")?;
         #[cfg(feature = "sabotage")]
-        if sabotage::planted("no-fsync") {
-            raw.pragma_update(None, "synchronous", "OFF")?;
-        }
+        unsynced(&raw)?;
         // Not on the commit path: see checkpoint.rs.
         raw.pragma_update(None, "wal_autocheckpoint", 0)?;
         raw.pragma_update(None, "temp_store", "MEMORY")?;
@@ -78,6 +76,8 @@ pub(super) fn read_connection(path: &Path, tables: Arc<TenantTables>) -> Result<
 pub(super) fn open(path: &Path, flags: OpenFlags) -> Result<rusqlite::Connection> {
     let raw = rusqlite::Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|error| unusable(path, &error))?;
+    #[cfg(feature = "sabotage")]
+    unsynced(&raw).map_err(|error| unusable(path, &error))?;
     let prepare = || {
         raw.busy_timeout(BUSY_TIMEOUT)?;
         // Without it SQLite peeks at bound values and plans a statement anew whenever they change: a fifth of the writer's
@@ -86,6 +86,11 @@ pub(super) fn open(path: &Path, flags: OpenFlags) -> Result<rusqlite::Connection
     };
     prepare().map_err(|error| unusable(path, &error))?;
     Ok(raw)
+}
+
+#[cfg(feature = "sabotage")]
+fn unsynced(raw: &rusqlite::Connection) -> rusqlite::Result<()> {
+    if sabotage::planted("no-fsync") { raw.pragma_update(None, "synchronous", "OFF") } else { Ok(()) }
 }
 
 pub(super) fn migrate(connection: &mut Connection, migrations: &[Migration]) -> Result<()> {
