@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use waybill_access::DEFAULT_TENANT;
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Caller, Role, Scope};
+use waybill_kernel::{Caller, Code, Error, Role, Scope};
 use waybill_store::{Health, Store};
 
 use crate::reply;
@@ -85,12 +85,14 @@ pub(crate) fn alive() -> Response {
 /// Figures of all tenants: for operators.
 pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
     let allowed = [Role::Admin, Role::System];
-    if caller.tenant != DEFAULT_TENANT
-        || !caller.roles.contains_any(&allowed)
-        || !caller.scopes.contains(Scope::AdminRead)
-    {
+    if caller.tenant != DEFAULT_TENANT || !caller.roles.contains_any(&allowed) {
         let message = "Metrics are of all tenants, and so for operators: the default tenant's.";
         return reply::error(&forbidden(message, &allowed, &caller.roles));
+    }
+    if !caller.scopes.contains(Scope::AdminRead) {
+        let scope = Scope::AdminRead.as_str();
+        let refused = Error::new(Code::Forbidden, format!("Metrics need the scope {scope}."));
+        return reply::error(&refused.with("required_scope", scope).with("your_scopes", caller.scopes.to_string()));
     }
     handle.run_upkeep();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()).into_response()

@@ -120,15 +120,11 @@ impl Operation for LeaseNext {
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let mut wanted = self.satisfied(ctx, tx).await?;
         // More than one turn only past a crowd whose time has come and that is not for this worker.
-        for _ in 0..RELEASES_MAX {
-            if !wanted.due {
-                break;
-            }
+        let mut releases = 0;
+        while wanted.due && releases < RELEASES_MAX && (releases == 0 || wanted.satisfied.is_empty()) {
             release_due(ctx, tx).await?;
             wanted = self.satisfied(ctx, tx).await?;
-            if !wanted.satisfied.is_empty() {
-                break;
-            }
+            releases += 1;
         }
         let mut tasks = Vec::new();
         if let ([needs], 1) = (&wanted.satisfied[..], limit) {

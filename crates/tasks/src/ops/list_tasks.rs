@@ -85,18 +85,21 @@ impl Operation for ListTasks {
         // One more than a page: is there another?
         let sizes = self.select(tx, SIZES, owner.as_deref(), &range, limit + 1).await?;
         let fit = fitting(&sizes, limit, settings.list_bytes_max)?;
-        let rows = match fit {
-            0 => Vec::new(),
-            fit => self.select(tx, RECORDS, owner.as_deref(), &range, fit as i64).await?,
-        };
-        let tasks: Vec<TaskRecord> = rows.iter().map(TaskRecord::from_row).collect::<Result<_>>()?;
-        let last = tasks.last().map(|task| task.task_id.as_bytes().to_vec());
-        let next = match sizes.len() > tasks.len() {
-            true => last,
+        let mut next = match sizes.len() > fit {
+            true => sizes[fit - 1].bytes(0)?.to_vec(),
             // All there were among those looked at; behind them there may be more.
-            false => Some(range.lowest).filter(|lowest| !lowest.is_empty()),
+            false => range.lowest.clone(),
         };
-        let next_cursor = next.map(|next| cursor::encode(&scope, &next));
+        // Down to where the next page begins. On PostgreSQL some may have come into the filter since they were counted, or
+        // gone out of it: none may be passed over or shown twice for that.
+        let (page, room) = (Range { lowest: next.clone(), ..range }, fit.max(1));
+        let mut rows = self.select(tx, RECORDS, owner.as_deref(), &page, room as i64 + 1).await?;
+        if rows.len() > room {
+            rows.truncate(room);
+            next = rows[room - 1].bytes(0)?.to_vec();
+        }
+        let tasks = rows.iter().map(TaskRecord::from_row).collect::<Result<_>>()?;
+        let next_cursor = (!next.is_empty()).then(|| cursor::encode(&scope, &next));
         Ok(Reply::Done(TaskList { tasks, next_cursor }))
     }
 }
