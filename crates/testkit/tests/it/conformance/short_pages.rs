@@ -1,13 +1,22 @@
 //! Pages that are bounded by the size of their tasks and by how many are looked at.
 
+use std::sync::Arc;
+
 use serde_json::{Value as Json, json};
 use waybill_kernel::Caller;
-use waybill_testkit::stores::TestStore;
+use waybill_store::{Gate, Reply};
+use waybill_tasks::Settings;
+use waybill_tasks::ops::list_tasks::ListTasks;
+use waybill_testkit::stores::{self, TestStore};
 
 use crate::support::{ok, task, texts};
 
+fn settings() -> Settings {
+    Settings { list_bytes_max: 2_500, list_scan_max: 4, ..Settings::default() }
+}
+
 waybill_testkit::both! {
-    waybill_tasks::Settings { list_bytes_max: 2_500, list_scan_max: 4, ..waybill_tasks::Settings::default() } =>
+    super::settings() =>
     a_page_ends_before_it_is_too_large_and_always_has_one,
     what_no_index_knows_is_looked_for_among_so_many_at_a_time,
     a_claim_of_many_ends_before_its_answer_is_too_large,
@@ -76,4 +85,35 @@ async fn a_claim_of_many_ends_before_its_answer_is_too_large(on: TestStore) {
         let leased = crate::support::claim(&on, &worker, json!({ "max_tasks": 100 })).await;
         assert_eq!(leased.len(), expected);
     }
+}
+
+/// On PostgreSQL a page is counted by one statement and read by another, and the world goes on in between.
+#[tokio::test]
+async fn a_task_that_changes_while_it_is_listed_hides_no_other() {
+    let on = stores::open_postgres_set(settings()).await.unwrap();
+    let alice = on.agent("alice").unwrap();
+    let mut rare = Vec::new();
+    for kind in ["rare", "common", "common", "common", "common", "rare"] {
+        let id = task(&on, &alice, json!({ "type": kind })).await;
+        rare.extend((kind == "rare").then_some(id));
+    }
+    let (gate, mut arrivals) = Gate::new();
+    let gate = Arc::new(gate);
+    let filter = json!({ "status": "queued", "type": "rare" });
+    let list: ListTasks = serde_json::from_value(filter.clone()).unwrap();
+    let (store, caller, at_gate) = (on.store.clone(), alice.clone(), Arc::clone(&gate));
+    let listing = tokio::spawn(async move { store.run_gated(list, caller, Some(at_gate)).await });
+    // How far to look, and what is there; what is read last is another thing.
+    for _ in 0..2 {
+        arrivals.recv().await.unwrap();
+        gate.step();
+    }
+    arrivals.recv().await.unwrap();
+    ok(&on, &alice, "cancel_task", json!({ "task_id": rare[1] })).await;
+    gate.open();
+    let Reply::Done(page) = listing.await.unwrap().unwrap() else { panic!("a list is no replay") };
+    let page = serde_json::to_value(page).unwrap();
+    assert_eq!(texts(&page["tasks"], "task_id"), Vec::<String>::new());
+    let rest = json!({ "status": "queued", "type": "rare", "cursor": page["next_cursor"] });
+    assert_eq!(walked(&on, &alice, rest).await.concat(), rare[..1]);
 }
