@@ -33,7 +33,7 @@ const START_ATTEMPTS_MAX: u32 = 5;
 /// Unix socket paths end at 107 bytes; the file name needs some of them.
 const SOCKET_FOLDER_BYTES_MAX: usize = 85;
 
-const EXIT_WAIT_MAX: Duration = Duration::from_secs(10);
+const SIGNAL_WAIT_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -98,6 +98,9 @@ impl Postgres {
     pub fn kill9(&self) -> anyhow::Result<()> {
         self.must_be_private()?;
         let postmaster = running(&self.folder).context("the cluster does not run")?.pid;
+        // Stopped first: one it made between the look and the kill would outlive them all.
+        Command::new("kill").args(["-STOP", &postmaster.to_string()]).status()?;
+        wait_until("stopped", || state(postmaster) == Some('T'))?;
         let mut pids = children(postmaster);
         pids.insert(0, postmaster);
         // Its status says nothing: a backend may end by itself between the look and the kill.
@@ -317,15 +320,21 @@ fn parent_of(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// The letter `/proc` has for what a process does, as long as it is there at all.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
 /// A zombie counts as gone: it holds nothing but its number, and whoever adopted it may be slow to collect.
 fn wait_gone(pids: &[u32]) -> anyhow::Result<()> {
-    let lives = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-    };
-    let deadline = Instant::now() + EXIT_WAIT_MAX;
-    while pids.iter().any(lives) {
-        ensure!(Instant::now() < deadline, "processes {pids:?} outlived kill -9");
+    wait_until("gone", || pids.iter().all(|pid| matches!(state(*pid), None | Some('Z'))))
+}
+
+fn wait_until(what: &str, reached: impl Fn() -> bool) -> anyhow::Result<()> {
+    let deadline = Instant::now() + SIGNAL_WAIT_MAX;
+    while !reached() {
+        ensure!(Instant::now() < deadline, "the cluster's processes are not {what} after the signal");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
