@@ -22,8 +22,8 @@ use crate::rng::{Rng, Stream};
 use crate::stamp;
 
 /// A probe without a usable answer is sent again: what is asked here is settled fact, a 503 only delays it.
-const ATTEMPTS_MAX: u32 = 20;
-const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
+pub const ATTEMPTS_MAX: u32 = 20;
+pub const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 const SAMPLE_OLD: usize = 100;
 const SAMPLE_RETRIES: usize = 200;
 const SAMPLE_RETRIES_AT_END: usize = 5_000;

@@ -13,6 +13,8 @@ use tokio::time::timeout;
 /// Longer than a server waits for its database before it answers 503.
 const CALL_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 100;
+/// The 503s whose text says that nothing was done.
+const UNDONE: [&str; 3] = ["store_unavailable", "overloaded", "shutting_down"];
 const BODY_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Clone, Debug)]
@@ -38,6 +40,11 @@ impl Answer {
     /// Refused, and nothing was written. 408 is the server's own timeout and says nothing; 507: there was no room.
     pub fn refused(&self) -> bool {
         ((400..500).contains(&self.status) && self.status != 408) || self.status == 507
+    }
+
+    /// Not served, and nothing was written: the server says so itself.
+    pub fn undone(&self) -> bool {
+        self.status == 503 && self.code().is_some_and(|code| UNDONE.contains(&code))
     }
 
     pub fn text(&self, field: &str) -> Option<&str> {
@@ -201,6 +208,13 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_server_that_says_so_has_done_nothing() {
+        let answer = |status, code: &str| Answer { status, replay: false, body: json!({ "error": code }) };
+        assert!(UNDONE.iter().all(|code| answer(503, code).undone()));
+        assert!(!answer(503, "unavailable").undone() && !answer(500, "overloaded").undone());
+    }
 
     #[test]
     fn cursors_survive_a_query() {

@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 const DATABASE: &str = "waybill";
 const USER: &str = "postgres";
 const PACKAGED: &str = "/usr/lib/postgresql";
-const START_MAX: Duration = Duration::from_secs(30);
-const EXIT_MAX: Duration = Duration::from_secs(10);
+/// After a crash every file is synced first, which a busy disk takes its time for.
+const START_MAX: Duration = Duration::from_secs(90);
+const EXIT_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
 pub struct Cluster {

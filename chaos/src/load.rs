@@ -33,7 +33,7 @@ pub const SEQ_PER_ROUND: u32 = 1_000_000;
 /// After a lost connection: long enough that a dead server's workers are told to stop before they try again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(50);
 /// Above the client's own limit for one call.
-const FINISH_MAX: Duration = Duration::from_secs(15);
+const FINISH_MAX: Duration = Duration::from_secs(45);
 
 #[derive(Default)]
 struct Signals {
@@ -300,7 +300,10 @@ impl Worker {
         if event == Event::Fail && self.tally.first_refusal.is_none() {
             self.tally.first_refusal.clone_from(&note);
         }
-        self.journal.record(Entry { round: self.round, event, verb, op, task_id, note }).await?;
+        // Held to its word: what was not done must not be there.
+        let undone = event == Event::Info && !cut && answer.as_ref().is_ok_and(Answer::undone);
+        let recorded = if undone { Event::Fail } else { event };
+        self.journal.record(Entry { round: self.round, event: recorded, verb, op, task_id, note }).await?;
         match event {
             _ if answer.is_err() => sleep(RECONNECT_AFTER).await,
             Event::Fail | Event::Info => sleep(REFUSED_PAUSE).await,
@@ -314,7 +317,7 @@ impl Worker {
 fn certainty(answer: &Result<Answer>) -> u8 {
     match answer {
         Ok(answer) if answer.success() => 2,
-        Ok(answer) if answer.refused() => 0,
+        Ok(answer) if answer.refused() || answer.undone() => 0,
         _ => 1,
     }
 }

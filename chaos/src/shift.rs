@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -15,9 +16,10 @@ use crate::journal::Journal;
 use crate::ledger::{self, Ledger};
 use crate::load::{Load, Pace};
 
-/// The shortest lease and the shortest pause between two looks for those that ran out; pages as large as `ledger` reads.
-pub const SETTINGS: &str =
-    "[tasks]\nlease_ttl_s = 1\nsweep_interval_s = 1\nrequeue_delay_s_max = 0\nlist_limit_max = 1000\n";
+/// The shortest lease and the shortest pause between two looks for those that ran out; pages as large as `ledger` reads. On
+/// PostgreSQL lists wait until they can show everything, however long the part of a killed server takes to let go.
+pub const SETTINGS: &str = "[tasks]\nlease_ttl_s = 1\nsweep_interval_s = 1\nrequeue_delay_s_max = 0\n\
+                            list_limit_max = 1000\n[postgres]\nsettle_ms = 5000\n";
 /// As many as the crew can do, or the queue would grow from round to round.
 pub const PACE: Pace = Pace { connections: 8, per_second: 120, sprints: false };
 /// What the checks take of a round does not depend on the load, so that is short.
@@ -28,17 +30,18 @@ const ADMIN: &str = "human:admin";
 const AFTERWARDS: Duration = Duration::from_millis(250);
 /// For the leases left behind to end and to be found. Mostly two seconds; a sweep that was killed between two batches is
 /// taken up again when its own lease of 10 s is over.
-const BACK_MAX: Duration = Duration::from_secs(16);
+const BACK_MAX: Duration = Duration::from_secs(30);
 /// For an honest crew to do everything that is left.
-const DRAIN_MAX: Duration = Duration::from_secs(60);
+const DRAIN_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(25);
 /// Beyond those of any round.
 const LAST_ROUND: u32 = u32::MAX;
 
 #[derive(Default)]
 pub struct Shift {
-    /// By how much times may be apart from the order of what they date.
+    /// By how much times may be apart from the order of what they date, on a machine that never stands still.
     skew_us: i64,
+    stalls: Option<Stalls>,
     pub staff: Option<Staff>,
     board: Board,
     crew: Option<Crew>,
@@ -47,10 +50,39 @@ pub struct Shift {
     settled_ms: u128,
 }
 
+/// For how long the machine has stood still at most: a thread that only sleeps tells by how much it was late.
+struct Stalls(Arc<AtomicI64>);
+
+impl Stalls {
+    /// From now on, until it is dropped.
+    fn watch() -> Self {
+        let longest_us = Arc::new(AtomicI64::new(0));
+        let watched = Arc::downgrade(&longest_us);
+        std::thread::spawn(move || {
+            while let Some(longest_us) = watched.upgrade() {
+                let began = Instant::now();
+                std::thread::sleep(LOOK);
+                let late = began.elapsed().saturating_sub(LOOK);
+                longest_us.fetch_max(i64::try_from(late.as_micros()).unwrap_or(i64::MAX), Ordering::Relaxed);
+            }
+        });
+        Stalls(longest_us)
+    }
+
+    fn longest_us(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl Shift {
     /// For a store that several write to at once.
     pub fn with_skew(skew_us: i64) -> Self {
-        Shift { skew_us, ..Shift::default() }
+        Shift { skew_us, stalls: Some(Stalls::watch()), ..Shift::default() }
+    }
+
+    /// What was under way when the machine stood still bears the time of before.
+    fn skew_us(&self) -> i64 {
+        self.skew_us + self.stalls.as_ref().map_or(0, Stalls::longest_us)
     }
 
     /// Before the first round: everybody gets a key.
@@ -95,7 +127,8 @@ impl Shift {
         violations.extend(await_none(at, &["leased", "running"], BACK_MAX).await?);
         self.settled_ms = began.elapsed().as_millis();
         let reading = self.ledger.read(at).await?;
-        violations.extend(self.ledger.judge(&reading, &journal.history(), self.skew_us));
+        let skew_us = self.skew_us();
+        violations.extend(self.ledger.judge(&reading, &journal.history(), skew_us));
         Ok(violations)
     }
 
@@ -108,7 +141,8 @@ impl Shift {
         violations.extend(crew.finish().await?);
         self.ledger.begin_anew();
         let reading = self.ledger.read(at).await?;
-        violations.extend(self.ledger.judge(&reading, &journal.history(), self.skew_us));
+        let skew_us = self.skew_us();
+        violations.extend(self.ledger.judge(&reading, &journal.history(), skew_us));
         Ok(violations)
     }
 

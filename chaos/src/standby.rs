@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 const DATABASE: &str = "waybill";
 const POLL: Duration = Duration::from_millis(20);
 /// For the standby to stream, to notice that its primary is gone, and to become one.
-const STATE_MAX: Duration = Duration::from_secs(15);
+const STATE_MAX: Duration = Duration::from_secs(60);
 
 /// A position in the log, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,8 +67,14 @@ async fn await_answer(on: &Cluster, text: &str, wanted: &str) -> Result<()> {
 /// Copies the primary into the standby's place, whatever was there, and starts it.
 pub async fn follow(primary: u16, mut standby: Cluster) -> Result<(Cluster, Duration)> {
     let began = Instant::now();
-    if standby.data().exists() {
-        std::fs::remove_dir_all(standby.data()).context("clearing the old primary away")?;
+    while standby.data().exists() {
+        // Its parts live a moment longer than it does, and may still write.
+        if let Err(error) = std::fs::remove_dir_all(standby.data())
+            && began.elapsed() > STATE_MAX
+        {
+            return Err(error).context("clearing the old primary away");
+        }
+        sleep(POLL).await;
     }
     let port = primary.to_string();
     let mut args = vec!["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-D", "data"];

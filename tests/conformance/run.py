@@ -48,7 +48,7 @@ EXCUSED = {
     },
 }
 
-SCENARIO_SECONDS_MAX = 120
+SCENARIO_SECONDS_MAX = 300
 
 
 def checks_of(line, scenario, flags):

@@ -24,11 +24,11 @@ BIN = os.environ.get("WAYBILL_BIN", "target/debug/waybill")
 TOOLS = [f"asyncgate.{verb}_task" for verb in ("create", "get", "cancel")] + ["asyncgate.list_tasks"]
 
 # A case that hangs is a failed case, and the rest still runs.
-CASE_SECONDS_MAX = 60
+CASE_SECONDS_MAX = 120
 
 
 def http_client(key):
-    return httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=30)
+    return httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 
 @asynccontextmanager

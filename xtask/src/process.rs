@@ -3,8 +3,11 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+
+const NETWORK_PAUSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(60)];
 
 /// A line on stderr. The write may fail only when nobody listens any more.
 pub fn say(line: &str) {
@@ -24,6 +27,18 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
         bail!("`{shown}` failed: {status}");
     }
     Ok(())
+}
+
+/// As `run`, for what comes over the network: a failure is waited out and tried again.
+pub fn run_over_network(command: &mut Command) -> anyhow::Result<()> {
+    for pause in NETWORK_PAUSES {
+        match run(command) {
+            Ok(()) => return Ok(()),
+            Err(error) => say(&format!("{error:#}; trying again in {} s", pause.as_secs())),
+        }
+        std::thread::sleep(pause);
+    }
+    run(command)
 }
 
 /// Standard output of a command that must succeed; its stderr is inherited.

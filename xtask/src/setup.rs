@@ -55,10 +55,12 @@ fn system_packages() -> anyhow::Result<()> {
     if !on_path("apt-get") || !is_root() {
         bail!("missing system packages: {}; install them, or run this as root where apt-get works", missing.join(" "));
     }
-    process::run(Command::new("apt-get").args(["update", "-qq"]))?;
+    process::run_over_network(Command::new("apt-get").args(["update", "-qq"]))?;
     let mut install = Command::new("apt-get");
     install.env("DEBIAN_FRONTEND", "noninteractive").args(["install", "-y", "-qq", "--no-install-recommends"]);
-    process::run(install.args(&missing))
+    // Another installation may be under way on the machine.
+    install.args(["-o", "DPkg::Lock::Timeout=300"]);
+    process::run_over_network(install.args(&missing))
 }
 
 fn python_clients(workspace: &Workspace) -> anyhow::Result<()> {
@@ -70,7 +72,7 @@ fn python_clients(workspace: &Workspace) -> anyhow::Result<()> {
         process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
         let mut pip = Command::new(workspace.python());
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&requirements);
-        process::run(&mut pip)
+        process::run_over_network(&mut pip)
     })
 }
 
@@ -79,7 +81,7 @@ fn npm_packages(prefix: &Path, packages: &[&str]) -> anyhow::Result<()> {
         std::fs::create_dir_all(prefix)?;
         let mut npm = Command::new("npm");
         npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--save-exact", "--prefix"]);
-        process::run(npm.arg(prefix).args(packages))
+        process::run_over_network(npm.arg(prefix).args(packages))
     })
 }
 

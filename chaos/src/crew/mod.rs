@@ -29,7 +29,7 @@ const WORKERS: [&str; 2] = ["worker:ada", "worker:ben"];
 /// Each lends its name to this many, which work beside each other.
 const HANDS: u32 = 4;
 /// Above the longest call, and what a worker may sleep before it.
-const FINISH_MAX: Duration = Duration::from_secs(15);
+const FINISH_MAX: Duration = Duration::from_secs(45);
 
 /// Which servers there are now.
 #[derive(Clone, Default)]

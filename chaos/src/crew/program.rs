@@ -16,7 +16,7 @@ use crate::client::Endpoint;
 const TYPE: &str = "echo";
 const CONCURRENCY: u32 = 4;
 /// It drains for at most a second, and may be in a long wait.
-const EXIT_MAX: Duration = Duration::from_secs(10);
+const EXIT_MAX: Duration = Duration::from_secs(40);
 
 pub struct Program {
     child: Child,

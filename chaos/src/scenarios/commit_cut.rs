@@ -17,6 +17,8 @@ use crate::server::{Launch, Server};
 const UNKNOWN: &str = "503 unavailable";
 /// Statements that met the cut connection before their own COMMIT: surely nothing of them happened.
 const UNREACHABLE: &str = "503 store_unavailable";
+/// Those whom nobody served in time while the machine stood still: nothing of them happened either.
+const OVERLOADED: &str = "503 overloaded";
 /// A cut may meet a commit that belongs to no request; so many in one round cannot all.
 const CUTS_SEEN: u64 = 5;
 
@@ -39,7 +41,7 @@ impl CommitCut {
 
 /// While commits are cut, every create and cancel is answered, and what is not a promise is said to be unknown.
 fn judge(unknowns: &std::collections::BTreeMap<String, u64>, cuts: u64) -> Vec<Violation> {
-    let others = unknowns.iter().filter(|(kind, _)| ![UNKNOWN, UNREACHABLE].contains(&kind.as_str()));
+    let others = unknowns.iter().filter(|(kind, _)| ![UNKNOWN, UNREACHABLE, OVERLOADED].contains(&kind.as_str()));
     let mut violations: Vec<Violation> = others
         .map(|(kind, count)| Violation::new(Invariant::Unserved, format!("{count} × {kind} instead of {UNKNOWN}")))
         .collect();
@@ -92,7 +94,7 @@ mod tests {
     #[test]
     fn only_an_honest_unknown_is_clean() {
         let answers = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), 1)).collect();
-        assert!(judge(&answers(&[UNKNOWN, UNREACHABLE]), 9).is_empty());
+        assert!(judge(&answers(&[UNKNOWN, UNREACHABLE, OVERLOADED]), 9).is_empty());
         assert!(judge(&answers(&[]), 4).is_empty());
         assert_eq!(judge(&answers(&[UNREACHABLE]), 5).len(), 1);
         assert_eq!(judge(&answers(&[UNKNOWN, "500 internal"]), 9).len(), 1);

@@ -6,14 +6,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::time::sleep;
 
-use super::{After, Scenario};
+use super::{After, Scenario, configure};
 use crate::audit::Audit;
 use crate::checker::{Invariant, Violation};
+use crate::client::Client;
 use crate::history::Op;
 use crate::load::{Load, SEQ_PER_ROUND, Tally};
 use crate::rng::{Rng, Stream};
@@ -25,8 +26,11 @@ const PAGE_BYTES: u64 = 4096;
 const WAL_HEADER_BYTES: u64 = 32;
 const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
 const LOAD_MS_MAX: u64 = 700;
-/// Twice the interval in which the server notes its newest commit outside the log.
-const MARK_WAIT: Duration = Duration::from_millis(250);
+/// To be asked whether it is ready is a commit, each time.
+const SETTINGS: &str = "[doors]\nprobe_ms = 0\n";
+/// The server notes its newest commit outside the log ten times a second, unless the machine stands still.
+const MARK_MAX: Duration = Duration::from_secs(10);
+const MARK_LOOK: Duration = Duration::from_millis(20);
 /// Of the five kinds, so many in one round.
 const KINDS_PER_ROUND: usize = 2;
 const CHECKERS: u32 = 16;
@@ -131,6 +135,20 @@ impl Damage {
         Ok(true)
     }
 
+    /// Waits until a commit is noted that came after all that was promised; twice, as the first may have been begun before.
+    async fn await_mark(&self, server: &Server) {
+        let mark = || fs::read(self.data().join("waybill.mark")).unwrap_or_default();
+        let mut client = Client::new(server.endpoint.clone());
+        let began = Instant::now();
+        for _ in 0..2 {
+            let before = mark();
+            while mark() == before && began.elapsed() < MARK_MAX {
+                let _ = client.ready().await;
+                sleep(MARK_LOOK).await;
+            }
+        }
+    }
+
     /// An orderly stop brings everything into the database: a page that is still in the log would be read from there.
     async fn empty_log(&self, folder: &Path) -> Result<()> {
         let mut launch = self.launch.clone().context("no server was started before")?;
@@ -222,9 +240,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 impl Scenario for Damage {
-    async fn prepare(&mut self, _launch: &mut Launch) -> Result<PathBuf> {
-        fs::create_dir_all(self.data())?;
-        Ok(self.data())
+    async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
+        configure(&self.folder, SETTINGS, launch)
     }
 
     fn load_ms_max(&self) -> u64 {
@@ -241,7 +258,9 @@ impl Scenario for Damage {
     /// What was answered has been noted outside the log when the server is killed.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After> {
         load.stop();
-        sleep(MARK_WAIT).await;
+        // Answers received before this line are the promised ones.
+        load.cut();
+        self.await_mark(&server).await;
         server.kill().await?;
         let mut told = Vec::new();
         for _ in 0..KINDS_PER_ROUND {

@@ -24,11 +24,11 @@ const DATA: &str = "data";
 const LEFT_BYTES_MIN: u64 = 1 << 20;
 const LEFT_BYTES_MAX: u64 = 3 << 20;
 const LOAD_MS_MAX: u64 = 600;
-const FILL_MAX: Duration = Duration::from_secs(5);
+const FILL_MAX: Duration = Duration::from_secs(40);
 /// How long the disk stays full, and the load goes on when it is not any more.
 const FULL: Duration = Duration::from_millis(300);
 const AFTERWARDS: Duration = Duration::from_millis(200);
-const RECOVERY_MAX: Duration = Duration::from_secs(5);
+const RECOVERY_MAX: Duration = Duration::from_secs(40);
 const REFUSAL: &str = "507 storage_full";
 
 pub struct DiskFull {

@@ -33,7 +33,7 @@ const CONFIG: &str = "[postgres]\nstatement_ms = 250\n";
 /// Load on the new primary: before the old one is back, and beside it.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 /// For the server to be led to the new primary.
-const SERVICE_MAX: Duration = Duration::from_secs(15);
+const SERVICE_MAX: Duration = Duration::from_secs(60);
 /// Making, promoting and tempting are most of a round.
 const LOAD_MS_MAX: u64 = 600;
 const REPLY_LOST: &str = "503 unavailable";

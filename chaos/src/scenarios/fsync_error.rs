@@ -26,14 +26,19 @@ const NTH_MIN: u64 = 10;
 const NTH_MAX: u64 = 40;
 const IN_A_ROW_MAX: u64 = 3;
 const LOAD_MS_MAX: u64 = 900;
-/// Attempts to verify the file come quickly, so that a round stays short.
-const SETTINGS: &str = "[sqlite]\nreopen_pause_ms = 100\n";
+/// Attempts to verify the file come quickly, so that a round stays short; who asks whether the server is ready hears how
+/// it is now, and not how it was before the commit that failed.
+const SETTINGS: &str = "[doors]\nprobe_ms = 0\n[sqlite]\nreopen_pause_ms = 100\n";
 const REOPENED: &str = "waybill_store_reopened_total";
 const UNKNOWN: &str = "503 unavailable";
 /// Met by those who come while writing has stopped: surely nothing of them happened.
 const STOPPED: &str = "503 store_unavailable";
-const TROUBLE_MAX: Duration = Duration::from_secs(3);
+/// A busy machine takes its time to attach strace to every thread.
+const TROUBLE_MAX: Duration = Duration::from_secs(30);
+/// The load goes on for so long in search of a commit that fails and is made up for.
 const RECOVERY_MAX: Duration = Duration::from_millis(2_500);
+/// And without load the server has this long to verify its file.
+const SERVICE_MAX: Duration = Duration::from_secs(30);
 /// The load goes on for this long after the recovery, or in vain.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 /// Longer than the last calls take.
@@ -193,6 +198,8 @@ impl Scenario for FsyncError {
         // Another fsync may have failed just now: nothing more is asked for, and the last calls are answered.
         load.stop();
         sleep(SETTLED).await;
+        // Who is not answered by now may meet the end of the server, and was promised nothing.
+        load.cut();
         if client.wants_restart().await {
             // The fsync that failed was that of a checkpoint: a start copies the whole log again.
             self.restarted += 1;
@@ -201,8 +208,9 @@ impl Scenario for FsyncError {
             server.kill().await?;
             return Ok(After::Restart(self.data()));
         }
-        let came_back = server.await_service(RECOVERY_MAX).await.is_ok();
-        self.reopened = client.figure(REOPENED).await?;
+        let came_back = server.await_service(SERVICE_MAX).await.is_ok();
+        // Over a new connection: the server may have closed the other one meanwhile.
+        self.reopened = Client::new(server.endpoint.clone()).figure(REOPENED).await?;
         if came_back {
             // Its disk goes on failing, by and by in every thread: what it has promised is asked of the next one.
             server.kill().await?;

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! A key is verified with Argon2id once in a process; after that a request costs one HMAC and one lookup. Its row is read
-//! again so soon that a revocation holds everywhere after `key_recheck`, for calls that wait as well; an expiry that was
-//! known holds at once. Whatever is wrong with a key, the answer is the same, and as slow for an unknown key id as for a wrong
+//! again so soon that a revocation holds everywhere after `key_recheck`, for calls that wait as well; by the process that
+//! carried it out it holds at once, as does an expiry that was known. Whatever is wrong with a key, the answer is the same, and as slow for an unknown key id as for a wrong
 //! secret. A database that cannot be read is told as such: it says nothing about the key.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use waybill_store::{Store, Wait};
 use crate::Settings;
 use crate::key::{Key, KeyId};
 use crate::keys::{FindKey, FoundKey};
-use crate::memory::{Digest, Known, Memory, Standing};
+use crate::memory::{Digest, Known, Memory, Reading, Standing};
 use crate::verifier::Verifier;
 
 /// Cheap to clone; all clones remember together.
@@ -63,11 +63,6 @@ impl Access {
         }
     }
 
-    /// Lets this process read the key's row at its next use. Others find out by themselves within `key_recheck`.
-    pub fn forget(&self, key_id: KeyId) {
-        self.0.memory.forget(key_id);
-    }
-
     /// Argon2 verifications begun since the start of the process.
     pub fn verifications(&self) -> u64 {
         self.0.verifier.done()
@@ -87,27 +82,27 @@ impl Inner {
         }
         let _place = self.verifier.enter()?;
         // Before the turn: on a slow database, waiting one behind another would add up.
-        let (found, read_at) = self.read(id).await?;
+        let (found, reading) = self.read(id).await?;
         let _turn = self.verifier.turn(&digest).await;
         if self.was_refused(&digest, now) {
             return Err(unauthorized());
         }
         if let (Some(found), true) = (&found, self.memory.find(id, &digest).is_some()) {
-            return self.admit(id, digest, found, read_at);
+            return self.admit(id, digest, found, reading);
         }
         let stored = found.as_ref().map(|found| found.hash.clone());
         let fits = self.verifier.verify(key.secret, stored).await?;
         match found {
-            Some(found) if fits => self.admit(id, digest, &found, read_at),
+            Some(found) if fits => self.admit(id, digest, &found, reading),
             Some(_) => Err(self.refuse(id, digest, "wrong secret")),
             None => Err(self.refuse(id, digest, "unknown key id")),
         }
     }
 
     async fn reread(&self, id: KeyId, digest: Digest) -> Result<Arc<Caller>> {
-        let (found, read_at) = self.read(id).await?;
+        let (found, reading) = self.read(id).await?;
         match found {
-            Some(found) => self.admit(id, digest, &found, read_at),
+            Some(found) => self.admit(id, digest, &found, reading),
             None => {
                 self.memory.forget(id);
                 Err(self.refuse(id, digest, "unknown key id"))
@@ -125,20 +120,20 @@ impl Inner {
         }
     }
 
-    async fn read(&self, id: KeyId) -> Result<(Option<FoundKey>, Time)> {
-        // The time before the read: what is committed later may be missing from it.
-        let read_at = self.store.now();
-        Ok((self.store.system().run(FindKey(id)).await?, read_at))
+    async fn read(&self, id: KeyId) -> Result<(Option<FoundKey>, Reading)> {
+        // Both before the read: what is committed later may be missing from it.
+        let reading = Reading { at: self.store.now(), ended: self.store.flag(id.topic()) };
+        Ok((self.store.system().run(FindKey(id)).await?, reading))
     }
 
     /// The secret is right; is the key still good?
-    fn admit(&self, id: KeyId, digest: Digest, found: &FoundKey, read_at: Time) -> Result<Arc<Caller>> {
+    fn admit(&self, id: KeyId, digest: Digest, found: &FoundKey, reading: Reading) -> Result<Arc<Caller>> {
         if let Some(reason) = found.ended(self.store.now()) {
             self.memory.forget(id);
             return Err(self.refuse(id, digest, reason));
         }
         let caller = Arc::new(found.caller.clone());
-        self.memory.remember(id, Known::new(digest, Arc::clone(&caller), found.expires_at, read_at));
+        self.memory.remember(id, Known::new(digest, Arc::clone(&caller), found.expires_at, reading));
         Ok(caller)
     }
 

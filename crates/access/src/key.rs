@@ -16,7 +16,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use waybill_kernel::{Entropy, Error, Result};
+use waybill_kernel::{Entropy, Error, Result, Tenant};
+use waybill_store::Topic;
 
 const PREFIX: &str = "aga_";
 const ID_CHARS: usize = 12;
@@ -40,6 +41,12 @@ impl KeyId {
             return None;
         }
         base62(&bytes[PREFIX.len()..SECRET_AT]).map(KeyId)
+    }
+
+    /// Woken when the key ends before its time.
+    pub(crate) fn topic(self) -> Topic {
+        // Ids are unique among all tenants, and looked up before the tenant is known.
+        Topic::new("key", Tenant(0), &self.0)
     }
 
     pub fn as_str(&self) -> &str {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 use waybill_kernel::{Caller, Time};
+use waybill_store::WakeFlag;
 
 use crate::key::KeyId;
 use crate::keys::is_past;
@@ -20,6 +21,13 @@ const REFUSED_MAX: usize = 4096;
 
 pub(crate) type Digest = [u8; 32];
 
+/// When a key's row was read, and word of its end since.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) at: Time,
+    pub(crate) ended: WakeFlag,
+}
+
 /// A verified key.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -27,6 +35,8 @@ pub(crate) struct Known {
     pub(crate) caller: Arc<Caller>,
     expires_at: Option<Time>,
     read_at: Time,
+    /// Begun before the row was read.
+    ended: WakeFlag,
     /// Somebody is re-reading the row ahead of time.
     rereading: AtomicBool,
 }
@@ -37,21 +47,22 @@ pub(crate) enum Standing {
     Good,
     /// Still good; this caller re-reads the row, so that the many behind it need not all do it at once.
     GoodButReread,
-    /// Too long ago: not good before the row has been read again.
+    /// Too long ago, or ended since: not good before the row has been read again.
     Reread,
     Expired,
 }
 
 impl Known {
-    pub(crate) fn new(digest: Digest, caller: Arc<Caller>, expires_at: Option<Time>, read_at: Time) -> Self {
-        Self { digest, caller, expires_at, read_at, rereading: AtomicBool::new(false) }
+    pub(crate) fn new(digest: Digest, caller: Arc<Caller>, expires_at: Option<Time>, read: Reading) -> Self {
+        let Reading { at: read_at, ended } = read;
+        Self { digest, caller, expires_at, read_at, ended, rereading: AtomicBool::new(false) }
     }
 
     pub(crate) fn standing(&self, now: Time, recheck: Duration) -> Standing {
         let age = now.since(self.read_at);
         if is_past(self.expires_at, now) {
             Standing::Expired
-        } else if age >= recheck {
+        } else if age >= recheck || self.ended.woken() {
             Standing::Reread
         } else if age >= recheck / 2 && !self.rereading.swap(true, Ordering::Relaxed) {
             Standing::GoodButReread
@@ -131,7 +142,7 @@ mod tests {
             roles: Roles::default(),
             scopes: Scopes::default(),
         };
-        Known::new(digest, Arc::new(caller), expires_at, read_at)
+        Known::new(digest, Arc::new(caller), expires_at, Reading { at: read_at, ended: WakeFlag::alone() })
     }
 
     fn seconds(seconds: u64) -> Time {

@@ -27,7 +27,8 @@ pub(crate) fn page(registry: &Registry) -> String {
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Waybill: operations</title><style>{STYLE}</style><h1>Waybill</h1>\
          <p>Every operation is a REST call and, where marked, an MCP tool at <code>/mcp</code>; both do the same. Send \
-         <code>Authorization: Bearer aga_…</code>. Unknown fields are refused. For programs: \
+         <code>Authorization: Bearer aga_…</code>. The scope <code>admin:write</code> stands for any other, \
+         <code>admin:read</code> for any where nothing is written. Unknown fields are refused. For programs: \
          <a href=/openapi.json>openapi.json</a>. <a href=#errors>Errors</a> are at the end.</p><h2>Operations</h2>"
     );
     for entry in registry.entries() {

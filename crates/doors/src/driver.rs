@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use waybill_kernel::{Caller, Code, Error, Result};
 use waybill_store::{Answer, Entry, Registry, Store};
 
+use crate::log;
 use crate::metrics::OperationMeters;
 
 /// Deeper JSON is refused: no honest request has it, and every later reader would have to survive it.
@@ -41,6 +42,9 @@ impl Driver {
     /// `input` is the object of arguments, from whichever door.
     pub async fn call(&self, entry: &dyn Entry, caller: &Caller, input: Json) -> Result<Answer> {
         let outcome = self.run(entry, caller, input).await;
+        if let Err(error) = &outcome {
+            log::refusal(entry.spec().name, caller, error);
+        }
         self.0.meters.count(entry.spec().name, outcome.as_ref().err().map(Error::code));
         outcome
     }

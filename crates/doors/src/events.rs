@@ -18,17 +18,16 @@ use http::{HeaderMap, HeaderName, Request, Uri};
 use serde_json::{Map, Value as Json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use waybill_kernel::{Code, Error, Result};
+use tracing::{Instrument, Span};
+use waybill_kernel::{Caller, Code, Error, Result};
 use waybill_store::{Store, StreamEntry, Turn};
 
 use crate::auth::Gatekeeper;
 use crate::driver::check_shape;
-use crate::{reply, rest};
+use crate::settings::Settings;
+use crate::{log, reply, rest};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// A turn's longest wait: the time between two comments, and the longest a revoked key goes unnoticed beside the time for
-/// which a key is remembered.
-const HEARTBEAT_S: u64 = 15;
 /// How long a client waits before it connects again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -40,6 +39,7 @@ struct Inner {
     store: Store,
     gatekeeper: Gatekeeper,
     places: Arc<Semaphore>,
+    heartbeat_s: u64,
     stopping: CancellationToken,
 }
 
@@ -53,12 +53,15 @@ struct Open {
     input: Map<String, Json>,
     place: String,
     ended: bool,
+    /// Of the request that opened it: its later turns are found by the same id.
+    span: Span,
     _place_among_streams: OwnedSemaphorePermit,
 }
 
 impl Streams {
-    pub(crate) fn new(store: Store, gatekeeper: Gatekeeper, max: usize, stopping: CancellationToken) -> Self {
-        Self(Arc::new(Inner { store, gatekeeper, places: Arc::new(Semaphore::new(max)), stopping }))
+    pub(crate) fn new(store: Store, gatekeeper: Gatekeeper, settings: &Settings, stopping: CancellationToken) -> Self {
+        let places = Arc::new(Semaphore::new(settings.streams_max));
+        Self(Arc::new(Inner { store, gatekeeper, places, heartbeat_s: settings.heartbeat_s, stopping }))
     }
 
     pub(crate) async fn open(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Response {
@@ -91,6 +94,7 @@ impl Streams {
             input,
             place: String::new(),
             ended: false,
+            span: Span::current(),
             _place_among_streams: place,
         };
         let first = open.turn(0).await?;
@@ -103,12 +107,13 @@ impl Streams {
 
 impl Open {
     async fn next(mut self) -> Option<(Vec<Event>, Self)> {
-        let stopping = self.streams.0.stopping.clone();
+        let (stopping, span) = (self.streams.0.stopping.clone(), self.span.clone());
+        let heartbeat_s = self.streams.0.heartbeat_s;
         if self.ended || stopping.is_cancelled() {
             return None;
         }
         let turn = tokio::select! {
-            turn = self.turn(HEARTBEAT_S) => turn,
+            turn = self.turn(heartbeat_s).instrument(span) => turn,
             // The client connects again, with the id of the last event it has.
             () = stopping.cancelled() => return None,
         };
@@ -117,6 +122,7 @@ impl Open {
             Ok(turn) => turn.events.into_iter().map(event).collect(),
             Err(error) => {
                 self.ended = true;
+                self.span.in_scope(|| reply::log_cause(&error));
                 vec![Event::default().event("error").data(error.to_json().to_string())]
             }
         };
@@ -124,9 +130,15 @@ impl Open {
     }
 
     async fn turn(&mut self, wait_s: u64) -> Result<Turn> {
-        let Inner { store, gatekeeper, .. } = &*self.streams.0;
-        let caller = gatekeeper.identify(&self.headers, &self.uri).await?;
-        self.entry.spec().authorise(&caller)?;
+        let caller = self.streams.0.gatekeeper.identify(&self.headers, &self.uri).await?;
+        let turn = self.turn_of(&caller, wait_s).await;
+        let turn = turn.inspect_err(|error| log::refusal(self.entry.spec().name, &caller, error))?;
+        self.place.clone_from(&turn.place);
+        Ok(turn)
+    }
+
+    async fn turn_of(&self, caller: &Caller, wait_s: u64) -> Result<Turn> {
+        self.entry.spec().authorise(caller)?;
         let mut input = self.input.clone();
         if !self.place.is_empty() {
             input.insert("last_event_id".to_owned(), Json::String(self.place.clone()));
@@ -134,9 +146,7 @@ impl Open {
         rest::insert(&mut input, "wait_seconds".to_owned(), Json::from(wait_s))?;
         let input = Json::Object(input);
         check_shape(&input)?;
-        let turn = self.entry.turn(store, &caller, input).await?;
-        self.place.clone_from(&turn.place);
-        Ok(turn)
+        self.entry.turn(&self.streams.0.store, caller, input).await
     }
 }
 

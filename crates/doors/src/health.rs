@@ -14,8 +14,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use tokio::sync::Mutex;
 use waybill_access::DEFAULT_TENANT;
-use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Caller, Code, Error, Role, Scope};
+use waybill_kernel::principal::{forbidden, out_of_scope};
+use waybill_kernel::{Caller, Mode, Role, Scope};
 use waybill_store::{Health, Store};
 
 use crate::reply;
@@ -89,10 +89,9 @@ pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
         let message = "Metrics are of all tenants, and so for operators: the default tenant's.";
         return reply::error(&forbidden(message, &allowed, &caller.roles));
     }
-    if !caller.scopes.contains(Scope::AdminRead) {
-        let scope = Scope::AdminRead.as_str();
-        let refused = Error::new(Code::Forbidden, format!("Metrics need the scope {scope}."));
-        return reply::error(&refused.with("required_scope", scope).with("your_scopes", caller.scopes.to_string()));
+    if !caller.may_use(&[Scope::AdminRead], Mode::Read) {
+        let message = format!("Metrics need the scope {}.", Scope::AdminRead);
+        return reply::error(&out_of_scope(message, &[Scope::AdminRead], &caller.scopes));
     }
     handle.run_upkeep();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()).into_response()

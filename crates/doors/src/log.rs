@@ -10,8 +10,9 @@ use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request};
+use http::{Extensions, HeaderMap, Method, Request};
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 use waybill_kernel::{Caller, Code, Entropy, Error};
 
 use crate::metrics::HttpMeters;
@@ -98,13 +99,25 @@ impl Drop for Open<'_> {
 
 pub(crate) async fn account(State(requests): State<Requests>, request: Request<Body>, next: Next) -> Response {
     let id = requests.id(request.headers());
+    // At the level of errors, so that whatever lets an error be seen also shows whose it is.
+    let span = tracing::error_span!("request", id = id.to_str().unwrap_or("-"));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut line = Line { requests, id, method, path, began: Instant::now(), is_written: false };
-    let mut response = next.run(request).await;
-    let caller = response.extensions().get::<Arc<Caller>>().cloned();
-    line.write(response.status().as_u16(), caller.as_deref(), "answered");
+    let mut response = next.run(request).instrument(span).await;
+    line.write(response.status().as_u16(), response.extensions(), "answered");
     response.headers_mut().insert(REQUEST_ID, line.id.clone());
     response
+}
+
+/// In a response: which operation it answers, where the path does not say.
+#[derive(Clone, Copy)]
+pub(crate) struct Answers(pub(crate) &'static str);
+
+/// A refusal is a decision, so it is kept: who was refused what. Not the message, which may repeat what was sent.
+pub(crate) fn refusal(operation: &'static str, caller: &Caller, error: &Error) {
+    if error.code() == Code::Forbidden {
+        tracing::info!(operation, principal = %caller.principal, code = error.code().entry().code, "refused");
+    }
 }
 
 /// What others call the status of an answer that nobody waited for.
@@ -121,11 +134,13 @@ struct Line {
 }
 
 impl Line {
-    fn write(&mut self, status: u16, caller: Option<&Caller>, what: &'static str) {
+    /// `found` is what the response carries for this line.
+    fn write(&mut self, status: u16, found: &Extensions, what: &'static str) {
         self.is_written = true;
         let took = self.began.elapsed();
         self.requests.0.meters.count(status, took);
-        let principal = caller.map(|caller| tracing::field::display(&caller.principal));
+        let principal = found.get::<Arc<Caller>>().map(|caller| tracing::field::display(&caller.principal));
+        let operation = found.get::<Answers>().map(|answers| answers.0);
         tracing::info!(
             target: "request",
             {
@@ -134,6 +149,7 @@ impl Line {
                 http.path = &*without_keys(&self.path),
                 http.status = status,
                 duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                operation,
                 principal
             },
             "{what}"
@@ -144,7 +160,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if !self.is_written {
-            self.write(CLIENT_LEFT, None, "the caller left before the answer");
+            self.write(CLIENT_LEFT, &Extensions::new(), "the caller left before the answer");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
-use waybill_kernel::{Code, Method, Mode, OperationSpec};
+use waybill_kernel::{Code, Method, OperationSpec};
 use waybill_store::{Entry, Registry, StreamEntry};
 
 /// What any request may be answered with, whatever the operation.
@@ -136,16 +136,17 @@ fn parameter(name: &str, place: &str, required: bool, mut schema: Json) -> Json 
 }
 
 fn responses(entry: &dyn Entry) -> Json {
-    let spec = entry.spec();
-    let mut responses = Map::new();
-    let done =
+    let status = entry.spec().status;
+    let mut done =
         json!({ "description": "Done.", "content": { "application/json": { "schema": entry.output_schema() } } });
-    responses.insert(spec.status.to_string(), done.clone());
-    if spec.mode == Mode::Write && spec.status != 200 {
-        let mut replay = done;
-        replay["description"] = json!("The answer of an earlier request with the same key.");
-        replay["headers"] = json!({ "X-Idempotent-Replay": { "schema": { "const": "true" } } });
-        responses.insert("200".to_owned(), replay);
+    let mut responses = Map::from_iter([(status.to_string(), done.clone())]);
+    if entry.replays() {
+        done["description"] = match status {
+            200 => json!("Done; with the header, by an earlier request that said the same."),
+            _ => json!("The answer of an earlier request with the same key."),
+        };
+        done["headers"] = json!({ "X-Idempotent-Replay": { "schema": { "const": "true" } } });
+        responses.insert("200".to_owned(), done);
     }
     with_errors(responses)
 }

@@ -36,16 +36,20 @@ pub(crate) fn json(status: StatusCode, text: String) -> Response {
     response
 }
 
-/// The object of the catalogue; what only the log may see is logged here, once.
-pub(crate) fn error(error: &Error) -> Response {
-    let entry = error.code().entry();
-    if let Some(cause) = error.cause() {
-        if entry.http >= 500 {
-            tracing::error!(code = entry.code, cause, "a request failed");
-        } else {
-            tracing::debug!(code = entry.code, cause, "a request was refused");
-        }
+/// What only the log may see.
+pub(crate) fn log_cause(error: &Error) {
+    let (Some(cause), entry) = (error.cause(), error.code().entry()) else { return };
+    if entry.http >= 500 {
+        tracing::error!(code = entry.code, cause, "a request failed");
+    } else {
+        tracing::debug!(code = entry.code, cause, "a request was refused");
     }
+}
+
+/// The object of the catalogue; its cause is logged here, once.
+pub(crate) fn error(error: &Error) -> Response {
+    log_cause(error);
+    let entry = error.code().entry();
     let mut response = json(status_of(entry.http), error.to_json().to_string());
     let headers = response.headers_mut();
     match error.code() {

@@ -15,7 +15,7 @@ use waybill_store::Entry;
 
 use crate::driver::Driver;
 use crate::settings::Settings;
-use crate::{json, reply};
+use crate::{json, log, reply};
 
 /// One operation at its route.
 pub(crate) struct Endpoint {
@@ -57,7 +57,7 @@ impl Endpoint {
         let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
         let spec = self.entry.spec();
         // Before the body is read: a caller without the right learns nothing about the shape of the input.
-        spec.authorise(&caller)?;
+        spec.authorise(&caller).inspect_err(|error| log::refusal(spec.name, &caller, error))?;
 
         let (parts, body) = request.into_parts();
         let mut input = Map::new();

@@ -45,7 +45,7 @@ pub fn router(doors: Doors) -> Router {
         .route_service("/mcp", mcp::service(driver.clone(), None, &settings))
         .route_service("/mcp/tasks", mcp::service(driver.clone(), Some(Door::Tasks), &settings))
         .layer(from_fn_with_state(settings.clone(), mcp::check_body));
-    let streams = Streams::new(store.clone(), gatekeeper.clone(), settings.streams_max, stopping.clone());
+    let streams = Streams::new(store.clone(), gatekeeper.clone(), &settings, stopping.clone());
     let kept = operations(&driver, &settings)
         .merge(events(&driver, &streams))
         .merge(tools)

@@ -21,6 +21,8 @@ pub struct Settings {
     pub connections_max: usize,
     /// Open streams of events; one more gets 503.
     pub streams_max: usize,
+    /// A stream that has had nothing to give for this long says that it is alive, and its key is looked at again.
+    pub heartbeat_s: u64,
     /// After this long a stopping server closes what is still open.
     pub drain_ms: u64,
     /// How long an answer of /readyz is shared.
@@ -39,6 +41,7 @@ impl Default for Settings {
             requests_max: 8_192,
             connections_max: 10_000,
             streams_max: 1_000,
+            heartbeat_s: 15,
             drain_ms: 10_000,
             probe_ms: 1_000,
             mcp: McpSettings::default(),

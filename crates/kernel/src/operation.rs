@@ -1,8 +1,8 @@
 //! What is known of an operation before it runs. The registry of these is the only list of operations: routes,
 //! tools, OpenAPI, CLI verbs, the permission matrix and the equivalence tests are read from it.
 
-use crate::principal::forbidden;
-use crate::{Caller, Code, Error, Result, Role, Scope};
+use crate::principal::{forbidden, out_of_scope};
+use crate::{Caller, Result, Role, Scope};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -42,7 +42,7 @@ pub struct OperationSpec {
     pub relieves: bool,
     /// Any one of these roles …
     pub roles: &'static [Role],
-    /// … and any one of these scopes.
+    /// … and any one of these scopes, or an admin's in their place.
     pub scopes: &'static [Scope],
     /// HTTP status of a first answer; a replay is always 200.
     pub status: u16,
@@ -62,17 +62,83 @@ impl OperationSpec {
                 &caller.roles,
             ));
         }
-        if !caller.scopes.contains_any(self.scopes) {
+        if !caller.may_use(self.scopes, self.mode) {
             let required: Vec<_> = self.scopes.iter().map(|scope| scope.as_str()).collect();
-            let required = required.join("|");
-            return Err(Error::new(Code::Forbidden, format!("{} needs the scope {required}.", self.name))
-                .with("required_scope", required)
-                .with("your_scopes", caller.scopes.to_string()));
+            let message = format!("{} needs the scope {}.", self.name, required.join("|"));
+            return Err(out_of_scope(message, self.scopes, &caller.scopes));
         }
         Ok(())
     }
 
     pub fn allows(&self, caller: &Caller) -> bool {
         self.authorise(caller).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::id::Uuid;
+    use crate::{Code, Principal, PrincipalKind, Roles, Scopes, Tenant};
+
+    fn spec(mode: Mode, scopes: &'static [Scope]) -> OperationSpec {
+        OperationSpec {
+            name: "operate",
+            door: Door::Tasks,
+            method: Method::Post,
+            path: "/only/in/tests",
+            tool: false,
+            mode,
+            destructive: false,
+            repeatable: false,
+            relieves: false,
+            roles: &[Role::Agent, Role::Admin],
+            scopes,
+            status: 200,
+            title: "",
+            description: "",
+        }
+    }
+
+    fn caller(role: Role, scopes: &[Scope]) -> Caller {
+        Caller {
+            tenant: Tenant::DEFAULT,
+            tenant_id: Uuid::nil(),
+            principal: Principal::new(PrincipalKind::Agent, "alice").unwrap(),
+            roles: Roles::new([role]),
+            scopes: Scopes::new(scopes.iter().copied()),
+        }
+    }
+
+    #[test]
+    fn r60_an_admins_scope_stands_for_any_and_no_other_does() {
+        let (read, write) = (spec(Mode::Read, &[Scope::TasksRead]), spec(Mode::Write, &[Scope::TasksWrite]));
+        for (scope, reads, writes) in [
+            (Scope::TasksRead, true, false),
+            (Scope::TasksWrite, false, true),
+            (Scope::TasksLease, false, false),
+            (Scope::ReceiptsRead, false, false),
+            (Scope::ReceiptsAck, false, false),
+            (Scope::AdminRead, true, false),
+            (Scope::AdminWrite, true, true),
+        ] {
+            let caller = caller(Role::Agent, &[scope]);
+            assert_eq!((read.allows(&caller), write.allows(&caller)), (reads, writes), "{scope}");
+        }
+        // What an admin writes is not for those who only read.
+        let administer = spec(Mode::Write, &[Scope::AdminWrite]);
+        assert!(!administer.allows(&caller(Role::Admin, &[Scope::AdminRead])));
+    }
+
+    #[test]
+    fn a_scope_is_no_role_and_who_lacks_one_is_told_which() {
+        let write = spec(Mode::Write, &[Scope::TasksWrite]);
+        let error = write.authorise(&caller(Role::Worker, Scope::ALL)).unwrap_err();
+        assert_eq!((error.code(), error.detail("required_role")), (Code::Forbidden, Some(&json!("agent|admin"))));
+        let error = write.authorise(&caller(Role::Agent, &[Scope::AdminRead])).unwrap_err();
+        assert_eq!((error.code(), error.detail("required_scope")), (Code::Forbidden, Some(&json!("tasks:write"))));
+        assert_eq!(error.detail("your_scopes"), Some(&json!("admin:read")));
     }
 }

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::id::Uuid;
-use crate::{Code, Error, Result, Tenant};
+use crate::{Code, Error, Mode, Result, Tenant};
 
 const PRINCIPAL_ID_CHARS_MAX: usize = 128;
 
@@ -222,6 +222,16 @@ impl Caller {
         self.roles.contains(role)
     }
 
+    /// One of these scopes, or an admin's that stands for any: `admin:write`, and `admin:read` where nothing is written.
+    /// For calls alone: what a key may give to another is what it has by name.
+    pub fn may_use(&self, any_of: &[Scope], mode: Mode) -> bool {
+        let admins: &[Scope] = match mode {
+            Mode::Read => &[Scope::AdminRead, Scope::AdminWrite],
+            Mode::Write => &[Scope::AdminWrite],
+        };
+        self.scopes.contains_any(any_of) || self.scopes.contains_any(admins)
+    }
+
     /// Admin and system act on anybody's rows of their own tenant.
     pub fn sees_all_owners(&self) -> bool {
         self.has(Role::Admin) || self.has(Role::System)
@@ -246,6 +256,14 @@ impl Caller {
 pub fn forbidden(message: impl Into<String>, required: &[Role], yours: &Roles) -> Error {
     let required: Vec<_> = required.iter().map(|role| role.as_str()).collect();
     Error::new(Code::Forbidden, message).with("required_role", required.join("|")).with("your_role", yours.to_string())
+}
+
+/// As [`forbidden`], for a scope that the key lacks.
+pub fn out_of_scope(message: impl Into<String>, required: &[Scope], yours: &Scopes) -> Error {
+    let required: Vec<_> = required.iter().map(|scope| scope.as_str()).collect();
+    Error::new(Code::Forbidden, message)
+        .with("required_scope", required.join("|"))
+        .with("your_scopes", yours.to_string())
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub use sqlite::Options as SqliteOptions;
 pub use store::{Backend, Health, Store, System};
 pub use tx::{AsTenant, Gate, Otherwise, Statement, Tx};
 pub use value::{Cell, Row, Value};
-pub use wake::Topic;
+pub use wake::{Topic, WakeFlag};
 
 /// The tables the store itself needs.
 pub const MIGRATIONS: &[Migration] = &[

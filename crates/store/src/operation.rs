@@ -38,6 +38,9 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// The path that takes its place, once it is deprecated: every answer says so.
     const SUCCESSOR: Option<&'static str> = None;
 
+    /// True where a call may be answered by [`Reply::Replay`].
+    const REPLAYS: bool = false;
+
     /// What the caller is willing to wait for, if anything.
     fn wait(&self, _caller: &Caller) -> Option<Wait> {
         None

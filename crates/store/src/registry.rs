@@ -24,6 +24,8 @@ pub trait Entry: Send + Sync {
     fn output_schema(&self) -> Json;
     /// The path that takes its place, if it is deprecated.
     fn successor(&self) -> Option<&'static str>;
+    /// May an answer be that of an earlier request?
+    fn replays(&self) -> bool;
     /// Decodes, runs, encodes. The caller has been authorised.
     fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>>;
 }
@@ -55,12 +57,19 @@ impl<O: Operation> Entry for Typed<O> {
         O::SUCCESSOR
     }
 
+    fn replays(&self) -> bool {
+        O::REPLAYS
+    }
+
     fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
             let operation: O = decoded(input)?;
             let (output, replay) = match store.run(operation, caller.clone()).await? {
                 Reply::Done(output) | Reply::Empty { answer: output, .. } => (output, false),
-                Reply::Replay(output) => (output, true),
+                Reply::Replay(output) => {
+                    debug_assert!(O::REPLAYS, "{} replays and does not say so", O::SPEC.name);
+                    (output, true)
+                }
             };
             let json = serde_json::to_string(&output).map_err(Error::internal)?;
             Ok(Answer { json, replay })

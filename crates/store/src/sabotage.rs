@@ -30,7 +30,7 @@ const POINTS: [&str; 11] = [
     "in_reopen",
 ];
 
-const PLANTS: [&str; 27] = [
+const PLANTS: [&str; 28] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -42,6 +42,7 @@ const PLANTS: [&str; 27] = [
     "wall-clock",
     "clock-leaps",
     "unknown-as-internal",
+    "unknown-as-undone",
     "twin-made",
     "cancel-forgotten",
     "filters-dropped",

@@ -1,10 +1,12 @@
-//! Backups, restores, and a look at a database that changes nothing: for the commands of those who run the program.
+//! Backups, restores, a look at a database that changes nothing, and private files: for the commands of those who run the
+//! program.
 
 pub use crate::effects::{DeadJobs, SweepState};
-pub use crate::postgres::inspect::{Address, PostgresInspection, Replica, Server};
+pub use crate::postgres::inspect::{Address, OpenWrite, PostgresInspection, Replica, Server};
 pub use crate::sqlite::backup::take;
 pub use crate::sqlite::ballast::free_bytes;
 pub use crate::sqlite::inspect::{Beside, Inspection, Marked, Newest, sqlite_version};
 pub use crate::sqlite::manifest::{Manifest, Piece};
+pub use crate::sqlite::open::create_private;
 pub use crate::sqlite::restore::{Restored, restore};
 pub use crate::sqlite::watch::{Step, Watch};

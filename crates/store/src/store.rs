@@ -13,7 +13,7 @@ use waybill_kernel::{
 use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Work};
 use crate::postgres::{self, Postgres};
 use crate::sqlite::{self, Sqlite};
-use crate::wake::{Hub, Subscription};
+use crate::wake::{Hub, Subscription, Topic, WakeFlag};
 use crate::{Gate, Migration, Settings, Tx, Value, metrics};
 
 /// Where the rows are.
@@ -127,6 +127,11 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Tells whether `topic` has been woken since.
+    pub fn flag(&self, topic: Topic) -> WakeFlag {
+        self.0.hub.flag(topic)
     }
 
     /// The program's own work, across tenants.

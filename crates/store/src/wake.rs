@@ -28,6 +28,34 @@ impl Topic {
     }
 }
 
+/// Sees a wake of its topic without waiting for it: for what is remembered until somebody says it has changed.
+pub struct WakeFlag(Subscription);
+
+impl WakeFlag {
+    /// Of a hub of its own, where nobody wakes anybody: for tests.
+    pub fn alone() -> Self {
+        Hub::new().flag(Topic(0))
+    }
+
+    /// Stays true from the first wake on.
+    pub fn woken(&self) -> bool {
+        self.0.waiter.pending.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Drop for WakeFlag {
+    /// It takes nothing away, so it has nothing to pass on.
+    fn drop(&mut self) {
+        self.0.waiter.pending.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for WakeFlag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WakeFlag").field(&self.0.topic).finish()
+    }
+}
+
 /// A topic, and how many of its waiters have something to find.
 pub(crate) type Wake = (Topic, u32);
 
@@ -86,6 +114,11 @@ impl Hub {
         Subscription { hub: self.clone(), topic, place, waiter, holding: false }
     }
 
+    /// From now on; whoever remembers something subscribes before reading it.
+    pub(crate) fn flag(&self, topic: Topic) -> WakeFlag {
+        WakeFlag(self.subscribe(topic))
+    }
+
     /// Called after a commit, with what the transaction collected.
     pub(crate) fn release(&self, wakes: &[Wake]) {
         for (topic, count) in wakes {
@@ -98,6 +131,13 @@ impl Hub {
 
     pub(crate) fn wake_here(&self, topic: Topic, count: u32) {
         self.lock().wake_from(topic, 0, count);
+    }
+
+    /// Whatever they wait for: used when wakes of other nodes may have been missed.
+    pub(crate) fn wake_all_here(&self) {
+        let mut state = self.lock();
+        let topics: Vec<_> = state.topics.keys().copied().collect();
+        topics.into_iter().for_each(|topic| state.wake_from(topic, 0, u32::MAX));
     }
 
     /// Everybody goes home: used once, when the program stops.
@@ -214,6 +254,21 @@ mod tests {
         second.satisfied();
         drop(second);
         assert!(hub.lock().topics.is_empty(), "nothing is kept for topics nobody waits for");
+    }
+
+    #[test]
+    fn a_flag_shows_wakes_since_it_began_and_keeps_them() {
+        let hub = Hub::new();
+        hub.release(&[(TOPIC, u32::MAX)]);
+        let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
+        assert!(!flag.woken());
+        hub.release(&[(TOPIC, u32::MAX)]);
+        assert!(flag.woken() && flag.woken() && !other.woken());
+        let next = hub.flag(TOPIC);
+        drop(flag);
+        assert!(!next.woken());
+        hub.wake_all_here();
+        assert!(other.woken());
     }
 
     #[tokio::test(start_paused = true)]

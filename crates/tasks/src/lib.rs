@@ -2,6 +2,7 @@
 
 pub mod actor;
 mod anomaly;
+pub mod audit;
 mod figures;
 mod lease;
 mod metrics;

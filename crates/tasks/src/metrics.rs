@@ -21,7 +21,10 @@ pub(crate) fn describe() {
         TASKS,
         "Tasks that are not over: ready, waiting for their time, leased; 10000 of each are counted at most"
     );
-    describe_gauge!(QUEUE_AGE, "How long ago the oldest task that could be leased was created");
+    describe_gauge!(
+        QUEUE_AGE,
+        "How long ago the oldest task that could be leased was created, of the first 10000 that are looked at"
+    );
     describe_gauge!(OPEN_OBLIGATIONS, "Obligations that no receipt has ended; 10000 are counted at most");
     describe_counter!(RECEIPTS_ARCHIVED, "Receipts moved from the ledger to the archive, on this node");
     describe_gauge!(LEASE_EXPIRY_LAG, "How long the first lease of the latest sweep had been over");

@@ -64,6 +64,10 @@ pub struct Settings {
     pub archive_after_s: i64,
     /// So long at most a receipt that is no open obligation stays after its task's end, or its own time if it has no task.
     pub archive_after_s_max: i64,
+    /// A contact after a longer silence begins a new session.
+    pub session_silence_s: i64,
+    /// The last contact is written no more often than this, unless a tenth of that silence is shorter.
+    pub contact_note_s: i64,
     /// What kind of place this server runs in, for those who ask it.
     pub environment: String,
     /// Where the defaults of times and attempts come from.
@@ -130,6 +134,8 @@ impl Default for Settings {
             archive_batch: 200,
             archive_after_s: 7 * 86_400,
             archive_after_s_max: 30 * 86_400,
+            session_silence_s: 1800,
+            contact_note_s: 60,
             environment: "production".to_owned(),
             profile: Profile::Standard,
             use_obligations_endpoint: true,

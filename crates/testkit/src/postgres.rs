@@ -33,7 +33,7 @@ const START_ATTEMPTS_MAX: u32 = 5;
 /// Unix socket paths end at 107 bytes; the file name needs some of them.
 const SOCKET_FOLDER_BYTES_MAX: usize = 85;
 
-const SIGNAL_WAIT_MAX: Duration = Duration::from_secs(10);
+const SIGNAL_WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {

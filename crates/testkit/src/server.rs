@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::paths;
 
 /// A dev build on a loaded machine, PostgreSQL migrations included; a good start takes well under a second.
-const READY_WAIT_MAX: Duration = Duration::from_secs(30);
+const READY_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Longer than the program's own drain deadline.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(60);

@@ -20,7 +20,12 @@ use waybill_tasks::Process;
 
 use crate::postgres::{Database, Postgres};
 
-const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// Longer than any test keeps a transaction open, and shorter than a race waits for its sides.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+/// A machine that stands still for some seconds is no failure of the database.
+const CONNECT_MAX: Duration = Duration::from_secs(20);
+const STATEMENT_MAX: Duration = Duration::from_secs(60);
+const RETRY_FOR: Duration = Duration::from_secs(30);
 
 /// SQLite's stores begin here; PostgreSQL's begin at the database's own time.
 const START_US: i64 = 1_700_000_000_000_000;
@@ -72,9 +77,21 @@ pub async fn open_sqlite_set(tasks: waybill_tasks::Settings) -> anyhow::Result<T
 
 pub async fn open_postgres_set(tasks: waybill_tasks::Settings) -> anyhow::Result<TestStore> {
     let database = Postgres::shared().await?.database().await?;
-    let mut options = PostgresOptions::at(&database.url);
-    options.settle_max = SETTLE_MAX;
+    let options = postgres_options(&database.url);
     TestStore::open_set(Backend::Postgres(options), Home::Database(database), tasks).await
+}
+
+/// How a test reaches its database: with patience, and by a clock that is the test's own.
+pub fn postgres_options(url: &str) -> PostgresOptions {
+    let mut options = PostgresOptions::at(url);
+    options.connect_timeout = CONNECT_MAX;
+    options.statement_timeout = STATEMENT_MAX;
+    options.retry_for = RETRY_FOR;
+    // Other tests have transactions open in the same cluster, and its horizon is that of all of them.
+    options.settle_max = SETTLE_MAX;
+    // Drawn to the database's, the clock would pass fewer seconds than it is told.
+    options.clock_interval = Duration::MAX;
+    options
 }
 
 pub async fn open_sqlite_with(adjust: impl FnOnce(&mut SqliteOptions)) -> anyhow::Result<TestStore> {
@@ -103,9 +120,7 @@ pub async fn open_postgres_in(
     database: Database,
     adjust: impl FnOnce(&mut PostgresOptions),
 ) -> anyhow::Result<TestStore> {
-    let mut options = PostgresOptions::at(&database.url);
-    // Other tests have transactions open in the same cluster, and its horizon is that of all of them.
-    options.settle_max = SETTLE_MAX;
+    let mut options = postgres_options(&database.url);
     adjust(&mut options);
     TestStore::open(Backend::Postgres(options), Home::Database(database)).await
 }
@@ -150,7 +165,7 @@ impl TestStore {
 
     /// Another node on the same PostgreSQL database.
     pub async fn second_node(&self, adjust: impl FnOnce(&mut PostgresOptions)) -> anyhow::Result<Store> {
-        let mut options = PostgresOptions::at(&self.database()?.url);
+        let mut options = postgres_options(&self.database()?.url);
         adjust(&mut options);
         open(Backend::Postgres(options), &self.time).await.map_err(readable)
     }

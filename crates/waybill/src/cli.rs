@@ -160,7 +160,7 @@ pub enum Key {
         #[command(flatten)]
         reach: Reach,
     },
-    /// End a key; every node refuses it within a minute.
+    /// End a key: at once on the server that is asked, within a minute on every other.
     Revoke {
         key_id: String,
         #[command(flatten)]

@@ -23,6 +23,12 @@ const MANY: RangeInclusive<i64> = 1..=1_000_000;
 const SECONDS: RangeInclusive<i64> = 1..=31_536_000;
 /// As long, or not at all.
 const PAUSE_SECONDS: RangeInclusive<i64> = 0..=31_536_000;
+/// Up to a hundred years, which is for ever.
+const KEEP_SECONDS: RangeInclusive<i64> = 0..=3_153_600_000;
+/// Room for what the server itself writes, such as the longest reason of a cancel.
+const RECEIPT_BYTES: RangeInclusive<i64> = 16_384..=1 << 30;
+/// Up to the longest that any call waits.
+const HEARTBEAT_SECONDS: RangeInclusive<i64> = 1..=20;
 
 pub struct Config {
     pub data: PathBuf,
@@ -207,7 +213,7 @@ impl File {
 
     /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
     fn check(&self) -> std::result::Result<(), String> {
-        let Self { doors, tasks, access, sqlite, postgres, .. } = self;
+        let Self { doors, tasks, access, background, sqlite, postgres, .. } = self;
         if let Some(name) = tasks.refused_switch() {
             return Err(format!("tasks.{name} cannot be turned off: leave it out or say true."));
         }
@@ -219,11 +225,13 @@ impl File {
             ("doors.requests_max", number(doors.requests_max), MANY),
             ("doors.connections_max", number(doors.connections_max), MANY),
             ("doors.streams_max", number(doors.streams_max), MANY),
+            ("doors.heartbeat_s", number(doors.heartbeat_s), HEARTBEAT_SECONDS),
             ("tasks.payload_bytes_max", number(tasks.payload_bytes_max), BYTES),
             ("tasks.result_bytes_max", number(tasks.result_bytes_max), BYTES),
             ("tasks.lease_ttl_s", number(tasks.lease_ttl_s), SECONDS),
             ("tasks.lease_ttl_s_max", number(tasks.lease_ttl_s_max), SECONDS),
             ("tasks.lease_grace_s", number(tasks.lease_grace_s), 0..=86_400),
+            ("tasks.renewals_max", number(tasks.renewals_max), 0..=i64::MAX),
             ("tasks.max_attempts", number(tasks.max_attempts), MANY),
             ("tasks.retry_backoff_s", number(tasks.retry_backoff_s), PAUSE_SECONDS),
             ("tasks.retry_backoff_s_max", number(tasks.retry_backoff_s_max), PAUSE_SECONDS),
@@ -231,15 +239,27 @@ impl File {
             ("tasks.list_limit_max", number(tasks.list_limit_max), 1..=1_000),
             ("tasks.list_bytes_max", number(tasks.list_bytes_max), 1_024..=i64::MAX),
             ("tasks.list_scan_max", number(tasks.list_scan_max), MANY),
-            ("tasks.receipt_body_bytes_max", number(tasks.receipt_body_bytes_max), BYTES),
+            ("tasks.receipt_body_bytes_max", number(tasks.receipt_body_bytes_max), RECEIPT_BYTES),
+            // With none, no receipt could end an obligation.
+            ("tasks.receipt_parents_max", number(tasks.receipt_parents_max), 1..=1_000),
+            ("tasks.receipt_artifacts_max", number(tasks.receipt_artifacts_max), 0..=1_000_000),
             ("tasks.sweep_interval_s", number(tasks.sweep_interval_s), SECONDS),
+            ("tasks.requeue_delay_s_max", number(tasks.requeue_delay_s_max), PAUSE_SECONDS),
+            ("tasks.instance_forgotten_s", number(tasks.instance_forgotten_s), SECONDS),
             ("tasks.chain_interval_s", number(tasks.chain_interval_s), SECONDS),
             ("tasks.receipt_backlog", number(tasks.receipt_backlog), 1..=1_000_000_000),
             ("tasks.archive_interval_s", number(tasks.archive_interval_s), SECONDS),
+            ("tasks.archive_after_s", number(tasks.archive_after_s), KEEP_SECONDS),
+            ("tasks.archive_after_s_max", number(tasks.archive_after_s_max), KEEP_SECONDS),
+            ("tasks.session_silence_s", number(tasks.session_silence_s), SECONDS),
+            ("tasks.contact_note_s", number(tasks.contact_note_s), PAUSE_SECONDS),
             ("access.key_recheck_ms", access.key_recheck_ms.and_then(number), 0..=3_600_000),
             ("access.remembered_keys_max", access.remembered_keys_max.and_then(number), 1..=i64::MAX),
             ("access.verifications_waiting_max", access.verifications_waiting_max.and_then(number), 1..=i64::MAX),
             ("access.ended_keys_interval_s", access.ended_keys_interval_s.and_then(number), 1..=i64::MAX),
+            ("background.sweep_lease_s", number(background.sweep_lease_s), SECONDS),
+            ("background.seen_interval_s", number(background.seen_interval_s), SECONDS),
+            ("background.measure_interval_s", number(background.measure_interval_s), SECONDS),
             ("sqlite.write_queue_max", sqlite.write_queue_max.and_then(number), MANY),
             ("sqlite.read_queue_max", sqlite.read_queue_max.and_then(number), MANY),
             ("sqlite.readers", sqlite.readers.and_then(number), 1..=64),
@@ -395,6 +415,8 @@ mod tests {
     fn a_value_out_of_its_range_is_told_with_the_range() {
         const NO_END: i64 = i64::MAX;
         const YEAR_S: i64 = 365 * 86_400;
+        // Those that count from nothing and have no sign: less than nothing is no number to them at all.
+        const UNSIGNED: [&str; 2] = ["key_recheck_ms", "receipt_artifacts_max"];
         let rows = [
             ("doors", "body_bytes_max", 100, 1 << 30),
             ("doors", "header_read_ms", 10, NO_END),
@@ -403,11 +425,13 @@ mod tests {
             ("doors", "requests_max", 1, 1_000_000),
             ("doors", "connections_max", 1, 1_000_000),
             ("doors", "streams_max", 1, 1_000_000),
+            ("doors", "heartbeat_s", 1, 20),
             ("tasks", "payload_bytes_max", 100, 1 << 30),
             ("tasks", "result_bytes_max", 100, 1 << 30),
             ("tasks", "lease_ttl_s", 1, YEAR_S),
             ("tasks", "lease_ttl_s_max", 1, YEAR_S),
             ("tasks", "lease_grace_s", 0, 86_400),
+            ("tasks", "renewals_max", 0, NO_END),
             ("tasks", "max_attempts", 1, 1_000_000),
             ("tasks", "retry_backoff_s", 0, YEAR_S),
             ("tasks", "retry_backoff_s_max", 0, YEAR_S),
@@ -415,15 +439,26 @@ mod tests {
             ("tasks", "list_limit_max", 1, 1_000),
             ("tasks", "list_bytes_max", 1_024, NO_END),
             ("tasks", "list_scan_max", 1, 1_000_000),
-            ("tasks", "receipt_body_bytes_max", 100, 1 << 30),
+            ("tasks", "receipt_body_bytes_max", 16_384, 1 << 30),
+            ("tasks", "receipt_parents_max", 1, 1_000),
+            ("tasks", "receipt_artifacts_max", 0, 1_000_000),
             ("tasks", "sweep_interval_s", 1, YEAR_S),
+            ("tasks", "requeue_delay_s_max", 0, YEAR_S),
+            ("tasks", "instance_forgotten_s", 1, YEAR_S),
             ("tasks", "chain_interval_s", 1, YEAR_S),
             ("tasks", "receipt_backlog", 1, 1_000_000_000),
             ("tasks", "archive_interval_s", 1, YEAR_S),
+            ("tasks", "archive_after_s", 0, 100 * YEAR_S),
+            ("tasks", "archive_after_s_max", 0, 100 * YEAR_S),
+            ("tasks", "session_silence_s", 1, YEAR_S),
+            ("tasks", "contact_note_s", 0, YEAR_S),
             ("access", "key_recheck_ms", 0, 3_600_000),
             ("access", "remembered_keys_max", 1, NO_END),
             ("access", "verifications_waiting_max", 1, NO_END),
             ("access", "ended_keys_interval_s", 1, NO_END),
+            ("background", "sweep_lease_s", 1, YEAR_S),
+            ("background", "seen_interval_s", 1, YEAR_S),
+            ("background", "measure_interval_s", 1, YEAR_S),
             ("sqlite", "write_queue_max", 1, 1_000_000),
             ("sqlite", "read_queue_max", 1, 1_000_000),
             ("sqlite", "readers", 1, 64),
@@ -447,8 +482,7 @@ mod tests {
                     assert!(error.message().contains(&part), "{part}: {error}");
                 }
             };
-            // Below nothing is no number at all to those that have no sign.
-            if least > 0 || section == "tasks" {
+            if !UNSIGNED.contains(&name) {
                 refused(least - 1, least);
             }
             if most < NO_END {

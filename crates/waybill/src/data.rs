@@ -1,6 +1,6 @@
 //! The data folder: who uses it, where the server listens, and the first key.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -12,6 +12,8 @@ use waybill_kernel::{Code, Error, Result};
 const ADMIN_KEY: &str = "admin.key";
 /// The admin key before it is known that the database has it.
 const NEW_ADMIN_KEY: &str = "admin.key.new";
+/// Holds the number of the process that has it locked.
+const LOCK: &str = "waybill.lock";
 
 /// An open data folder, locked for this process until dropped.
 pub struct DataFolder {
@@ -30,23 +32,20 @@ pub struct Running {
 impl DataFolder {
     /// Makes the folder if need be. An error of [`Code::DataFolderLocked`] names the process that holds it.
     pub fn open(path: &Path) -> Result<Self> {
-        let unusable = |error: std::io::Error| {
-            Error::new(Code::DataFolderUnusable, format!("The data folder {} cannot be used: {error}.", path.display()))
-        };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
+        let unusable = |error: std::io::Error| unusable(path, &error);
+        create_folder(path).map_err(unusable)?;
         let mut lock = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(path.join("waybill.lock"))
+            .open(path.join(LOCK))
             .map_err(unusable)?;
         if lock.try_lock().is_err() {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
-            let message = format!("The data folder {} is in use by process {}.", path.display(), holder.trim());
-            return Err(Error::new(Code::DataFolderLocked, message));
+            return Err(in_use(path, holder.trim()));
         }
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(unusable)?;
         Ok(Self { path: path.to_owned(), _lock: lock })
@@ -130,6 +129,34 @@ impl DataFolder {
     }
 }
 
+/// Makes a folder that is its owner's alone, and those above it that are missing; one that is there stays as it is.
+pub fn create_folder(path: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The process that holds the folder. Looking takes the lock for an instant if nobody has it, and changes nothing.
+pub fn holder(data: &Path) -> Result<Option<String>> {
+    let path = data.join(LOCK);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(data, &error)),
+    };
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Ok(Some(fs::read_to_string(path).unwrap_or_default().trim().to_owned())),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+pub fn in_use(data: &Path, holder: &str) -> Error {
+    let message = format!("The data folder {} is in use by process {holder}.", data.display());
+    Error::new(Code::DataFolderLocked, message)
+}
+
+fn unusable(data: &Path, error: &std::io::Error) -> Error {
+    Error::new(Code::DataFolderUnusable, format!("The data folder {} cannot be used: {error}.", data.display()))
+}
+
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::new(Code::DataFolderUnusable, format!("{} cannot be written: {error}.", path.display()))
 }
@@ -181,7 +208,20 @@ mod tests {
         let error = DataFolder::open(folder.path()).err().unwrap();
         assert_eq!(error.code(), Code::DataFolderLocked);
         assert!(error.message().contains(&std::process::id().to_string()), "{error}");
+        assert_eq!(holder(folder.path()).unwrap(), Some(std::process::id().to_string()));
         drop(held);
+        assert_eq!(holder(folder.path()).unwrap(), None);
         DataFolder::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn whoever_looks_for_the_holder_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        for data in [folder.path().to_owned(), folder.path().join("nowhere")] {
+            assert_eq!(holder(&data).unwrap(), None);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert_eq!(holder(&folder.path().join("file")).unwrap_err().code(), Code::DataFolderUnusable);
     }
 }

@@ -29,7 +29,8 @@ pub struct CreateKey {
     /// Several roles at once, instead of `role`.
     #[serde(default)]
     pub roles: Option<Vec<Role>>,
-    /// Narrows what the roles allow. Left out, the key gets the scopes its roles usually need.
+    /// Narrows what the roles allow. Left out, the key gets the scopes its roles usually need. `admin:write` stands for
+    /// any of them, `admin:read` for any where nothing is written.
     #[serde(default)]
     pub scopes: Option<Vec<Scope>>,
     /// After this many seconds the key opens nothing. Left out, it is good until it is revoked.

@@ -1,4 +1,5 @@
-//! Revoke a key, at once and for good. Processes that remember it find out within `key_recheck`.
+//! Revoke a key, at once and for good. Processes that remember it are told; one that cannot be reached finds out within
+//! `key_recheck`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,7 +38,7 @@ impl Operation for RevokeKey {
         scopes: &[Scope::AdminWrite],
         status: 200,
         title: "Revoke an API key",
-        description: "Ends a key for good. Every server refuses it within a minute. Repeating it changes nothing.",
+        description: "Ends a key for good: at once on this server, within a minute on every other. Repeating it changes nothing.",
     };
     type Output = Revoked;
 
@@ -47,6 +48,7 @@ impl Operation for RevokeKey {
         const SELECT: &str = "SELECT revoked_at FROM api_keys WHERE tenant = $1 AND key_id = $2";
         let key_id = Value::from(self.key_id.as_str());
         if tx.execute(UPDATE, &[key_id, Value::from(ctx.now)]).await? == 1 {
+            tx.wake(self.key_id.topic(), u32::MAX);
             return Ok(Reply::Done(Revoked { ok: true, revoked_at: ctx.now }));
         }
         let row = tx.query_opt(SELECT, &[key_id]).await?.ok_or_else(|| Error::not_found("key"))?;

@@ -93,7 +93,10 @@ impl RotateKey {
                               WHERE tenant = $1 AND key_id = $2 AND revoked_at IS NULL AND replaced_by IS NULL";
         let values = [Value::from(self.key_id.as_str()), Value::from(expires_at), Value::from(successor.as_str())];
         match tx.execute(UPDATE, &values).await? {
-            1 => Ok(()),
+            1 => {
+                tx.wake(self.key_id.topic(), u32::MAX);
+                Ok(())
+            }
             _ => Err(conflict("The key was rotated or revoked at this moment by another request.")),
         }
     }

@@ -1,10 +1,13 @@
 //! Good, wrong, unknown, expired and revoked keys, and what a process remembers of them.
 
+use std::time::Duration;
+
 use serde_json::json;
-use waybill_access::ops::{CreateKey, RevokeKey};
+use waybill_access::ops::{CreateKey, RevokeKey, RotateKey};
 use waybill_access::{Access, Key, KeyId, Settings};
 use waybill_kernel::entropy::OsEntropy;
-use waybill_kernel::{Code, Role, Scope};
+use waybill_kernel::{Code, Mode, Result, Role, Scope};
+use waybill_store::{Ctx, Tx, Value, Work};
 
 use crate::world::World;
 
@@ -70,7 +73,7 @@ async fn wrong_secrets_and_unknown_ids_cost_a_verification_and_say_the_same() {
 }
 
 #[tokio::test]
-async fn an_expiry_holds_at_once_and_a_revocation_after_the_recheck() {
+async fn an_expiry_holds_at_once_and_so_does_a_revocation() {
     let world = World::sqlite().await;
     let short = world.run::<CreateKey>(json!({"principal": "agent:a", "expires_in_seconds": 10})).await.unwrap();
     assert_eq!(world.refusal(short.key.expose()).await, None);
@@ -81,24 +84,65 @@ async fn an_expiry_holds_at_once_and_a_revocation_after_the_recheck() {
 
     let key = world.first_key.key.expose();
     assert_eq!(world.refusal(key).await, None);
-    world.run::<RevokeKey>(json!({"key_id": world.first_key.key_id})).await.unwrap();
-    assert_eq!(world.refusal(key).await, None, "not asked yet");
-    world.pass(61);
+    let rotate = json!({"key_id": world.first_key.key_id, "overlap_seconds": 5});
+    let successor = world.run::<RotateKey>(rotate).await.unwrap();
+    assert_eq!(world.refusal(key).await, None);
+    world.pass(6);
+    assert_eq!(world.refusal(key).await, Some(Code::Unauthorized), "the new end is known");
+
+    let key = successor.key.expose();
+    assert_eq!(world.refusal(key).await, None);
+    let verified = world.access.verifications();
+    world.run::<RevokeKey>(json!({"key_id": successor.key_id})).await.unwrap();
     assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
+    assert_eq!(world.access.verifications(), verified, "its row was read, nothing more");
     // A process that has never seen it does not let it in either.
     let elsewhere = Access::new(world.store.clone(), Settings::default());
     assert_eq!(elsewhere.authenticate(key).await.unwrap_err().code(), Code::Unauthorized);
     assert_eq!(elsewhere.verifications(), 1);
 }
 
+/// A revocation of which this process hears nothing.
+struct RevokedUnheard(KeyId);
+
+impl Work for RevokedUnheard {
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        const UPDATE: &str = "UPDATE api_keys SET revoked_at = $2 WHERE key_id = $1";
+        tx.execute(UPDATE, &[Value::from(self.0.as_str()), Value::from(ctx.now)]).await
+    }
+}
+
 #[tokio::test]
-async fn a_forgotten_key_is_looked_up_again() {
+async fn a_revocation_that_went_unheard_holds_after_the_recheck() {
     let world = World::sqlite().await;
     let key = world.first_key.key.expose();
     assert_eq!(world.refusal(key).await, None);
-    world.run::<RevokeKey>(json!({"key_id": world.first_key.key_id})).await.unwrap();
-    world.access.forget(world.first_key.key_id);
+    assert_eq!(world.store.system().run(RevokedUnheard(world.first_key.key_id)).await.unwrap(), 1);
+    assert_eq!(world.refusal(key).await, None, "not asked yet");
+    world.pass(61);
     assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
+}
+
+#[tokio::test]
+async fn another_node_hears_of_a_revocation() {
+    let world = World::postgres().await;
+    let key = world.first_key.key.expose();
+    let node = Access::new(world.another_node().await, Settings::default());
+    assert!(node.authenticate(key).await.is_ok());
+    world.run::<RevokeKey>(json!({"key_id": world.first_key.key_id})).await.unwrap();
+    // The clock of both stands still: only word of it can end the key before the recheck.
+    let refused = async {
+        while node.authenticate(key).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), refused).await.unwrap();
 }
 
 #[tokio::test]

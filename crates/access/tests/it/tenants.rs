@@ -5,8 +5,9 @@ use waybill_access::ops::{CreateTenant, ListTenants};
 use waybill_access::{DEFAULT_TENANT, Tier, admin_caller, dev_caller, ensure_default_tenant, register};
 use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::{Code, Role, Tenant};
-use waybill_store::{Backend, PostgresOptions, Registry, SqliteOptions};
+use waybill_store::{Backend, Registry, SqliteOptions};
 use waybill_testkit::postgres::Postgres;
+use waybill_testkit::stores::postgres_options;
 
 use crate::world::{World, code, open};
 
@@ -37,7 +38,7 @@ async fn of_several_nodes_that_start_at_once_one_gets_the_key() {
     let time = ManualSource::at(1);
     let mut nodes = Vec::new();
     for _ in 0..4 {
-        nodes.push(open(Backend::Postgres(PostgresOptions::at(&database.url)), &time).await);
+        nodes.push(open(Backend::Postgres(postgres_options(&database.url)), &time).await);
     }
     let starts: Vec<_> =
         nodes.iter().cloned().map(|node| tokio::spawn(async move { ensure_default_tenant(&node).await })).collect();

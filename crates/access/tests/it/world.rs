@@ -8,8 +8,9 @@ use waybill_access::{Access, MIGRATIONS, NewAdminKey, Settings, admin_caller, en
 use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Caller, Clock, Code, Result};
-use waybill_store::{Backend, Operation, PostgresOptions, Reply, SqliteOptions, Store};
+use waybill_store::{Backend, Operation, Reply, SqliteOptions, Store};
 use waybill_testkit::postgres::{Database, Postgres};
+use waybill_testkit::stores::postgres_options;
 
 const START_US: i64 = 1_700_000_000_000_000;
 
@@ -19,7 +20,7 @@ pub struct World {
     pub access: Access,
     pub first_key: NewAdminKey,
     pub admin: Caller,
-    _home: Home,
+    home: Home,
 }
 
 /// What is removed when the test ends.
@@ -38,7 +39,7 @@ impl World {
 
     pub async fn postgres() -> Self {
         let database = Postgres::shared().await.unwrap().database().await.unwrap();
-        let backend = Backend::Postgres(PostgresOptions::at(&database.url));
+        let backend = Backend::Postgres(postgres_options(&database.url));
         Self::on(backend, Home::Database(database)).await
     }
 
@@ -48,7 +49,23 @@ impl World {
         let first_key = ensure_default_tenant(&store).await.unwrap().unwrap();
         let access = Access::new(store.clone(), Settings::default());
         let admin = admin_caller(&store).await.unwrap();
-        Self { store, time, access, first_key, admin, _home: home }
+        Self { store, time, access, first_key, admin, home }
+    }
+
+    /// Another process on the same PostgreSQL. Both listen by then, so that what follows is heard as it is said.
+    pub async fn another_node(&self) -> Store {
+        let Home::Database(database) = &self.home else { panic!("SQLite has one process") };
+        let node = open(Backend::Postgres(postgres_options(&database.url)), &self.time).await;
+        let client = database.connect().await.unwrap();
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND query LIKE 'LISTEN%' AND state = 'idle'";
+        let both_listen = async {
+            while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) < 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), both_listen).await.unwrap();
+        node
     }
 
     pub fn pass(&self, seconds: u64) {

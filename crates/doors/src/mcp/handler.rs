@@ -20,6 +20,7 @@ use waybill_kernel::{Caller, Code, Door, Error, Result};
 use waybill_store::{Answer, Entry};
 
 use super::ToolNames;
+use super::body::Called;
 use super::tools::{self, REPLAY, Toolbox};
 use crate::driver::Driver;
 
@@ -86,6 +87,9 @@ impl ServerHandler for Handler {
             let message = format!("Unknown tool: {}. tools/list names the tools of this endpoint.", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
+        if let Some(called) = extension::<Called>(&context) {
+            called.tell(entry.spec().name);
+        }
         let input = Value::Object(request.arguments.unwrap_or_default());
         let outcome = tokio::select! {
             outcome = self.driver.call(entry, &caller, input) => outcome,
@@ -128,11 +132,15 @@ impl ServerHandler for Handler {
     }
 }
 
+/// What our own layers have put into the HTTP request.
+fn extension<T: Send + Sync + 'static>(context: &RequestContext<RoleServer>) -> Option<&T> {
+    context.extensions.get::<http::request::Parts>()?.extensions.get::<T>()
+}
+
 /// The caller our own layer has authenticated for this very request. Its absence is a mistake in the wiring, and the
 /// answer is a refusal.
 fn caller(context: &RequestContext<RoleServer>) -> std::result::Result<Arc<Caller>, ErrorData> {
-    let parts = context.extensions.get::<http::request::Parts>();
-    parts.and_then(|parts| parts.extensions.get::<Arc<Caller>>()).cloned().ok_or_else(|| {
+    extension::<Arc<Caller>>(context).cloned().ok_or_else(|| {
         tracing::error!(
             "an MCP request came without a caller: the endpoint is mounted outside the authentication layer"
         );

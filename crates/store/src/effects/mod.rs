@@ -14,7 +14,7 @@ pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX, advance, place};
 pub use list_sweeps::{ListSweeps, SweepView, Sweeps};
 pub use runner::Runner;
 pub use state::{DeadJobs, SweepState};
-pub use sweep::{Holder, Plan, Progress, Report, Run, Sweep, forget, sweep_once};
+pub use sweep::{BATCH_PAUSE, Holder, Plan, Progress, Report, Run, Sweep, forget, sweep_once};
 pub use worker::{Round, Worker, work_once};
 
 use crate::Registry;

@@ -18,6 +18,9 @@ use waybill_kernel::{Entropy, Error, IdSource, Mode, Result, Time};
 
 use crate::{Ctx, Row, Store, Tx, Value, Work, metrics};
 
+/// Between two batches of a run: those whose writes have come meanwhile go first, however much there is to sweep.
+pub const BATCH_PAUSE: Duration = Duration::from_millis(5);
+
 /// Work that recurs. Its statements name tenants themselves: a sweep reaches across all of them.
 pub trait Sweep: Send + Sync + 'static {
     /// Its row's key and its label in metrics: unique in the program, and kept for ever.
@@ -169,16 +172,16 @@ impl<'a, S: Sweep> Run<'a, S> {
     pub async fn to_end(mut self, stopping: &CancellationToken) -> Result<Report> {
         loop {
             match self.step().await {
-                Ok(Progress::Going) if stopping.is_cancelled() => {
-                    self.give_back().await?;
-                    return Ok(self.report(Progress::Ended { more: true }));
-                }
-                Ok(Progress::Going) => {}
+                Ok(Progress::Going) => tokio::time::sleep(BATCH_PAUSE).await,
                 Ok(progress) => return Ok(self.report(progress)),
                 Err(error) => {
                     self.note_failure(&error).await;
                     return Err(error);
                 }
+            }
+            if stopping.is_cancelled() {
+                self.give_back().await?;
+                return Ok(self.report(Progress::Ended { more: true }));
             }
         }
     }

@@ -1,5 +1,7 @@
 //! A look at a PostgreSQL database that changes nothing: is it set up as the program needs it, and does it keep its word?
 
+use std::time::Duration;
+
 use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, NoTls, Row};
@@ -90,6 +92,16 @@ pub struct Replica {
     pub lag_bytes: Option<i64>,
 }
 
+/// A transaction that writes and has not ended. Feeds give out nothing of those that began after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenWrite {
+    /// None for one that is prepared: no process has it.
+    pub pid: Option<i64>,
+    pub database: String,
+    /// None where this user may not see it.
+    pub age: Option<Duration>,
+}
+
 impl PostgresInspection {
     pub async fn open(options: &Options) -> Result<Self> {
         let mut config = connect::config(options)?;
@@ -135,6 +147,21 @@ impl PostgresInspection {
         rows.iter().map(replica).collect()
     }
 
+    /// The oldest of the whole cluster, in whatever database: the horizon of feeds is that of all of them.
+    pub async fn oldest_write(&self) -> Result<Option<OpenWrite>> {
+        const ASK: &str = "SELECT pid::bigint, coalesce(database, 'unknown'), \
+             extract(epoch FROM clock_timestamp() - began)::bigint FROM \
+             (SELECT pid, datname::text, xact_start, backend_xid FROM pg_stat_activity WHERE backend_xid IS NOT NULL \
+             UNION ALL SELECT NULL, database::text, prepared, transaction FROM pg_prepared_xacts) \
+             AS writes (pid, database, began, xid) ORDER BY age(xid) DESC LIMIT 1";
+        let Some(row) = self.client.query_opt(ASK, &[]).await.map_err(|error| refused(&error))? else {
+            return Ok(None);
+        };
+        let age_s: Option<i64> = get(&row, 2)?;
+        let age = age_s.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+        Ok(Some(OpenWrite { pid: get(&row, 0)?, database: get(&row, 1)?, age }))
+    }
+
     /// The newest migration the database has seen; None before the first start.
     pub async fn schema(&self) -> Result<Option<i64>> {
         let exists = self.client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&HISTORY]).await;
@@ -176,9 +203,16 @@ impl PostgresInspection {
         rows.iter().map(|row| Ok(DeadJobs { kind: get(row, 0)?, count: get(row, 1)? })).collect()
     }
 
-    /// The owner of the tables is bound by their policies and sees nothing.
+    /// The ids that a statement of those who know the tables asks for, at most `max` of them.
+    pub async fn ids(&self, sql: &str, max: usize) -> Result<Vec<Vec<u8>>> {
+        let rows = self.as_system(&format!("{sql} LIMIT {max}")).await?;
+        rows.iter().map(|row| get(row, 0)).collect()
+    }
+
+    /// The owner of the tables is bound by their policies and sees nothing. A look at whole tables may take longer than a
+    /// request may.
     async fn as_system(&self, sql: &str) -> Result<Vec<Row>> {
-        let begin = format!("BEGIN READ ONLY; SET LOCAL ROLE {ROLE_SYSTEM}");
+        let begin = format!("BEGIN READ ONLY; SET LOCAL ROLE {ROLE_SYSTEM}; SET LOCAL statement_timeout = 0");
         self.client.batch_execute(&begin).await.map_err(|error| refused(&error))?;
         let rows = self.client.query(sql, &[]).await;
         let _ = self.client.batch_execute("ROLLBACK").await;

@@ -117,16 +117,15 @@ impl Inspection {
         findings(&mut self.raw, quick, watch)
     }
 
-    pub fn broken_references(&self) -> Result<Vec<String>> {
-        let ask = || -> rusqlite::Result<Vec<String>> {
-            let mut statement = self.raw.prepare("PRAGMA foreign_key_check")?;
-            let rows = statement.query_map([], |row| {
-                let (table, parent): (String, String) = (row.get(0)?, row.get(2)?);
-                Ok(format!("a row of {table} names one of {parent} that is not there"))
-            })?;
-            rows.take(FINDINGS_MAX).collect()
-        };
-        ask().map_err(|error| self.damaged(&error))
+    /// The ids that a statement of those who know the tables asks for, at most `max` of them.
+    pub fn ids(&mut self, sql: &str, max: usize, watch: &Watch) -> Result<Vec<Vec<u8>>> {
+        let sql = format!("{sql} LIMIT {max}");
+        let found = stoppable(&mut self.raw, watch, |raw| {
+            let mut statement = raw.prepare(&sql)?;
+            let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        found.map_err(|error| self.damaged(&error))
     }
 
     pub fn sweeps(&self) -> Result<Vec<SweepState>> {
@@ -183,25 +182,36 @@ fn files(path: &Path) -> Files {
 }
 
 fn findings(raw: &mut rusqlite::Connection, quick: bool, watch: &Watch) -> Result<Vec<String>> {
-    watch.at(Step::Checking, 0, 0)?;
-    let stop = watch.stop_flag();
-    raw.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || stop.load(Ordering::Relaxed))).map_err(Error::internal)?;
     let pragma = if quick { "quick_check" } else { "integrity_check" };
-    let ask = || -> rusqlite::Result<Vec<String>> {
+    let found = stoppable(raw, watch, |raw| {
         let mut statement = raw.prepare(&format!("PRAGMA {pragma}({FINDINGS_MAX})"))?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-        rows.collect()
-    };
-    let found = ask();
-    let _ = raw.progress_handler(0, None::<fn() -> bool>);
-    // A small file is checked before anybody is asked whether to go on.
-    watch.at(Step::Checking, 0, 0)?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })?;
     match found {
         Ok(findings) if findings == ["ok"] => Ok(Vec::new()),
         Ok(findings) => Ok(findings.iter().map(|finding| finding.trim().replace('\n', " ")).collect()),
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Err(watch::interrupted()),
         // A file so damaged that the check itself cannot go on.
         Err(error) => Ok(vec![error.to_string()]),
+    }
+}
+
+/// Asks what may take long. Err when it was told to stop; what SQLite says otherwise is for the caller to judge.
+fn stoppable<T>(
+    raw: &mut rusqlite::Connection,
+    watch: &Watch,
+    ask: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<T>,
+) -> Result<rusqlite::Result<T>> {
+    watch.at(Step::Checking, 0, 0)?;
+    let stop = watch.stop_flag();
+    raw.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || stop.load(Ordering::Relaxed))).map_err(Error::internal)?;
+    let answer = ask(raw);
+    let _ = raw.progress_handler(0, None::<fn() -> bool>);
+    // What is small is done before anybody is asked whether to go on.
+    watch.at(Step::Checking, 0, 0)?;
+    match answer {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Err(watch::interrupted()),
+        answer => Ok(answer),
     }
 }
 

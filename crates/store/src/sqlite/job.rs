@@ -77,8 +77,9 @@ impl<W: Work> Job for Pending<W> {
 
     fn answer(self: Box<Self>) {
         let outcome = self.outcome.unwrap_or_else(|| Err(Error::internal("a call was answered before it ran")));
-        let _ = self.reply.send(outcome);
+        // First, so that who has its answer finds the others told: a revoked key is refused from here on.
         self.hub.release(&self.wakes);
+        let _ = self.reply.send(outcome);
     }
 
     fn fail(self: Box<Self>, error: Error) {

@@ -10,7 +10,7 @@ pub(crate) mod inspect;
 mod job;
 pub(crate) mod manifest;
 mod mark;
-mod open;
+pub(crate) mod open;
 mod queue;
 mod readers;
 mod reopen;

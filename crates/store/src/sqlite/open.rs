@@ -33,7 +33,10 @@ pub(super) struct Meta {
 
 pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> Result<Connection> {
     assert!(rusqlite::version_number() >= SQLITE_VERSION_MIN, "SQLite {} is too old", rusqlite::version());
-    create_private(&options.path)?;
+    create_private(&options.path).map_err(|error| {
+        let message = format!("The database file {} cannot be made: {error}.", options.path.display());
+        Error::new(Code::DatabaseUnusable, message)
+    })?;
     let raw = open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let prepare = || -> rusqlite::Result<()> {
         raw.pragma_update(None, "journal_mode", "WAL")?;
@@ -54,14 +57,11 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
     Ok(Connection::new(raw, tables))
 }
 
-/// SQLite would make the file readable for everybody. Its log and the log's index are made like the file itself.
-fn create_private(path: &Path) -> Result<()> {
-    let made = File::options().write(true).create_new(true).mode(0o600).open(path);
-    match made {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            let message = format!("The database file {} cannot be made: {error}.", path.display());
-            Err(Error::new(Code::DatabaseUnusable, message))
-        }
+/// Makes a file that is its owner's alone, unless there is one: SQLite would make it readable for everybody. Its log and the
+/// log's index are made like the file itself.
+pub fn create_private(path: &Path) -> io::Result<()> {
+    match File::options().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
 }

@@ -509,6 +509,11 @@ fn fail_all(jobs: Vec<Box<dyn Job>>, error: &Error) {
             job.fail(Error::internal("a commit failed"));
             continue;
         }
+        #[cfg(feature = "sabotage")]
+        if sabotage::planted("unknown-as-undone") {
+            job.fail(Error::new(Code::StoreUnavailable, Code::StoreUnavailable.entry().title));
+            continue;
+        }
         job.fail(unknown(error.cause().unwrap_or_default()));
     }
 }

@@ -46,6 +46,7 @@ impl Operation for AckReceipt {
         description: "Say that you have read a receipt addressed to you. It is put on record and changes nothing else: an \
                       obligation stays open. Safe to repeat.",
     };
+    const REPLAYS: bool = true;
     type Output = Acknowledged;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Acknowledged>> {

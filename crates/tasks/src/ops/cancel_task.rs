@@ -61,8 +61,9 @@ impl Operation for CancelTask {
         if self.reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON_CHARS_MAX) {
             return Err(Error::invalid(format!("reason must have at most {REASON_CHARS_MAX} characters.")));
         }
-        let Some(task) = self.end(ctx, tx).await? else { return self.explain(ctx, tx).await };
-        self.record(ctx, tx, &task).await?;
+        let canceller = actor(ctx, self.principal_kind, self.principal_id.as_deref(), PrincipalKind::Agent)?;
+        let Some(task) = self.end(ctx, tx, &canceller).await? else { return self.explain(ctx, tx).await };
+        self.record(ctx, tx, &task, &canceller).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
         Ok(Reply::Done(Canceled { ok: true, status: Status::Canceled }))
     }
@@ -70,12 +71,11 @@ impl Operation for CancelTask {
 
 impl CancelTask {
     /// The transition, guarded by everything it depends on: of several that race for the task, one finds its row.
-    async fn end(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Row>> {
-        let principal = actor(ctx, self.principal_kind, self.principal_id.as_deref(), PrincipalKind::Agent)?;
+    async fn end(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, canceller: &str) -> Result<Option<Row>> {
         let params = [
             Value::from(self.task_id.as_bytes()),
             Value::from(ctx.now),
-            Value::from(&principal),
+            Value::from(canceller),
             Value::from(ctx.caller.sees_all_owners()),
         ];
         tx.query_opt(
@@ -88,16 +88,15 @@ impl CancelTask {
         .await
     }
 
-    async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row) -> Result<()> {
+    async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row, canceller: &str) -> Result<()> {
         let owner = task.text(0)?;
-        let canceller = ctx.caller.principal.to_string();
         let error = json!({ "reason": self.reason, "canceled_by": canceller });
         let text = error.to_string();
         let (canceled_id, assigned) = (ReceiptId(ctx.ids.next()), [ReceiptId::from_slice(task.bytes(1)?)?]);
         let canceled = Receipt {
             id: canceled_id,
             kind: ReceiptType::TaskCanceled,
-            from: &canceller,
+            from: canceller,
             to: owner,
             task_id: Some(self.task_id),
             lease_id: None,

@@ -64,6 +64,7 @@ impl Operation for Complete {
                       found (artifacts) or that it was delivered (delivery_proof): without either the owner's obligation \
                       stays open. Safe to repeat with the same content after a lost answer.",
     };
+    const REPLAYS: bool = true;
     type Output = Completed;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Completed>> {
@@ -128,12 +129,7 @@ impl Complete {
             return Err(Error::new(Code::LocatabilityRequired, Code::LocatabilityRequired.entry().title));
         }
         // Pointers cannot be left out of the receipt as a large result can, so they must fit.
-        let pointers = receipts::body_text(&self.completed_body(0)).len();
-        let max = settings.receipt_body_bytes_max;
-        if pointers > max {
-            let message = format!("Artifacts and proof make a receipt of {pointers} bytes; at most {max} are allowed.");
-            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
-        }
+        receipts::check_body(settings, "Artifacts and proof make", &self.completed_body(0))?;
         Ok(work)
     }
 

@@ -91,6 +91,7 @@ impl Operation for CreateTask {
                       task_id; read the outcome later with get_task. Give an idempotency_key to be able to repeat the \
                       call safely after a lost answer.",
     };
+    const REPLAYS: bool = true;
     type Output = Created;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Created>> {

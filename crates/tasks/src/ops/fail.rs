@@ -61,6 +61,7 @@ impl Operation for Fail {
                       pause, while it has attempts left; otherwise it has failed for good. Safe to repeat with the same \
                       content after a lost answer.",
     };
+    const REPLAYS: bool = true;
     type Output = FailedReply;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<FailedReply>> {
@@ -69,7 +70,7 @@ impl Operation for Fail {
             "SELECT owner, assigned_receipt, attempt, max_attempts, retry_backoff_s, epoch FROM tasks WHERE ",
             lease_is_live!()
         );
-        let digest = self.check(ctx.settings())?;
+        let digest = Fingerprint::of(&json!([self.error, self.retryable]))?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         let Some(task) = tx.query_opt(HELD, &hold.params(&[])).await? else {
@@ -82,6 +83,8 @@ impl Operation for Fail {
             AfterFailure::Again { delay_s, .. } => Some(ctx.now.after(seconds_of(delay_s))),
             AfterFailure::Final => None,
         };
+        // What tells the owner that there is a result says less around it.
+        receipts::check_body(settings, "The error makes", &self.told(&task, next_eligible_at)?)?;
         if !self.end(ctx, tx, &hold, after, next_eligible_at).await? {
             // Ended by somebody else between the two statements.
             return self.repeat(ctx, tx, &hold, digest).await;
@@ -92,17 +95,6 @@ impl Operation for Fail {
 }
 
 impl Fail {
-    fn check(&self, settings: &Settings) -> Result<Fingerprint> {
-        let text = self.error.to_string();
-        // It stands in two receipts with other words around it.
-        let max = settings.receipt_body_bytes_max / 2;
-        if text.len() > max {
-            let message = format!("The error has {} bytes; at most {max} are allowed.", text.len());
-            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
-        }
-        Fingerprint::of(&json!([self.error, self.retryable]))
-    }
-
     /// False when the lease is no longer live.
     async fn end(
         &self,
@@ -144,19 +136,11 @@ impl Fail {
     ) -> Result<()> {
         let owner = task.text(0)?;
         let assigned = [ReceiptId::from_slice(task.bytes(1)?)?];
-        let (attempt, max_attempts) = (task.int(2)?, task.int(3)?);
         let task_id = self.task_id.as_bytes();
         let end = end_lease(task_id, task.int(5)?, ctx.now, EndReason::Failed, Some(digest), next_eligible_at);
         let kind = match next_eligible_at {
             Some(_) => ReceiptType::TaskRetryScheduled,
             None => ReceiptType::TaskFailed,
-        };
-        let body = match next_eligible_at {
-            Some(at) => json!({
-                "error": self.error, "attempt": attempt + 1, "max_attempts": max_attempts, "requeued": true,
-                "next_eligible_at": at,
-            }),
-            None => json!({ "error": self.error, "retry_recommended": self.retryable, "retry_after_seconds": null }),
         };
         let parts = [task_id, worker.as_bytes(), self.lease_id.as_bytes(), assigned[0].as_bytes()];
         let told = Receipt {
@@ -169,7 +153,7 @@ impl Fail {
             schedule_id: None,
             parents: &assigned,
             unlocated: false,
-            body,
+            body: self.told(task, next_eligible_at)?,
         };
         if next_eligible_at.is_some() {
             receipts::emit_all(tx, ctx, vec![end], &[told]).await?;
@@ -195,6 +179,18 @@ impl Fail {
         receipts::emit_all(tx, ctx, vec![result, end], &[told, ready]).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
         Ok(())
+    }
+
+    /// What the owner is told: when it is tried again, or that it has failed.
+    fn told(&self, task: &Row, next_eligible_at: Option<Time>) -> Result<Json> {
+        let (attempt, max_attempts) = (task.int(2)?, task.int(3)?);
+        Ok(match next_eligible_at {
+            Some(at) => json!({
+                "error": self.error, "attempt": attempt + 1, "max_attempts": max_attempts, "requeued": true,
+                "next_eligible_at": at,
+            }),
+            None => json!({ "error": self.error, "retry_recommended": self.retryable, "retry_after_seconds": null }),
+        })
     }
 
     /// The lease is not live. If this worker gave the task up by the same words, it is told so again.

@@ -50,7 +50,8 @@ impl Operation for FollowReceipts {
         status: 200,
         title: "Follow receipts",
         description: "Receive the receipts addressed to you as they come, as server-sent events: `event: receipt`, `data` the \
-                      receipt, `id` its place. Connect again with Last-Event-ID and nothing is missed or repeated.",
+                      receipt, `id` its place. Connect again with Last-Event-ID and nothing is missed or repeated, but \
+                      what has been archived by then is not shown.",
     };
     type Output = Turn;
 

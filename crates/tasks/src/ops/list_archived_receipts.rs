@@ -61,7 +61,7 @@ impl Operation for ListArchivedReceipts {
         door: Door::Admin,
         method: Method::Get,
         path: "/v1/receipts/archive",
-        tool: true,
+        tool: false,
         mode: Mode::Read,
         destructive: false,
         repeatable: true,

@@ -55,9 +55,9 @@ impl Operation for ListReceipts {
         scopes: &[Scope::ReceiptsRead],
         status: 200,
         title: "List receipts",
-        description: "Read the receipts addressed to you, oldest first, or with task_id everything that was said about one \
-                      task. Pass next_cursor back as since_receipt_id for what comes after; keep it to hear later only of \
-                      what is new.",
+        description: "Read the receipts addressed to you, oldest first, or with task_id all of one task; archived ones are \
+                      not shown. Pass next_cursor back as since_receipt_id for what comes after; keep it to read what is \
+                      new later.",
     };
     const SETTLES: bool = true;
     type Output = ReceiptList;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Door, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use super::lease_next::positive;
@@ -71,7 +71,7 @@ impl Operation for RenewLease {
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         let until = settings.lease_end(ctx.now, self.extend_by_seconds);
         let params = hold.params(&[ctx.now.into(), until.into(), settings.renewals_max.into()]);
-        let Some(row) = tx.query_opt(RENEW, &params).await? else { return Err(lease::refusal(ctx, tx, &hold).await) };
+        let Some(row) = tx.query_opt(RENEW, &params).await? else { return Err(refusal(ctx, tx, &hold).await?) };
         if row.int(1)? == RENEWALS_USUAL + 1 {
             self.report(ctx, tx, &row, &worker).await?;
         }
@@ -93,4 +93,20 @@ impl RenewLease {
         };
         anomaly::report(tx, ctx, anomaly).await
     }
+}
+
+/// Why nothing was renewed. A lease that has had all the renewals the server allows is its worker's to its end: asking for
+/// one more is no misuse.
+async fn refusal(ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>) -> Result<Error> {
+    const LIVE: &str = concat!("SELECT lease_expires_at FROM tasks WHERE ", lease_is_live!());
+    let max = ctx.settings::<Settings>().renewals_max;
+    let live = if max > 0 { tx.query_opt(LIVE, &hold.params(&[])).await? } else { None };
+    let Some(task) = live else { return Ok(lease::refusal(ctx, tx, hold).await) };
+    let until = task.time(0)?;
+    let message = format!(
+        "The lease has been renewed as often as the server allows ({max} times); it is good until {until}, finish or fail \
+         the task by then."
+    );
+    let error = Error::new(Code::LeaseInvalidOrExpired, message);
+    Ok(error.with("renewals_max", max).with("expires_at", until.to_string()))
 }

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use crate::Settings;
@@ -62,13 +62,9 @@ impl Operation for ReportProgress {
         const PROGRESS: &str = "INSERT INTO task_progress (tenant, task_id, progress, updated_at) VALUES ($1, $2, $3, $4) \
             ON CONFLICT (tenant, task_id) DO UPDATE SET progress = excluded.progress, updated_at = excluded.updated_at";
         let settings = ctx.settings::<Settings>();
-        let progress = self.progress.to_string();
-        // Somewhat less than a receipt's body, which has its own words around it.
-        let max = settings.receipt_body_bytes_max / 2;
-        if progress.len() > max {
-            let message = format!("The report has {} bytes; at most {max} are allowed.", progress.len());
-            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
-        }
+        let (progress, body) = (self.progress.to_string(), json!({ "progress": self.progress }));
+        // The bound is the same where no receipt is written.
+        receipts::check_body(settings, "The report makes", &body)?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         let Some(task) = tx.query_opt(RUNNING, &hold.params(&[ctx.now.into()])).await? else {
@@ -86,7 +82,7 @@ impl Operation for ReportProgress {
             schedule_id: None,
             parents: &[ReceiptId::from_slice(task.bytes(0)?)?],
             unlocated: false,
-            body: json!({ "progress": self.progress }),
+            body,
         };
         let proven = settings.progress_receipts && task.int(1)? <= settings.progress_receipts_max;
         let receipts = if proven { std::slice::from_ref(&receipt) } else { &[] };

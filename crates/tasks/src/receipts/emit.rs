@@ -196,6 +196,16 @@ impl Receipt<'_> {
     }
 }
 
+/// Whether a body fits, for those who want to know before they write anything. `what` begins the refusal.
+pub(crate) fn check_body(settings: &Settings, what: &str, body: &Json) -> Result<()> {
+    let (bytes, max) = (body_text(body).len(), settings.receipt_body_bytes_max);
+    if bytes <= max {
+        return Ok(());
+    }
+    let message = format!("{what} a receipt of {bytes} bytes; at most {max} are allowed.");
+    Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max))
+}
+
 /// As it is stored: with its version, compact.
 pub(crate) fn body_text(body: &Json) -> String {
     let mut body = body.clone();

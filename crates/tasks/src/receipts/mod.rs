@@ -7,8 +7,8 @@ pub(crate) mod inbox;
 mod record;
 
 pub use archive::KeptReceipt;
-pub(crate) use emit::body_text;
 pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
+pub(crate) use emit::{body_text, check_body};
 pub(crate) use record::receipt_columns;
 pub use record::{COLUMNS, Party, ReceiptRecord};
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::timeout;
 use waybill_kernel::{Mode, Result};
+use waybill_store::safety::{OpenWrite, PostgresInspection};
 use waybill_store::{Ctx, Gate, Tx, Value, Work};
 use waybill_tasks::ops::create_task::CreateTask;
+use waybill_testkit::postgres::{Options, Postgres};
 use waybill_testkit::stores::{self, TestStore};
 
 use crate::support::plain_task;
@@ -123,4 +125,36 @@ async fn on_sqlite_everything_committed_is_below_the_horizon() {
         plain_task(&on, &on.admin).await;
         assert_eq!(reader.read().await, 1);
     }
+}
+
+/// The oldest write of the cluster, as soon as it is that of this process: those of the cluster itself end.
+async fn oldest_write_of(url: &str, pid: i64) -> OpenWrite {
+    let look = PostgresInspection::open(&stores::postgres_options(url)).await.unwrap();
+    let found = async {
+        loop {
+            match look.oldest_write().await.unwrap() {
+                Some(write) if write.pid == Some(pid) => return write,
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    timeout(FAILED, found).await.unwrap()
+}
+
+#[tokio::test]
+async fn whoever_holds_a_feed_back_can_be_named_and_its_age_by_those_who_may_see_it() {
+    // A cluster of its own: in the shared one every other test would be held back as well.
+    let cluster = Postgres::start_with(Options::default()).unwrap();
+    let on = stores::open_postgres_in(cluster.database().await.unwrap(), |_| {}).await.unwrap();
+    let database = on.database().unwrap();
+    let (holder, owner) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    owner.batch_execute("CREATE ROLE stranger LOGIN").await.unwrap();
+    let pid = i64::from(holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0));
+    holder.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
+    let shown = oldest_write_of(&database.url, pid).await;
+    assert_eq!(shown.database, database.name);
+    assert!(shown.age.is_some_and(|age| age <= FAILED), "{shown:?}");
+    let hidden = oldest_write_of(&database.url_as("stranger"), pid).await;
+    assert_eq!(hidden, OpenWrite { age: None, ..shown });
+    holder.batch_execute("ROLLBACK").await.unwrap();
 }

@@ -1,7 +1,10 @@
 //! Short ways to say what a case does.
 
+use std::sync::Arc;
+
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Caller, Code, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_store::effects::{Holder, Progress, Report, Sweep, sweep_once};
 use waybill_testkit::stores::{self, Answered, TestStore};
 
 /// An id that nothing has.
@@ -108,6 +111,16 @@ pub async fn held(on: &TestStore, worker: &Caller, input: Json) -> Json {
     assert_eq!(tasks.len(), 1, "{tasks:?}");
     assert_eq!(tasks[0]["task_id"], json!(task_id));
     json!({ "task_id": task_id, "lease_id": tasks[0]["lease_id"] })
+}
+
+/// A sweep with all its work: a run that a slow machine has cut short leaves the rest to the next.
+pub async fn sweep_to_end<S: Sweep>(on: &TestStore, sweep: &Arc<S>, holder: Holder) -> Report {
+    let mut all = sweep_once(&on.store, sweep, holder).await.unwrap();
+    while all.progress == (Progress::Ended { more: true }) {
+        let next = sweep_once(&on.store, sweep, holder).await.unwrap();
+        all = Report { rows: all.rows + next.rows, batches: all.batches + next.batches, ..next };
+    }
+    all
 }
 
 /// `base` with further fields.

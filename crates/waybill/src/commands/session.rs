@@ -6,7 +6,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value as Json};
 use waybill_kernel::{Caller, Code, Error, Method, OperationSpec, Result};
-use waybill_store::Store;
+use waybill_store::{Backend, Store};
 
 use crate::cli::{Place, Reach};
 use crate::config::Config;
@@ -38,6 +38,7 @@ impl Session {
             return Ok(Session::Server { http, url, key });
         }
         let config = Config::of_place(&reach.place)?;
+        refuse_absent(&config)?;
         let data = DataFolder::open(&config.data)?;
         let store = wiring::open(&config, &data).await?.store;
         let caller = waybill_access::admin_caller(&store).await?;
@@ -77,16 +78,33 @@ impl Session {
     }
 }
 
-/// The address and key of the server to speak to; None when none runs on the data folder.
+/// A command makes no deployment: in a folder whose name was mistyped it would find an empty one in order.
+fn refuse_absent(config: &Config) -> Result<()> {
+    let Backend::Sqlite(options) = &config.backend else { return Ok(()) };
+    // What cannot be looked for is told by whoever opens the folder.
+    if options.path.try_exists().unwrap_or(true) {
+        return Ok(());
+    }
+    let message = format!("There is no database in {}; the first `waybill serve` makes one.", config.data.display());
+    Err(Error::new(Code::DataFolderUnusable, message))
+}
+
+/// The key that was named: by its flag, in WAYBILL_KEY, or where clients of AsyncGate keep theirs. An empty one is none.
+pub fn named_key(key: Option<String>) -> Option<String> {
+    let is_key = |key: &String| !key.trim().is_empty();
+    key.filter(is_key).or_else(|| std::env::var("ASYNCGATE_API_KEY").ok().filter(is_key))
+}
+
+/// The address and key of the server to speak to; None when none runs on the data folder. Changes nothing in it.
 pub fn server(place: &Place, url: Option<String>, key: Option<String>) -> Result<Option<(String, String)>> {
     let config = Config::of_place(place)?;
-    let key = key.or_else(|| std::env::var("ASYNCGATE_API_KEY").ok()).or_else(|| data::admin_key(&config.data));
+    let key = named_key(key).or_else(|| data::admin_key(&config.data));
     let url = match url {
         Some(url) => url.trim_end_matches('/').to_owned(),
-        None => match (DataFolder::open(&config.data), data::running(&config.data)) {
-            (Ok(_), _) => return Ok(None),
-            (Err(error), Some(running)) if error.code() == Code::DataFolderLocked => format!("http://{}", running.http),
-            (Err(error), _) => return Err(error),
+        None => match (data::holder(&config.data)?, data::running(&config.data)) {
+            (None, _) => return Ok(None),
+            (Some(_), Some(running)) => format!("http://{}", running.http),
+            (Some(holder), None) => return Err(data::in_use(&config.data, &holder)),
         },
     };
     let key = key.ok_or_else(|| {

@@ -149,6 +149,39 @@ async fn people_get_tables_and_programs_get_json() {
     program(&["mcp", "--data", data]).must_be(Code::ServerUnreachable, "stdio without a server");
 }
 
+/// Least of all one in which everything is in order because there is nothing.
+#[test]
+fn a_command_makes_no_deployment_where_there_is_none() {
+    let home = tempfile::tempdir().unwrap();
+    let (mistyped, empty) = (home.path().join("mistyped"), home.path().join("empty"));
+    let file = home.path().join("receipts.jsonl");
+    std::fs::create_dir(&empty).unwrap();
+    let commands: [&[&str]; 10] = [
+        &["key", "list"],
+        &["key", "create", "--principal", "agent:alice"],
+        &["key", "rotate", "000000000000"],
+        &["key", "revoke", "000000000000"],
+        &["tenant", "list"],
+        &["tenant", "create", "acme"],
+        &["sweeps"],
+        &["receipts", "verify"],
+        &["receipts", "export"],
+        &["receipts", "export", file.to_str().unwrap()],
+    ];
+    for data in [mistyped.to_str().unwrap(), empty.to_str().unwrap()] {
+        let said = format!("There is no database in {data}; the first `waybill serve` makes one.");
+        for command in commands {
+            let ended = program(&[command, &["--data", data]].concat());
+            ended.must_be(Code::DataFolderUnusable, &format!("{command:?}"));
+            assert!(ended.stderr.contains(&said), "{command:?}: {}", ended.stderr);
+            assert_eq!(ended.stdout, "", "{command:?}");
+        }
+        program(&["mcp", "--data", data]).must_be(Code::ServerUnreachable, "stdio without a server");
+    }
+    assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0, "something was left in the folder");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1, "something was left beside it");
+}
+
 #[tokio::test]
 async fn sweeps_are_shown_as_soon_as_the_server_has_run_them() {
     let mut world = World::start().await;

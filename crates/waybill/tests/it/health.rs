@@ -7,11 +7,27 @@ use waybill_testkit::postgres::Postgres;
 use crate::world::{Engine, Reply, World, until};
 
 const COMMITS: &str = "waybill_store_commits_total";
+/// What the server does by itself, it does once.
+const QUIET: &str = "[tasks]\nsweep_interval_s = 100000\nchain_interval_s = 100000\narchive_interval_s = 100000\n\
+                     [access]\nended_keys_interval_s = 100000\n[background]\nseen_interval_s = 100000\n";
+const SWEEPS: usize = 5;
+
+/// A server that commits nothing any more unless it is asked to.
+async fn quiet(settings: &str) -> World {
+    let world = World::with(Engine::Sqlite, &format!("{settings}{QUIET}"), &[]).await;
+    until("every sweep has had its turn", || async {
+        let shown = world.get(&world.server.admin_key, "/admin/sweeps").await.json();
+        let sweeps = shown["sweeps"].as_array().unwrap();
+        sweeps.len() == SWEEPS && sweeps.iter().all(|sweep| sweep["last_finished_at"].is_string())
+    })
+    .await;
+    world
+}
 
 #[tokio::test]
 async fn readiness_is_a_real_write_that_all_who_ask_share() {
     // An hour: however slow the test, it asks within one interval.
-    let world = World::with(Engine::Sqlite, "[doors]\nprobe_ms = 3600000\n", &[]).await;
+    let world = quiet("[doors]\nprobe_ms = 3600000\n").await;
     let before = world.counter(COMMITS).await;
     for _ in 0..20 {
         let reply = Reply::of(world.http.get(world.url("/readyz"))).await;
@@ -19,7 +35,7 @@ async fn readiness_is_a_real_write_that_all_who_ask_share() {
     }
     assert_eq!(world.counter(COMMITS).await, before, "a probe was not shared");
 
-    let world = World::with(Engine::Sqlite, "[doors]\nprobe_ms = 0\n", &[]).await;
+    let world = quiet("[doors]\nprobe_ms = 0\n").await;
     let before = world.counter(COMMITS).await;
     for _ in 0..5 {
         Reply::of(world.http.get(world.url("/readyz"))).await;
@@ -41,6 +57,8 @@ async fn figures_are_for_operators() {
     let narrow = json!({ "principal": "human:me", "role": "admin", "scopes": ["tasks:read"] });
     let narrow = world.key(narrow).await;
     world.get(&narrow, "/metrics").await.must_be(Code::Forbidden, "a key without admin:read");
+    let writer = world.key(json!({ "principal": "human:me", "role": "admin", "scopes": ["admin:write"] })).await;
+    assert_eq!(world.get(&writer, "/metrics").await.status, 200, "admin:write stands for it");
 
     world.task(&agent).await;
     let figures = world.get(&world.server.admin_key, "/metrics").await;
@@ -70,7 +88,7 @@ async fn figures_are_for_operators() {
 async fn a_server_without_its_database_is_alive_and_not_ready_until_it_is_back() {
     let cluster = Postgres::start().unwrap();
     let database = cluster.database().await.unwrap();
-    let settings = "[doors]\nprobe_ms = 0\n[postgres]\nconnect_ms = 1000\nretry_ms = 200\n";
+    let settings = "[doors]\nprobe_ms = 0\n[postgres]\nconnect_ms = 10000\nretry_ms = 200\n";
     let world = World::on(Some(database), settings, &[]);
     let key = world.server.admin_key.clone();
     let kept = world.task(&key).await;

@@ -11,6 +11,8 @@ mod events;
 mod health;
 mod insecure_dev;
 mod lifecycle;
+mod log;
+mod pages;
 mod receipts;
 mod safety;
 mod scheduler;

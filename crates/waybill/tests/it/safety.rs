@@ -121,7 +121,7 @@ async fn backups_and_restores_that_cannot_be_made_are_refused_and_leave_nothing(
     assert_eq!(world.server.term().unwrap().code(), Some(0));
 }
 
-/// Every write takes a millisecond, so that the copy is under way for seconds.
+/// Every write takes five milliseconds, so that the copy is under way for ten seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_a_backup_without_a_trace() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -135,7 +135,7 @@ async fn ctrl_c_ends_a_backup_without_a_trace() {
     }
     let home = tempfile::tempdir().unwrap();
     let backup = home.path().join("backup");
-    let slow = ["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", "inject=pwrite64:delay_exit=1000"];
+    let slow = ["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", "inject=pwrite64:delay_exit=5000"];
     let mut command = Command::new("strace");
     command.args(slow).arg(server::binary()).args(["backup", text(&backup), "--data", text(&world.server.data_dir)]);
     let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -186,7 +186,9 @@ async fn a_sound_deployment_passes_with_and_without_its_server_and_nothing_is_ch
     let data = world.server.data_dir.clone();
     let (verdicts, answer, ended) = doctor(&data, &[]);
     assert_eq!((ended.exit, &answer["ok"]), (0, &json!(true)), "{answer}");
-    for check in ["data folder", "admin key", "lock", "server", "sqlite", "integrity", "commits", "schema", "clock"] {
+    for check in
+        ["data folder", "admin key", "lock", "server", "sqlite", "integrity", "commits", "schema", "ledger", "clock"]
+    {
         assert_eq!(verdicts[check], "ok", "{check}: {answer}");
     }
     assert!(found(&answer, "lock").contains(&world.server.pid.to_string()));
@@ -259,6 +261,12 @@ async fn what_is_wrong_with_a_folder_is_found_and_named() {
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
     let (verdicts, answer, ended) = doctor(&data, &[]);
     assert_eq!((ended.exit, verdicts["data folder"].as_str()), (0, "warning"), "{answer}");
+    let schedules = data.join("scheduler.db");
+    fs::write(&schedules, "").unwrap();
+    fs::set_permissions(&schedules, fs::Permissions::from_mode(0o644)).unwrap();
+    let (verdicts, answer, _) = doctor(&data, &[]);
+    assert_eq!(verdicts["files"], "warning", "{answer}");
+    assert!(found(&answer, "files").ends_with("scheduler.db"), "{answer}");
 
     let nowhere = doctor(&home.path().join("nowhere"), &[]);
     nowhere.2.must_be(Code::ChecksFailed, "no folder");
@@ -269,6 +277,89 @@ async fn what_is_wrong_with_a_folder_is_found_and_named() {
     let wrong = crate::world::config("colour = 1\n");
     let (verdicts, answer, _) = doctor(&data, &["--config", text(wrong.path())]);
     assert_eq!(verdicts["settings"], "failed", "{answer}");
+}
+
+/// Each harm to the same sound file. No page is damaged by it and no index: only the rows contradict each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_contradict_each_other_are_named() {
+    let mut world = World::start().await;
+    let key = world.server.admin_key.clone();
+    let over = world.task(&key).await;
+    world.task(&key).await;
+    assert_eq!(world.post(&key, &format!("/v1/tasks/{over}/cancel"), &json!({})).await.status, 200);
+    assert!(world.server.term().unwrap().success());
+    let data = world.server.data_dir.clone();
+    let database = data.join("waybill.db");
+    let sound = fs::read(&database).unwrap();
+    let no_result = format!("1 ended tasks without their result ({over})");
+    let no_receipt = format!("1 ended tasks without the receipt of their end ({over})");
+    let harms: [(&str, &[&str]); 6] = [
+        (
+            "UPDATE receipts SET open = 1 WHERE receipt_type = 'task.assigned' AND open = 0",
+            &["1 obligations that are open although they have ended ("],
+        ),
+        (
+            "UPDATE receipts SET open = 0 WHERE open = 1",
+            &["1 obligations that are not open although nothing has ended them ("],
+        ),
+        (
+            "DELETE FROM receipt_parents WHERE child_type = 'task.canceled'",
+            &["1 receipts without the link to their parent ("],
+        ),
+        ("DELETE FROM results", &[&no_result]),
+        (
+            "DELETE FROM receipts WHERE receipt_type = 'task.canceled'",
+            &[&no_receipt, "1 links whose parent is nowhere (", "1 links whose child is nowhere ("],
+        ),
+        (
+            "DELETE FROM receipts WHERE receipt_type = 'task.assigned' AND open = 0",
+            &["1 links whose parent is nowhere ("],
+        ),
+    ];
+    for (harm, findings) in harms {
+        let connection = rusqlite::Connection::open(&database).unwrap();
+        assert_eq!(connection.execute(harm, []).unwrap(), 1, "{harm}");
+        connection.close().unwrap();
+        let (verdicts, answer, ended) = doctor(&data, &[]);
+        ended.must_be(Code::ChecksFailed, harm);
+        assert_eq!((verdicts["ledger"].as_str(), verdicts["integrity"].as_str()), ("failed", "ok"), "{harm}: {answer}");
+        let text = found(&answer, "ledger");
+        assert_eq!(text.split("; ").count(), findings.len(), "{harm}: {text}");
+        for finding in findings {
+            assert!(text.contains(finding), "{harm}: {finding} is not in: {text}");
+        }
+        fs::write(&database, &sound).unwrap();
+    }
+    let (verdicts, answer, _) = doctor(&data, &["--quick"]);
+    assert_eq!(verdicts["ledger"], "ok", "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_that_is_archived_in_part_is_in_order_until_the_archive_is_lost() {
+    let settings = "[tasks]\nchain_interval_s = 1\narchive_interval_s = 1\narchive_after_s = 0\n";
+    let mut world = World::with(Engine::Sqlite, settings, &[]).await;
+    let (key, data) = (world.server.admin_key.clone(), world.server.data_dir.clone());
+    for _ in 0..3 {
+        let task = world.task(&key).await;
+        assert_eq!(world.post(&key, &format!("/v1/tasks/{task}/cancel"), &json!({})).await.status, 200);
+    }
+    world.task(&key).await;
+    until("receipts are in the archive", || async {
+        let archived = world.get(&key, "/v1/receipts/archive").await.json();
+        archived["receipts"].as_array().unwrap().len() == 9
+    })
+    .await;
+    assert_eq!(doctor(&data, &[]).0["ledger"], "ok", "beside the server");
+    assert!(world.server.term().unwrap().success());
+    let (verdicts, answer, _) = doctor(&data, &[]);
+    assert_eq!(verdicts["ledger"], "ok", "{answer}");
+
+    let connection = rusqlite::Connection::open(data.join("waybill.db")).unwrap();
+    assert_eq!(connection.execute("DELETE FROM receipt_archive", []).unwrap(), 9);
+    connection.close().unwrap();
+    let (verdicts, answer, _) = doctor(&data, &[]);
+    assert_eq!(verdicts["ledger"], "failed", "{answer}");
+    assert!(found(&answer, "ledger").contains("3 ended tasks without the receipt of their end"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,9 +380,12 @@ async fn a_postgresql_deployment_is_examined_too() {
     let data = world.server.data_dir.clone();
     let (verdicts, answer, ended) = doctor(&data, &["--store", &database.url]);
     assert_eq!(ended.exit, 0, "{answer}");
-    for check in ["postgresql", "server", "schema", "row-level security", "connections", "sweeps", "jobs", "clock"] {
+    let expected =
+        ["postgresql", "server", "schema", "row-level security", "connections", "ledger", "sweeps", "jobs", "clock"];
+    for check in expected {
         assert_eq!(verdicts[check], "ok", "{check}: {answer}");
     }
+    assert!(["ok", "warning"].contains(&verdicts["open writes"].as_str()), "other tests write as well: {answer}");
     // The tests' cluster runs without fsync, which is what a deployment must be warned of.
     assert_eq!(verdicts["durability"], "warning", "{answer}");
     assert!(found(&answer, "durability").contains("DANGER"), "{answer}");
@@ -309,6 +403,12 @@ async fn a_postgresql_deployment_is_examined_too() {
         assert_eq!(verdicts["row-level security"], "failed", "{harm}: {answer}");
         client.batch_execute(cure).await.unwrap();
     }
+    world.task(&world.server.admin_key).await;
+    client.batch_execute("UPDATE receipts SET open = 0 WHERE open = 1").await.unwrap();
+    let (verdicts, answer, ended) = doctor(&data, &["--store", &database.url]);
+    ended.must_be(Code::ChecksFailed, "an obligation that nothing has ended");
+    assert_eq!(verdicts["ledger"], "failed", "{answer}");
+    assert!(found(&answer, "ledger").starts_with("1 obligations that are not open although"), "{answer}");
     let away = doctor(&data, &["--store", "postgres://waybill:hunter2@127.0.0.1:1/waybill"]);
     away.2.must_be(Code::ChecksFailed, "no server");
     assert!(!format!("{}{}", away.2.stdout, away.2.stderr).contains("hunter2"));

@@ -51,7 +51,13 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
         .collect();
     assert_eq!(described.len(), registry.entries().count() + registry.streams().count());
     for entry in registry.entries() {
-        assert!(described.contains(&entry.spec().name), "{} is missing", entry.spec().name);
+        let spec = entry.spec();
+        assert!(described.contains(&spec.name), "{} is missing", spec.name);
+        let answers = &paths[spec.path][format!("{:?}", spec.method).to_lowercase()]["responses"];
+        assert!(answers[spec.status.to_string()].is_object(), "{}: {answers}", spec.name);
+        let replays = answers["200"]["headers"]["X-Idempotent-Replay"].is_object();
+        assert_eq!(replays, entry.replays(), "{}", spec.name);
+        assert!(replays || spec.status == 200 || answers["200"].is_null(), "{} is given a replay", spec.name);
     }
     let page = Reply::of(world.http.get(world.url("/docs"))).await;
     for path in paths.keys() {
@@ -100,6 +106,11 @@ fn the_permission_matrix_is_that_of_the_snapshot() {
         let _ =
             writeln!(table, "| {} | {method} {} | {tool} | {write} | {} |", spec.name, spec.path, marks.join(" | "));
     }
+    let _ = writeln!(
+        table,
+        "\n`admin:write` stands for any of the scopes, `admin:read` for any of them where nothing is written. With \
+         `tasks:lease` instead of `tasks:read`, get_task shows what the key's principal has leased."
+    );
     compare("permissions.md", &table);
 }
 

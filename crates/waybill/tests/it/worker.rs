@@ -181,7 +181,8 @@ async fn a_lost_lease_ends_the_work_and_all_it_has_started() {
     let file = folder.path().join("pid");
     let script = format!("sleep 1000 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display());
     let task = office.hand_over(&json!({"type": "exec", "payload": {"command": "sh", "args": ["-c", script]}})).await;
-    let mut worker = office.worker(&["--once", "--lease-ttl-seconds", "3", "--exec", "sh=/bin/sh"]);
+    // Long enough to start the command on a busy machine; a third of it passes until the loss is noticed.
+    let mut worker = office.worker(&["--once", "--lease-ttl-seconds", "10", "--exec", "sh=/bin/sh"]);
     until("the command to start", || async { file.exists() }).await;
     let cancel = office.world.post(&office.agent, &format!("/v1/tasks/{task}/cancel"), &json!({})).await;
     assert_eq!(cancel.json()["ok"], true, "{}", cancel.text);
@@ -200,8 +201,9 @@ fn is_gone(pid: &str) -> bool {
 async fn a_lease_is_renewed_as_long_as_the_work_takes() {
     let office = Office::open("").await;
     let task =
-        office.hand_over(&json!({"type": "sleep_then_return", "payload": {"seconds": 7, "value": "late"}})).await;
-    let mut worker = office.worker(&["--once", "--lease-ttl-seconds", "3"]);
+        office.hand_over(&json!({"type": "sleep_then_return", "payload": {"seconds": 14, "value": "late"}})).await;
+    // Two thirds of it may pass between two renewals: a machine that stands still for some seconds loses nothing.
+    let mut worker = office.worker(&["--once", "--lease-ttl-seconds", "10"]);
     assert_eq!(worker.ended(), Some(0), "{}", worker.log());
     let task = office.outcome(&task).await;
     assert_eq!((&task["status"], &task["result"]["result"]), (&json!("succeeded"), &json!("late")), "{}", worker.log());
@@ -241,6 +243,30 @@ async fn a_result_the_server_does_not_take_is_a_failure_that_says_so() {
     assert_eq!((&task["status"], &task["attempt"]), (&json!("failed"), &json!(0)), "{task}");
     assert_eq!(task["result"]["error"]["code"], "result_too_large");
     assert_eq!(task["result"]["error"]["result_bytes"], 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_command_says_how_it_ended_and_what_it_said_last() {
+    let office = Office::open("").await;
+    let script = "head -c 100000 /dev/zero | tr '\\0' e >&2; echo the end >&2; exit 7";
+    let task = office.hand_over(&json!({"type": "exec", "payload": {"command": "sh", "args": ["-c", script]}})).await;
+    assert_eq!(office.worker(&["--once", "--exec", "sh=/bin/sh"]).ended(), Some(0));
+    let error = office.outcome(&task).await["result"]["error"].clone();
+    assert_eq!((&error["code"], &error["exit_code"]), (&json!("command_failed"), &json!(7)), "{error}");
+    assert_eq!(error["stderr_truncated"], true);
+    assert!(error["stderr"].as_str().unwrap().ends_with("the end\n"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_key_may_be_where_clients_of_asyncgate_have_theirs() {
+    let office = Office::open("").await;
+    let task = office.hand_over(&json!({"type": "echo", "payload": 1})).await;
+    let server = office.world.url("");
+    // An empty one is none.
+    let environment = [("WAYBILL_KEY", ""), ("ASYNCGATE_API_KEY", office.worker.as_str()), ("WAYBILL_LOG", "info")];
+    let mut worker = Background::start_in(&["worker", "run", "--server", &server, "--once"], &environment);
+    assert_eq!(worker.ended(), Some(0), "{}", worker.log());
+    assert_eq!(office.outcome(&task).await["status"], "succeeded");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,8 +18,10 @@ use waybill_testkit::server::{self, Options, Server};
 /// The revision whose requests stand alone without further headers.
 const MCP_REVISION: &str = "2025-11-25";
 
-/// Before a test gives up on something that must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Before a test gives up on something that must happen. A name that nobody has may take half a minute to be unknown.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Other tests have transactions open in the same cluster, and lists show what is below the oldest of all of them.
+const SETTLES: &str = "\n[postgres]\nsettle_ms = 10000\n";
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +46,13 @@ impl World {
 
     /// `settings` is the text of the TOML file, `args` are further flags of `waybill serve`.
     pub async fn with(engine: Engine, settings: &str, args: &[&str]) -> Self {
-        let database = match engine {
-            Engine::Sqlite => None,
-            Engine::Postgres => Some(Postgres::shared().await.unwrap().database().await.unwrap()),
-        };
-        Self::on(database, settings, args)
+        match engine {
+            Engine::Sqlite => Self::on(None, settings, args),
+            Engine::Postgres => {
+                let database = Postgres::shared().await.unwrap().database().await.unwrap();
+                Self::on(Some(database), &format!("{settings}{SETTLES}"), args)
+            }
+        }
     }
 
     pub fn on(database: Option<Database>, settings: &str, args: &[&str]) -> Self {

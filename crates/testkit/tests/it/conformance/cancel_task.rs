@@ -12,6 +12,7 @@ waybill_testkit::both! {
     an_unknown_task_and_another_tenants_task_are_the_same_not_found,
     another_principals_task_is_forbidden_and_an_admin_may,
     r53_a_principal_that_is_named_must_be_the_callers_own_but_for_an_admin,
+    r53_an_admin_cancels_in_the_name_it_gives,
     a_reason_of_two_thousand_characters_fits_and_a_longer_one_does_not,
 }
 
@@ -94,6 +95,21 @@ async fn a_reason_of_two_thousand_characters_fits_and_a_longer_one_does_not(on: 
     let reason = |length: usize| json!({ "task_id": task_id, "reason": "ü".repeat(length) });
     assert_eq!(refusal(&on, &on.admin, "cancel_task", reason(2001)).await, Code::InvalidRequest);
     assert_eq!(ok(&on, &on.admin, "cancel_task", reason(2000)).await["ok"], true);
+}
+
+async fn r53_an_admin_cancels_in_the_name_it_gives(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    for (named, canceller) in [("alice", "agent:alice"), ("bob", "agent:bob")] {
+        let task_id = plain_task(&on, &alice).await;
+        let input = json!({ "task_id": task_id, "principal_kind": "agent", "principal_id": named });
+        ok(&on, &on.admin, "cancel_task", input).await;
+        let shown = ok(&on, &alice, "get_task", json!({ "task_id": task_id })).await;
+        assert_eq!(shown["result"]["error"]["canceled_by"], canceller);
+        let sent = "SELECT sender, body FROM receipts WHERE receipt_type = 'task.canceled' ORDER BY seq DESC LIMIT 1";
+        let sent = on.rows(sent).await.unwrap();
+        let body: Json = serde_json::from_str(sent[0].text(1).unwrap()).unwrap();
+        assert_eq!((sent[0].text(0).unwrap(), &body["canceled_by"]), (canceller, &json!(canceller)));
+    }
 }
 
 async fn r53_a_principal_that_is_named_must_be_the_callers_own_but_for_an_admin(on: TestStore) {

@@ -11,6 +11,7 @@ waybill_testkit::both! {
     a12_5_the_last_attempt_ends_the_task_and_its_obligation,
     a_failure_that_is_not_retryable_is_final,
     a_repetition_is_answered_the_same,
+    an_error_may_be_as_long_as_its_receipts_have_room_for_it,
     an_error_that_is_too_long_changes_nothing,
 }
 
@@ -76,11 +77,33 @@ async fn a_repetition_is_answered_the_same(on: TestStore) {
     assert_eq!(footprint(&on).await, before);
 }
 
+/// Of a text, in the receipt of a failure that is final.
+fn room() -> usize {
+    let around = json!({ "error": "", "retry_recommended": false, "retry_after_seconds": null, "schema_version": "1" });
+    65_536 - around.to_string().len()
+}
+
+async fn an_error_may_be_as_long_as_its_receipts_have_room_for_it(on: TestStore) {
+    let (alice, w) = (on.agent("alice").unwrap(), worker(&on, "w"));
+    for (length, retryable) in [(50_000, true), (50_000, false), (room(), false)] {
+        let lease = held(&on, &w, json!({ "type": "work" })).await;
+        let error = json!("x".repeat(length));
+        let answer = ok(&on, &w, "fail", with(&lease, json!({ "error": error, "retryable": retryable }))).await;
+        assert_eq!(answer["requeued"], retryable);
+        let shown = ok(&on, &alice, "get_task", json!({ "task_id": lease["task_id"] })).await;
+        assert!(retryable || shown["result"]["error"] == error, "{length}");
+    }
+    let written = "SELECT max(length(body)) FROM receipts WHERE receipt_type = 'task.failed'";
+    assert_eq!(on.count(written).await.unwrap(), 65_536);
+}
+
 async fn an_error_that_is_too_long_changes_nothing(on: TestStore) {
     let w = worker(&on, "w");
     let lease = held(&on, &w, json!({ "type": "work" })).await;
     let before = footprint(&on).await;
-    let input = with(&lease, json!({ "error": "x".repeat(40_000) }));
-    assert_eq!(refusal(&on, &w, "fail", input).await, Code::ReceiptTooLarge);
+    for retryable in [true, false] {
+        let input = with(&lease, json!({ "error": "x".repeat(room() + 1), "retryable": retryable }));
+        assert_eq!(refusal(&on, &w, "fail", input).await, Code::ReceiptTooLarge);
+    }
     assert_eq!(footprint(&on).await, before);
 }

@@ -31,6 +31,7 @@ mod rights;
 mod rotate_key;
 mod schemas;
 mod short_pages;
+mod short_sessions;
 mod strict;
 
 use waybill_testkit::stores;
@@ -71,7 +72,7 @@ fn every_operation_of_the_registry_has_cases() {
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
     assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty() && !few_renewals::CASES.is_empty());
-    assert!(!short_pages::CASES.is_empty() && !grace::CASES.is_empty());
+    assert!(!short_pages::CASES.is_empty() && !grace::CASES.is_empty() && !short_sessions::CASES.is_empty());
 }
 
 #[test]

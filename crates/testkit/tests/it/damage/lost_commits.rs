@@ -3,13 +3,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tempfile::TempDir;
 use waybill_kernel::clock::manual::ManualSource;
-use waybill_kernel::{Code, Error, Result};
-use waybill_store::{Backend, Health, SqliteOptions, Store};
+use waybill_kernel::{Code, Error, Mode, Result};
+use waybill_store::{Backend, Ctx, Health, SqliteOptions, Store, Tx, Work};
 use waybill_testkit::stores::{self, registry};
 
 const START_US: i64 = 1_700_000_000_000_000;
@@ -70,9 +70,37 @@ fn close(store: Store) {
     std::thread::spawn(move || store.close()).join().unwrap();
 }
 
-/// Twice the interval in which a mark is written.
-fn let_the_mark_be_written() {
-    std::thread::sleep(Duration::from_millis(250));
+/// The number of the newest commit.
+struct Newest;
+
+impl Work for Newest {
+    type Output = i64;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<i64> {
+        let row = tx.query_opt("SELECT commit_seq FROM meta WHERE id = 1", &[]).await?;
+        row.ok_or_else(|| Error::internal("no meta"))?.int(0)
+    }
+}
+
+/// The newest commit that the mark knows of: each of its two places holds a name, the database's id, and a number.
+fn marked(mark: &Path) -> i64 {
+    let bytes = fs::read(mark).unwrap();
+    let places = [0, 4096].into_iter().filter(|at| bytes[*at..].starts_with(b"waymark1"));
+    places.map(|at| i64::from_le_bytes(bytes[at + 24..at + 32].try_into().unwrap())).max().unwrap_or(0)
+}
+
+/// It is written now and then, by a thread of its own.
+async fn let_the_mark_be_written(files: &Files, store: &Store) {
+    let newest = store.system().run(Newest).await.unwrap();
+    let began = Instant::now();
+    while marked(&files.of("mark")) < newest {
+        assert!(began.elapsed() < Duration::from_secs(60), "the mark is never written");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 fn flip(path: &Path, at: u64) {
@@ -87,7 +115,7 @@ async fn a_log_that_lost_its_end_is_refused_with_the_number_of_missing_commits()
     let files = Files::new();
     let store = files.open().await.unwrap();
     create_tasks(&store, 20).await;
-    let_the_mark_be_written();
+    let_the_mark_be_written(&files, &store).await;
 
     let whole = files.copy();
     close(whole.open().await.unwrap());
@@ -116,7 +144,7 @@ async fn a_young_database_whose_log_is_damaged_at_its_beginning_is_not_taken_for
     let files = Files::new();
     let store = files.open().await.unwrap();
     create_tasks(&store, 3).await;
-    let_the_mark_be_written();
+    let_the_mark_be_written(&files, &store).await;
     let hurt = files.copy();
     close(store);
     // Within the first frame of the log, before which there is nothing.

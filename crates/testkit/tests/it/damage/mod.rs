@@ -54,7 +54,7 @@ fn readiness(server: &Server) -> (u16, Json) {
 
 /// Asks again until it is so; what is waited for takes a second or two.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(50));

@@ -13,7 +13,7 @@ use waybill_testkit::postgres::{Options, Postgres};
 use waybill_testkit::stores::{self, TestStore};
 
 use super::{NOTE, notes};
-use crate::support::{plain_task, spec};
+use crate::support::{plain_task, spec, sweep_to_end};
 
 waybill_testkit::both! {
     pages_give_every_row_once_and_in_order,
@@ -125,7 +125,7 @@ async fn an_effect_has_each_row_once(on: TestStore) {
         }
         caught_up(&on, total as usize).await;
         // A note has the receipt's id as its key: one written twice would be an error.
-        sweep_once(&on.store, &effect, holder).await.unwrap();
+        sweep_to_end(&on, &effect, holder).await;
         assert_eq!(notes(&on).await, total);
     }
     assert_eq!(sweep_once(&on.store, &effect, holder).await.unwrap().rows, 0);
@@ -151,7 +151,7 @@ async fn a_failed_effect_leaves_its_place_and_its_writes_as_they_were(on: TestSt
         assert_eq!(sweep_once(&on.store, &effect, holder).await.unwrap_err().code(), Code::Overloaded);
         assert_eq!((notes(&on).await, place().await), before, "a failed effect has left something");
         fails.store(false, Ordering::Relaxed);
-        sweep_once(&on.store, &effect, holder).await.unwrap();
+        sweep_to_end(&on, &effect, holder).await;
         let receipts = on.count("SELECT count(*) FROM receipts").await.unwrap();
         assert_eq!(notes(&on).await, receipts);
         plain_task(&on, &on.admin).await;
@@ -187,7 +187,7 @@ async fn an_effect_never_skips_a_late_committer_and_never_repeats() {
     gate.open();
     slow.await.unwrap().unwrap();
     caught_up(&on, 4).await;
-    sweep_once(&on.store, &effect, holder).await.unwrap();
+    sweep_to_end(&on, &effect, holder).await;
     assert_eq!(notes(&on).await, 4);
 }
 
@@ -221,7 +221,9 @@ async fn count_receipts(on: &TestStore) -> usize {
 async fn a_list_waits_a_moment_until_it_can_show_what_was_written_before_it() {
     // Of its own, because other tests keep transactions open for longer than anybody waits.
     let cluster = Postgres::start_with(Options { fsync: false }).unwrap();
-    let on = stores::open_postgres_in(cluster.database().await.unwrap(), |_| {}).await.unwrap();
+    let briefly = Duration::from_secs(5);
+    let on = stores::open_postgres_in(cluster.database().await.unwrap(), |options| options.settle_max = briefly);
+    let on = on.await.unwrap();
     plain_task(&on, &on.admin).await;
     assert_eq!(count_receipts(&on).await, 1);
 

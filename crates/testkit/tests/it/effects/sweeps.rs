@@ -1,12 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use waybill_access::Settings;
 use waybill_access::sweeps::EndedKeys;
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::effects::{Holder, Plan, Progress, Run, Runner, Sweep, sweep_once};
+use waybill_store::effects::{BATCH_PAUSE, Holder, Plan, Progress, Run, Runner, Sweep, sweep_once};
 use waybill_store::{Ctx, Tx, Value};
 use waybill_testkit::stores::TestStore;
 
@@ -15,6 +15,7 @@ use crate::support::{ok, text};
 
 waybill_testkit::both! {
     a_run_ends_with_the_first_batch_that_is_not_full,
+    others_have_their_turn_between_two_batches,
     a_run_whose_time_is_up_leaves_the_rest_for_soon,
     after_a_batch_that_took_long_the_next_is_half_as_large,
     how_long_a_sweep_has_been_behind_is_told_until_it_keeps_up,
@@ -76,6 +77,14 @@ async fn a_run_ends_with_the_first_batch_that_is_not_full(on: TestStore) {
     let row = on.rows("SELECT last_rows, total_rows, fence, failures, lease_until FROM sweeps").await.unwrap();
     let row: Vec<_> = (0..5).map(|column| row[0].int(column).unwrap()).collect();
     assert_eq!(row, [3, 21, 4, 0, 0], "rows, all rows, claims, failures, and the lease given back");
+}
+
+async fn others_have_their_turn_between_two_batches(on: TestStore) {
+    on.store.system().run(Notes(9)).await.unwrap();
+    let began = Instant::now();
+    let report = sweep_once(&on.store, &Arc::new(TakeNotes::by(2)), Holder::new(&on.store)).await.unwrap();
+    assert_eq!(report.batches, 5);
+    assert!(began.elapsed() >= BATCH_PAUSE * 4, "one batch came right after the other");
 }
 
 async fn a_run_whose_time_is_up_leaves_the_rest_for_soon(on: TestStore) {

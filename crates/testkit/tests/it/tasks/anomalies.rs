@@ -40,7 +40,7 @@ async fn a_queued_task_without_attempts_is_reported_once_and_left_alone(on: Test
 }
 
 /// A task for the scheduler, done with the given result.
-async fn scheduled(on: &TestStore, owner: &Caller, kind: &str, payload: Json, result: Json) {
+pub async fn scheduled(on: &TestStore, owner: &Caller, kind: &str, payload: Json, result: Json) {
     task(on, owner, json!({ "type": kind, "payload": payload })).await;
     let leased = lease(on, &worker(on, "scheduler")).await;
     let done = about(&leased, json!({ "result": result, "artifacts": [{ "url": "memory:1" }] }));

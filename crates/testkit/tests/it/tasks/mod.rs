@@ -3,6 +3,7 @@
 
 mod anomalies;
 pub mod archive;
+mod audit;
 pub mod chain;
 mod expiry;
 mod instances;
@@ -18,7 +19,7 @@ use waybill_tasks::Settings;
 use waybill_tasks::sweeps::{Anomalies, ExpiredLeases};
 use waybill_testkit::stores::{TestStore, caller};
 
-use crate::support::ok;
+use crate::support::{ok, sweep_to_end};
 
 /// Longer than the usual lease.
 pub const LONG: Duration = Duration::from_secs(301);
@@ -46,7 +47,7 @@ pub fn about(leased: &Json, further: Json) -> Json {
 }
 
 pub async fn sweep_leases(on: &TestStore, settings: &Settings) -> Report {
-    sweep_once(&on.store, &Arc::new(ExpiredLeases::new(settings)), Holder::new(&on.store)).await.unwrap()
+    sweep_to_end(on, &Arc::new(ExpiredLeases::new(settings)), Holder::new(&on.store)).await
 }
 
 /// The sweep as the store's own settings have it.

@@ -1,6 +1,6 @@
 //! The data folder: is it there, is it private, who uses it, and is there room?
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -8,9 +8,18 @@ use waybill_store::{Backend, safety};
 
 use super::{Check, Scene};
 use crate::config::Config;
+use crate::data;
 
-/// Files that hold what callers have sent.
-const PRIVATE: &[&str] = &["waybill.db", "waybill.db-wal", "waybill.db-shm", "waybill.mark", "waybill.ballast"];
+/// Files that hold what callers have sent. The scheduler's lie here unless it was told another place.
+const PRIVATE: &[&str] = &[
+    "waybill.db",
+    "waybill.db-wal",
+    "waybill.db-shm",
+    "waybill.mark",
+    "waybill.ballast",
+    "scheduler.db",
+    "scheduler.db-wal",
+];
 /// Room for so many ballasts is plenty.
 const ROOM_BALLASTS: u64 = 8;
 
@@ -21,7 +30,8 @@ pub(super) fn examine(config: &Config, scene: &mut Scene) -> Vec<Check> {
         let cure = "Name the server's data folder with --data; the first `waybill serve` makes one.";
         return vec![Check::failed("data folder", found, cure)];
     }
-    scene.holder = holder(data);
+    // A folder that cannot be read shows in other checks.
+    scene.holder = data::holder(data).unwrap_or_default();
     let mut checks = vec![privacy(data), admin_key(data), lock(scene)];
     checks.extend(files(data));
     if let Backend::Sqlite(options) = &config.backend {
@@ -66,17 +76,8 @@ fn files(data: &Path) -> Option<Check> {
         return None;
     }
     let found = format!("open to others, should the folder ever be: {}", open.join(", "));
-    Some(Check::warning("files", found, format!("chmod 600 {}/waybill.*", data.display())))
-}
-
-/// The process that holds the folder. Looking takes the lock for an instant if nobody has it, and changes nothing.
-fn holder(data: &Path) -> Option<String> {
-    let path = data.join("waybill.lock");
-    let file = File::open(&path).ok()?;
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Some(fs::read_to_string(path).unwrap_or_default().trim().to_owned()),
-        Ok(()) | Err(TryLockError::Error(_)) => None,
-    }
+    let paths: Vec<_> = open.iter().map(|name| data.join(name).display().to_string()).collect();
+    Some(Check::warning("files", found, format!("chmod 600 {}", paths.join(" "))))
 }
 
 fn lock(scene: &Scene) -> Check {

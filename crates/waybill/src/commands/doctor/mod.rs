@@ -4,6 +4,7 @@
 //! a finding like any other, never the end of the others.
 
 mod folder;
+mod ledger;
 mod postgres;
 mod server;
 mod settings;

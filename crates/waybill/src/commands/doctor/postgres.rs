@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use waybill_kernel::Error;
 use waybill_store::PostgresOptions;
-use waybill_store::safety::{PostgresInspection, Replica, Server};
+use waybill_store::safety::{OpenWrite, PostgresInspection, Replica, Server};
+use waybill_tasks::audit::Rule;
 
-use super::{Check, Scene, list, work};
+use super::ledger::Broken;
+use super::{Check, Scene, ledger, list, work};
 
 /// What the program keeps beside its lanes and readers: one that listens, and two to spare.
 const FURTHER_CONNECTIONS: usize = 3;
+/// No write of a program that keeps its transactions short is open for so long.
+const OPEN_WRITE_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Check> {
     let look = match PostgresInspection::open(options).await {
@@ -22,11 +26,13 @@ pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Che
     };
     let mut checks = vec![reachable(&server), durable(&server), connections(&server, options)];
     checks.push(replicas(look.replicas().await.map_err(|error| error_text(&error)), &server));
+    checks.push(open_writes(look.oldest_write().await));
     let schema = look.schema().await;
-    let has_tables = schema.as_ref().is_ok_and(Option::is_some);
+    let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(&schema));
     checks.push(work::schema(schema, scene.holder.is_some()));
     if has_tables {
         checks.push(access(look.access_findings().await));
+        checks.push(agreement(&look, rules).await);
         checks.push(work::sweeps(look.sweeps().await, server.now, scene.holder.is_some()));
         checks.push(work::dead_jobs(look.dead_jobs().await));
     }
@@ -112,6 +118,41 @@ fn replicas(found: Result<Vec<Replica>, String>, server: &Server) -> Check {
     Check::warning(NAME, list(&shown), "A standby that does not stream falls behind: see its log.")
 }
 
+fn open_writes(found: waybill_kernel::Result<Option<OpenWrite>>) -> Check {
+    const NAME: &str = "open writes";
+    let OpenWrite { pid, database, age } = match found {
+        Ok(Some(write)) => write,
+        Ok(None) => return Check::ok(NAME, "none in the whole cluster"),
+        Err(error) => return Check::of_error(NAME, &error),
+    };
+    let whose = pid.map_or_else(|| "a prepared transaction".to_owned(), |pid| format!("process {pid}"));
+    let Some(age) = age else {
+        let found = format!("{whose} in database {database} writes; since when only pg_read_all_stats may see");
+        return Check::skipped(NAME, found);
+    };
+    if age <= OPEN_WRITE_MAX {
+        return Check::ok(NAME, format!("the oldest has been open for {} s", age.as_secs()));
+    }
+    let found = format!(
+        "{whose} in database {database} has been writing for {} s: no feed gives out what was begun after it",
+        age.as_secs()
+    );
+    let cure = "End it (pg_terminate_backend, ROLLBACK PREPARED); keep transactions short, or give Waybill a cluster of \
+                its own.";
+    Check::warning(NAME, found, cure)
+}
+
+async fn agreement(look: &PostgresInspection, rules: &'static [Rule]) -> Check {
+    let mut broken = Vec::new();
+    for rule in rules {
+        match look.ids(rule.sql, ledger::ASKED_MAX).await {
+            Ok(ids) => broken.push(Broken::new(rule, ids)),
+            Err(error) => return Check::of_error(ledger::NAME, &error),
+        }
+    }
+    ledger::verdict(rules, &broken)
+}
+
 fn access(found: waybill_kernel::Result<Vec<String>>) -> Check {
     const NAME: &str = "row-level security";
     match found {
@@ -122,5 +163,29 @@ fn access(found: waybill_kernel::Result<Vec<String>>) -> Check {
                 "Tenants may not be held apart. Undo what was changed by hand; the tables' migrations show how it was.";
             Check::failed(NAME, list(&findings), cure)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_write_that_stays_open_is_told_with_its_process_its_database_and_its_age() {
+        let write = |pid, age_s: Option<u64>| {
+            let age = age_s.map(Duration::from_secs);
+            open_writes(Ok(Some(OpenWrite { pid, database: "shop".to_owned(), age })))
+        };
+        let long = write(Some(4711), Some(61));
+        assert_eq!(long.verdict, Verdict::Warning);
+        for part in ["process 4711", "database shop", "61 s"] {
+            assert!(long.found.contains(part), "{}", long.found);
+        }
+        assert!(write(None, Some(3600)).found.contains("a prepared transaction in database shop"));
+        assert_eq!(write(Some(4711), Some(60)).verdict, Verdict::Ok);
+        let hidden = write(Some(4711), None);
+        assert!(hidden.verdict == Verdict::Skipped && hidden.found.contains("4711"), "{}", hidden.found);
+        assert_eq!(open_writes(Ok(None)).verdict, Verdict::Ok);
     }
 }

@@ -5,8 +5,10 @@ use std::path::Path;
 use waybill_kernel::{Code, Result};
 use waybill_store::SqliteOptions;
 use waybill_store::safety::{Beside, Inspection, Marked, Watch, sqlite_version};
+use waybill_tasks::audit::Rule;
 
-use super::{Check, Scene, list, work};
+use super::ledger::Broken;
+use super::{Check, Scene, ledger, list, work};
 use crate::commands::watched::watched;
 
 /// Err only when it was interrupted.
@@ -40,15 +42,17 @@ fn look(path: &Path, scene: &Scene, watch: &Watch) -> Result<Vec<Check>> {
     };
     let mut checks = vec![integrity(&mut file, scene.quick, watch)?];
     let runs = scene.holder.is_some();
-    checks.push(references(&file));
-    checks.push(work::schema(file.schema(), runs));
+    let schema = file.schema();
+    let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(&schema));
+    checks.push(work::schema(schema, runs));
     checks.push(mark(&file));
     checks.push(match file.newest() {
         Ok(Some(newest)) => work::clock(newest.commit_time, scene.now),
         Ok(None) => Check::skipped("clock", "nothing was committed yet"),
         Err(error) => Check::of_error("clock", &error),
     });
-    if file.schema().is_ok_and(|schema| schema.is_some()) {
+    if has_tables {
+        checks.push(agreement(&mut file, rules, watch)?);
         checks.push(work::sweeps(file.sweeps(), scene.now, runs));
         checks.push(work::dead_jobs(file.dead_jobs()));
     }
@@ -76,13 +80,16 @@ fn integrity(file: &mut Inspection, quick: bool, watch: &Watch) -> Result<Check>
     }
 }
 
-fn references(file: &Inspection) -> Check {
-    const NAME: &str = "references";
-    match file.broken_references() {
-        Err(error) => Check::of_error(NAME, &error),
-        Ok(broken) if broken.is_empty() => Check::ok(NAME, "none is broken"),
-        Ok(broken) => Check::failed(NAME, list(&broken), "Restore a backup; the program never writes such rows."),
+fn agreement(file: &mut Inspection, rules: &'static [Rule], watch: &Watch) -> Result<Check> {
+    let mut broken = Vec::new();
+    for rule in rules {
+        match file.ids(rule.sql, ledger::ASKED_MAX, watch) {
+            Ok(ids) => broken.push(Broken::new(rule, ids)),
+            Err(error) if error.code() == Code::Interrupted => return Err(error),
+            Err(error) => return Ok(Check::of_error(ledger::NAME, &error)),
+        }
     }
+    Ok(ledger::verdict(rules, &broken))
 }
 
 fn mark(file: &Inspection) -> Check {

@@ -65,11 +65,16 @@ pub(super) fn clock(stored: Time, now: Time) -> Check {
     Check::warning(NAME, found, cure)
 }
 
-pub(super) fn schema(found: Result<Option<i64>>, runs: bool) -> Check {
-    const NAME: &str = "schema";
+/// The newest that this program knows.
+pub(super) fn schema_known() -> i64 {
     let migrations = crate::wiring::migrations();
     let known = waybill_store::MIGRATIONS.iter().chain(&migrations).map(|migration| migration.version).max();
-    let known = i64::from(known.unwrap_or(0));
+    i64::from(known.unwrap_or(0))
+}
+
+pub(super) fn schema(found: Result<Option<i64>>, runs: bool) -> Check {
+    const NAME: &str = "schema";
+    let known = schema_known();
     match found {
         Err(error) => Check::of_error(NAME, &error),
         Ok(None) => Check::warning(NAME, "the database is empty", "The first `waybill serve` makes its tables."),

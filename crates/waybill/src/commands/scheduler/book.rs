@@ -10,8 +10,10 @@ use serde_json::Value as Json;
 use waybill_client::LeaseRef;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Error, Result};
+use waybill_store::safety;
 
 use super::definition::Definition;
+use crate::data;
 
 const VERSION: i64 = 3;
 
@@ -101,8 +103,9 @@ impl Book {
             Error::new(Code::DataFolderUnusable, message)
         };
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(|error| unusable(error.to_string()))?;
+            data::create_folder(folder).map_err(|error| unusable(error.to_string()))?;
         }
+        safety::create_private(path).map_err(|error| unusable(error.to_string()))?;
         let connection = Self::prepare(path).map_err(|error| match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 let message = format!("The scheduler's file {} is in use by another scheduler.", path.display());
@@ -345,6 +348,8 @@ fn json_text(value: &impl Serialize) -> rusqlite::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use serde_json::json;
 
     use super::*;
@@ -394,6 +399,19 @@ mod tests {
         book.promise(promised(Change::Delete { schedule_id: "s".to_owned() })).await.unwrap();
         book.forget(Uuid::nil()).await.unwrap();
         assert!(book.schedule("s").await.unwrap().is_some() && book.promises().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_file_and_its_folder_are_their_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("deep");
+        let book = Book::open(&deep.join("scheduler.db")).unwrap();
+        apply(&book, Change::Create(Box::new(schedule("s")))).await;
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&deep), 0o700);
+        for name in ["scheduler.db", "scheduler.db-wal"] {
+            assert_eq!(mode(&deep.join(name)), 0o600, "{name}");
+        }
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use waybill_client::{Backoff, Client, Options};
 use waybill_kernel::{Code, Error, Result};
 
 use super::flags::Connection;
+use crate::commands::session;
 
 /// Between two tries to reach a server that is away.
 pub const AWAY_FIRST: Duration = Duration::from_millis(500);
@@ -35,8 +36,7 @@ fn key(connection: &Connection) -> Result<String> {
             Error::new(Code::Unauthorized, format!("The key file {} cannot be read: {error}.", path.display()))
         });
     }
-    let given = connection.key.clone().filter(|key| !key.trim().is_empty());
-    given.ok_or_else(|| {
+    session::named_key(connection.key.clone()).ok_or_else(|| {
         let how = "set WAYBILL_KEY or say --key-file; `waybill key create --principal worker:NAME` makes one";
         Error::new(Code::Unauthorized, format!("There is no key for {}: {how}.", connection.server))
     })

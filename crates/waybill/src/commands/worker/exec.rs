@@ -23,6 +23,8 @@ const ARGS_MAX: usize = 1_000;
 /// What a program may need to find its way; everything else, keys above all, stays here.
 const ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 const READ_BYTES: usize = 8 << 10;
+/// Of each stream of a program that failed, as JSON: what it said last tells why, and a failure must fit into its receipt.
+const LAST_WORDS_BYTES_MAX: usize = 8 << 10;
 
 pub struct Exec {
     programs: BTreeMap<String, PathBuf>,
@@ -58,8 +60,59 @@ impl Drop for Group {
 }
 
 struct Output {
+    /// The first of it, `max` at most.
     bytes: Vec<u8>,
+    /// The last of what came behind those.
+    end: Vec<u8>,
+    max: usize,
     truncated: bool,
+}
+
+impl Output {
+    fn up_to(max: usize) -> Self {
+        Self { bytes: Vec::new(), end: Vec::new(), max, truncated: false }
+    }
+
+    fn take(&mut self, chunk: &[u8]) {
+        let (kept, further) = chunk.split_at(chunk.len().min(self.max - self.bytes.len()));
+        self.bytes.extend_from_slice(kept);
+        self.truncated |= !further.is_empty();
+        self.end.extend_from_slice(further);
+        let surplus = self.end.len().saturating_sub(self.last_words_max());
+        self.end.drain(..surplus);
+    }
+
+    fn last_words_max(&self) -> usize {
+        self.max.min(LAST_WORDS_BYTES_MAX)
+    }
+
+    /// Its text, and whether there was more.
+    fn told(&self) -> (String, bool) {
+        (text(&self.bytes).0, self.truncated)
+    }
+
+    fn last_words(&self) -> (String, bool) {
+        let (all, _) = text(&[&self.bytes[..], &self.end[..]].concat());
+        let words = end_of(&all, self.last_words_max());
+        (words.to_owned(), self.truncated || words.len() < all.len())
+    }
+}
+
+/// The end that takes at most `max` bytes as JSON, without the quotes.
+fn end_of(text: &str, max: usize) -> &str {
+    let mut left = max;
+    let fits = |(_, char): &(usize, char)| {
+        let bytes = match char {
+            '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+            '\0'..='\u{1f}' => 6,
+            _ => char.len_utf8(),
+        };
+        let fits = bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    };
+    let first = text.char_indices().rev().take_while(fits).last();
+    &text[first.map_or(text.len(), |(at, _)| at)..]
 }
 
 impl Exec {
@@ -126,33 +179,33 @@ impl Exec {
 }
 
 fn report(status: ExitStatus, out: &Output, err: &Output) -> std::result::Result<Json, Refusal> {
-    let ((stdout, _), (stderr, _)) = (text(&out.bytes), text(&err.bytes));
-    let result = json!({
-        "exit_code": status.code(),
-        "stdout": stdout,
-        "stdout_truncated": out.truncated,
-        "stderr": stderr,
-        "stderr_truncated": err.truncated,
-    });
+    let fields = |(stdout, stdout_truncated): (String, bool), (stderr, stderr_truncated): (String, bool)| {
+        json!({
+            "exit_code": status.code(),
+            "stdout": stdout,
+            "stdout_truncated": stdout_truncated,
+            "stderr": stderr,
+            "stderr_truncated": stderr_truncated,
+        })
+    };
     if status.success() {
-        return Ok(result);
+        return Ok(fields(out.told(), err.told()));
     }
     let mut refusal = Refusal::new("command_failed", format!("The command ended with {status}."));
-    if let Json::Object(fields) = result {
+    if let Json::Object(fields) = fields(out.last_words(), err.last_words()) {
         refusal.details = fields;
     }
     Err(refusal)
 }
 
-/// All there is, of which the first `max` bytes are kept: a program that writes more must not hang on a full pipe.
+/// All there is, of which the first `max` bytes and the last words are kept: a program that writes more must not hang on a
+/// full pipe.
 async fn read(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Output {
-    let mut output = Output { bytes: Vec::new(), truncated: false };
+    let mut output = Output::up_to(max);
     let Some(mut stream) = stream else { return output };
     let mut chunk = vec![0; READ_BYTES];
     while let Ok(read @ 1..) = stream.read(&mut chunk).await {
-        let kept = read.min(max - output.bytes.len());
-        output.bytes.extend_from_slice(&chunk[..kept]);
-        output.truncated |= kept < read;
+        output.take(&chunk[..read]);
     }
     output
 }
@@ -217,6 +270,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_failure_keeps_its_status_and_the_end_of_what_was_said() {
+        let exec = Exec::new(&["sh=/bin/sh".to_owned()], Duration::from_secs(20), 128 << 10).unwrap();
+        // Less than is kept of a success, more than that, and what JSON makes six times as long.
+        for (bytes, byte) in [(100_000, "e"), (1_000_000, "e"), (100_000, "\\001")] {
+            let script = format!("head -c {bytes} /dev/zero | tr '\\0' '{byte}' >&2; echo the end >&2; exit 7");
+            let task = lease(json!({"command": "sh", "args": ["-c", script]}));
+            let details = exec.run(&task, &CancellationToken::new()).await.unwrap_err().details;
+            assert_eq!((&details["exit_code"], &details["stderr_truncated"]), (&json!(7), &json!(true)));
+            assert_eq!((&details["stdout"], &details["stdout_truncated"]), (&json!(""), &json!(false)));
+            assert!(details["stderr"].as_str().unwrap().ends_with("the end\n"), "{bytes} of {byte}");
+            let size = details["stderr"].to_string().len();
+            assert!(size > LAST_WORDS_BYTES_MAX - 8 && size <= LAST_WORDS_BYTES_MAX + 2, "{size}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_measured_as_json_and_cut_between_characters() {
+        for (text, max, end) in
+            [("abc", 2, "bc"), ("abc", 9, "abc"), ("aää", 3, "ä"), ("a\n", 2, "\n"), ("a\u{1}", 5, ""), ("", 3, "")]
+        {
+            assert_eq!(end_of(text, max), end, "{text:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn the_environment_of_the_worker_stays_with_it() {
         let ours = |name: &str| !ENVIRONMENT.contains(&name) && !["PWD", "OLDPWD", "SHLVL", "_"].contains(&name);
         assert!(std::env::vars().any(|(name, _)| ours(&name)), "there is nothing to keep back");
@@ -252,7 +330,7 @@ mod tests {
             let script = format!("sleep 1000 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display());
             let task = lease(json!({"command": "sh", "args": ["-c", script]}));
             let abandon = CancellationToken::new();
-            let limit = if how == "time" { Duration::from_secs(5) } else { Duration::from_secs(1000) };
+            let limit = if how == "time" { Duration::from_secs(10) } else { Duration::from_secs(1000) };
             let exec = exec(limit);
             let work = exec.run(&task, &abandon);
             tokio::pin!(work);

@@ -76,7 +76,7 @@ impl Refusal {
 pub enum Lost {
     /// The server says so.
     Taken(Error),
-    /// No renewal came through in time.
+    /// No renewal came through in time, or the server grants no more of them.
     RanOut,
 }
 
@@ -84,7 +84,7 @@ impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Lost::Taken(error) => f.write_str(error.message()),
-            Lost::RanOut => f.write_str("no renewal reached the server before the lease ran out"),
+            Lost::RanOut => f.write_str("it ran out before it was renewed"),
         }
     }
 }
@@ -193,6 +193,11 @@ impl Term {
                     backoff.reset();
                     next = sent + third;
                 }
+                // Renewed as often as the server allows: ours to its end.
+                Ok(Err(error)) if error.detail("renewals_max").is_some() => {
+                    tracing::warn!(%error, "a lease is not renewed any more; the work has until its end");
+                    next = until;
+                }
                 Ok(Err(error)) if matches!(error.code(), Code::LeaseInvalidOrExpired | Code::NotFound) => {
                     return Lost::Taken(error);
                 }
@@ -228,6 +233,14 @@ mod tests {
         assert!(brief.to_failure().error.to_string().len() < 8_000);
     }
 
+    fn copied(error: &Error) -> Error {
+        let copy = Error::new(error.code(), "");
+        match error.detail("renewals_max") {
+            Some(max) => copy.with("renewals_max", max.clone()),
+            None => copy,
+        }
+    }
+
     /// The seconds at which a lease of five minutes is renewed, by a server that gives these answers and then none.
     async fn renewals(answers: &[Result<()>]) -> (Vec<u64>, Lost, u64) {
         let began = Instant::now();
@@ -240,7 +253,7 @@ mod tests {
                 async move {
                     match answer {
                         Some(Ok(())) => Ok(()),
-                        Some(Err(error)) => Err(Error::new(error.code(), "")),
+                        Some(Err(error)) => Err(copied(error)),
                         None => std::future::pending().await,
                     }
                 }
@@ -265,5 +278,13 @@ mod tests {
         let (asked, lost, ended) = renewals(&[Ok(()), Err(Error::new(Code::LeaseInvalidOrExpired, ""))]).await;
         assert!(matches!(lost, Lost::Taken(_)), "{lost}");
         assert_eq!((asked.as_slice(), ended), ([100, 200].as_slice(), 200));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_has_had_all_its_renewals_is_kept_to_its_end() {
+        let enough = Error::new(Code::LeaseInvalidOrExpired, "").with("renewals_max", 1);
+        let (asked, lost, ended) = renewals(&[Ok(()), Err(enough)]).await;
+        assert!(matches!(lost, Lost::RanOut), "{lost}");
+        assert_eq!((asked.as_slice(), ended), ([100, 200].as_slice(), 400), "the one that was granted was sent at 100");
     }
 }

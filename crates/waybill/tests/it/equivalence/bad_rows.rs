@@ -1,7 +1,7 @@
 //! Bad input, made from what the registry says about an operation: its schema, its path, its roles and scopes.
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Code, Method, Role, Scope};
+use waybill_kernel::{Code, Method, Mode, Role, Scope};
 use waybill_store::Entry;
 
 use super::Row;
@@ -171,7 +171,11 @@ impl Maker<'_> {
             let who = format!("{role}/{every}");
             self.add(format!("the role {role}"), &who, self.good.clone(), Code::Forbidden);
         }
-        let others = words(&mut Scope::ALL.iter().copied().filter(|scope| !spec.scopes.contains(scope)));
+        // An admin's scope stands for any, that of reading only where nothing is written.
+        let supersedes =
+            |scope: Scope| scope == Scope::AdminWrite || (scope == Scope::AdminRead && spec.mode == Mode::Read);
+        let lacking = |scope: &Scope| !spec.scopes.contains(scope) && !supersedes(*scope);
+        let others = words(&mut Scope::ALL.iter().copied().filter(lacking));
         // Where any scope will do, none is missing.
         for role in spec.roles.iter().filter(|_| !others.is_empty()) {
             let who = format!("{role}/{others}");

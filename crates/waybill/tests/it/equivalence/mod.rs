@@ -73,6 +73,8 @@ fn rows() -> Vec<Row> {
         let scenario = scenario.unwrap_or_else(|| panic!("{name} has no scenario: add one to scenarios.rs"));
         let works = scenario.rows.iter().any(|row| row.operation == name && row.expected == Expected::Done);
         assert!(works, "no row shows {name} at work");
+        let replays = scenario.rows.iter().any(|row| row.operation == name && row.expected == Expected::Replay);
+        assert_eq!(replays, entry.replays(), "{name} says whether it replays, and a row shows it");
         rows.extend(scenario.rows);
         rows.extend(bad_rows::of(entry.as_ref(), &scenario.good));
     }

@@ -29,7 +29,6 @@ pub fn of(operation: &str) -> Option<Scenario> {
         "fail" => Some(fail()),
         "list_open_obligations" => Some(list_open_obligations()),
         "list_receipts" => Some(list_receipts()),
-        "list_archived_receipts" => Some(list_archived_receipts()),
         "get_receipt" => Some(get_receipt()),
         "ack_receipt" => Some(ack_receipt()),
         "get_config" => Some(get_config()),
@@ -124,7 +123,11 @@ fn cancel_task() -> Scenario {
             row("with a reason", "alice", json!({ "task_id": "$full", "reason": "nicht nötig" })),
             row("a second time", "alice", json!({ "task_id": "$full", "reason": "again" })),
             row("without a reason", "alice", json!({ "task_id": "$keyed" })),
-            row("anybody's, by the admin", "admin", json!({ "task_id": "$bobs", "reason": "stopped" })),
+            row(
+                "anybody's, by the admin, in another's name",
+                "admin",
+                json!({ "task_id": "$bobs", "reason": "stopped", "principal_kind": "agent", "principal_id": "alice" }),
+            ),
             row("another's, which has ended", "alice", json!({ "task_id": "$bobs" })).refused(Code::Forbidden),
             get("an ended task", "alice", json!({ "task_id": "$full" })),
             // An ended task is answered at once, however long the caller would wait.
@@ -198,7 +201,8 @@ fn report_progress() -> Scenario {
         rows: vec![
             row("a number", "wendy", report(json!(10))),
             row("an object", "wendy", report(json!({ "percent": 55, "step": "lifting" }))),
-            row("too long a report", "wendy", report(json!("x".repeat(40_000)))).refused(Code::ReceiptTooLarge),
+            row("a long report", "wendy", report(json!("x".repeat(50_000)))),
+            row("too long a report", "wendy", report(json!("x".repeat(65_536)))).refused(Code::ReceiptTooLarge),
             Row::new("a task in work", "alice", "get_task", json!({ "task_id": "$lift1" })),
         ],
     }
@@ -238,11 +242,13 @@ fn fail() -> Scenario {
     let row = |what: &str, who: &str, args: Json| Row::new(what, who, "fail", args);
     let again = json!({ "task_id": "$lift4", "lease_id": "$lease4", "error": { "why": "rain" }, "retryable": true });
     let done = json!({ "task_id": "$lift5", "lease_id": "$lease5", "error": "broken" });
+    let long = json!({ "task_id": "$lift5", "lease_id": "$lease5", "error": "x".repeat(65_536) });
     Scenario {
         good: json!({ "task_id": "$lift5", "lease_id": "$lease5", "error": 1 }),
         rows: vec![
             row("for a while", "wendy", again.clone()),
             row("for a while, again", "wendy", again).replay(),
+            row("with too much to say", "wendy", long).refused(Code::ReceiptTooLarge),
             row("for good", "wendy", done.clone()),
             row("for good, again", "wendy", done).replay(),
             row("a lease that has ended", "wendy", json!({ "task_id": "$lift1", "lease_id": "$lease1", "error": 1 }))
@@ -288,20 +294,6 @@ fn list_receipts() -> Scenario {
             row("another's", "bob", json!({ "to_kind": "agent", "to_id": "alice" })).refused(Code::Forbidden),
             row("another's, for the admin", "admin", json!({ "to_kind": "agent", "to_id": "alice" })),
             row("after another tenant's receipt", "stranger", json!({ "since_receipt_id": "$receipt1" }))
-                .refused(Code::InvalidCursor),
-        ],
-    }
-}
-
-fn list_archived_receipts() -> Scenario {
-    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_archived_receipts", args);
-    Scenario {
-        good: json!({}),
-        rows: vec![
-            row("all of the tenant", "admin", json!({})),
-            row("of a task", "admin", json!({ "task_id": "$full" })),
-            row("to a principal", "admin", json!({ "to_kind": "agent", "to_id": "alice", "limit": 1 })),
-            row("after a receipt that nobody has", "admin", json!({ "since_receipt_id": NOBODY }))
                 .refused(Code::InvalidCursor),
         ],
     }
