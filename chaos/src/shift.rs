@@ -42,6 +42,8 @@ pub struct Shift {
     /// By how much times may be apart from the order of what they date, on a machine that never stands still.
     skew_us: i64,
     stalls: Option<Stalls>,
+    /// In any round before this one.
+    stalled_us_max: i64,
     pub staff: Option<Staff>,
     board: Board,
     crew: Option<Crew>,
@@ -50,7 +52,7 @@ pub struct Shift {
     settled_ms: u128,
 }
 
-/// For how long the machine has stood still at most: a thread that only sleeps tells by how much it was late.
+/// For how long the machine has stood still at most in a round: a thread that only sleeps tells by how much it was late.
 struct Stalls(Arc<AtomicI64>);
 
 impl Stalls {
@@ -67,6 +69,11 @@ impl Stalls {
             }
         });
         Stalls(longest_us)
+    }
+
+    /// Begins a round, and tells of the one before.
+    fn begin_round(&self) -> i64 {
+        self.0.swap(0, Ordering::Relaxed)
     }
 
     fn longest_us(&self) -> i64 {
@@ -105,6 +112,9 @@ impl Shift {
 
     pub fn begin(&mut self, servers: Vec<SocketAddr>, load: &Load) -> Result<()> {
         let staff = self.staff.as_ref().context("nobody has a key yet")?;
+        if let Some(stalls) = &self.stalls {
+            self.stalled_us_max = self.stalled_us_max.max(stalls.begin_round());
+        }
         self.board.put(servers);
         let crew = Crew::start(load.round(), staff, &self.board, load.journal(), false);
         self.deeds = crew.deeds();
@@ -141,7 +151,7 @@ impl Shift {
         violations.extend(crew.finish().await?);
         self.ledger.begin_anew();
         let reading = self.ledger.read(at).await?;
-        let skew_us = self.skew_us();
+        let skew_us = self.skew_us().max(self.skew_us + self.stalled_us_max);
         violations.extend(self.ledger.judge(&reading, &journal.history(), skew_us));
         Ok(violations)
     }

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! A key is verified with Argon2id once in a process; after that a request costs one HMAC and one lookup. Its row is read
-//! again so soon that a revocation holds everywhere after `key_recheck`, for calls that wait as well; by the process that
-//! carried it out it holds at once, as does an expiry that was known. Whatever is wrong with a key, the answer is the same, and as slow for an unknown key id as for a wrong
+//! again so soon that a revocation holds everywhere after `key_recheck`, for calls that wait as well; for new calls to
+//! the process that carried it out it holds at once, as does an expiry that was known. Whatever is wrong with a key, the answer is the same, and as slow for an unknown key id as for a wrong
 //! secret. A database that cannot be read is told as such: it says nothing about the key.
 
 use std::sync::Arc;

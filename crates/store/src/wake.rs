@@ -6,6 +6,7 @@
 //! and so does one that leaves with a wake unused. Spurious wakes are allowed, lost ones are not.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
@@ -29,7 +30,11 @@ impl Topic {
 }
 
 /// Sees a wake of its topic without waiting for it: for what is remembered until somebody says it has changed.
-pub struct WakeFlag(Subscription);
+pub struct WakeFlag {
+    subscription: Subscription,
+    /// How often wakes may have been missed before it began.
+    missed: u64,
+}
 
 impl WakeFlag {
     /// Of a hub of its own, where nobody wakes anybody: for tests.
@@ -39,20 +44,21 @@ impl WakeFlag {
 
     /// Stays true from the first wake on.
     pub fn woken(&self) -> bool {
-        self.0.waiter.pending.load(std::sync::atomic::Ordering::Relaxed)
+        let Subscription { hub, waiter, .. } = &self.subscription;
+        waiter.pending.load(Ordering::Relaxed) || hub.0.missed.load(Ordering::Relaxed) != self.missed
     }
 }
 
 impl Drop for WakeFlag {
     /// It takes nothing away, so it has nothing to pass on.
     fn drop(&mut self) {
-        self.0.waiter.pending.store(false, std::sync::atomic::Ordering::Relaxed);
+        self.subscription.waiter.pending.store(false, Ordering::Relaxed);
     }
 }
 
 impl std::fmt::Debug for WakeFlag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("WakeFlag").field(&self.0.topic).finish()
+        f.debug_tuple("WakeFlag").field(&self.subscription.topic).finish()
     }
 }
 
@@ -64,6 +70,8 @@ pub(crate) struct Hub(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
+    /// How often wakes of other nodes may have been missed.
+    missed: AtomicU64,
     /// To the task that tells other nodes, where there are any.
     outgoing: Option<mpsc::Sender<Wake>>,
 }
@@ -79,7 +87,7 @@ struct State {
 struct Waiter {
     wake: Notify,
     /// Given and not yet used. Guarded by the hub's lock.
-    pending: std::sync::atomic::AtomicBool,
+    pending: AtomicBool,
 }
 
 pub(crate) struct Subscription {
@@ -93,13 +101,14 @@ pub(crate) struct Subscription {
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        Hub(Arc::new(Shared { state: Mutex::default(), outgoing: None }))
+        Hub(Arc::new(Shared { state: Mutex::default(), missed: AtomicU64::new(0), outgoing: None }))
     }
 
     /// A hub whose wakes other nodes hear as well; the receiver is what must be told to them.
     pub(crate) fn shared_with_others() -> (Self, mpsc::Receiver<Wake>) {
         let (sender, receiver) = mpsc::channel(OUTGOING_WAKES_MAX);
-        (Hub(Arc::new(Shared { state: Mutex::default(), outgoing: Some(sender) })), receiver)
+        let shared = Shared { state: Mutex::default(), missed: AtomicU64::new(0), outgoing: Some(sender) };
+        (Hub(Arc::new(shared)), receiver)
     }
 
     pub(crate) fn subscribe(&self, topic: Topic) -> Subscription {
@@ -116,7 +125,8 @@ impl Hub {
 
     /// From now on; whoever remembers something subscribes before reading it.
     pub(crate) fn flag(&self, topic: Topic) -> WakeFlag {
-        WakeFlag(self.subscribe(topic))
+        let missed = self.0.missed.load(Ordering::Relaxed);
+        WakeFlag { subscription: self.subscribe(topic), missed }
     }
 
     /// Called after a commit, with what the transaction collected.
@@ -133,20 +143,18 @@ impl Hub {
         self.lock().wake_from(topic, 0, count);
     }
 
-    /// Whatever they wait for: used when wakes of other nodes may have been missed.
-    pub(crate) fn wake_all_here(&self) {
-        let mut state = self.lock();
-        let topics: Vec<_> = state.topics.keys().copied().collect();
-        topics.into_iter().for_each(|topic| state.wake_from(topic, 0, u32::MAX));
+    /// Wakes of other nodes may have been missed: everybody looks once, whatever they wait for. Nobody holds a wake for it:
+    /// passed on from each who finds nothing, those of one topic would wake each other again and again.
+    pub(crate) fn look_again(&self) {
+        self.0.missed.fetch_add(1, Ordering::Relaxed);
+        self.lock().notify_all();
     }
 
     /// Everybody goes home: used once, when the program stops.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        for waiter in state.topics.values().flat_map(BTreeMap::values) {
-            waiter.wake.notify_one();
-        }
+        state.notify_all();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -159,12 +167,20 @@ impl Hub {
 }
 
 impl State {
+    fn notify_all(&self) {
+        for waiter in self.topics.values().flat_map(BTreeMap::values) {
+            waiter.wake.notify_one();
+        }
+    }
+
     fn wake_from(&mut self, topic: Topic, after: u64, count: u32) {
-        use std::sync::atomic::Ordering::Relaxed;
         let Some(waiters) = self.topics.get(&topic) else { return };
-        let idle = waiters.range(after + 1..).map(|(_, waiter)| waiter).filter(|waiter| !waiter.pending.load(Relaxed));
+        let idle = waiters
+            .range(after + 1..)
+            .map(|(_, waiter)| waiter)
+            .filter(|waiter| !waiter.pending.load(Ordering::Relaxed));
         for waiter in idle.take(count as usize) {
-            waiter.pending.store(true, Relaxed);
+            waiter.pending.store(true, Ordering::Relaxed);
             waiter.wake.notify_one();
         }
     }
@@ -176,7 +192,7 @@ impl Subscription {
     pub(crate) async fn woken(&mut self) {
         self.waiter.wake.notified().await;
         let _state = self.hub.lock();
-        self.holding |= self.waiter.pending.swap(false, std::sync::atomic::Ordering::Relaxed);
+        self.holding |= self.waiter.pending.swap(false, Ordering::Relaxed);
     }
 
     /// The run after a wake found nothing: somebody else may.
@@ -201,7 +217,7 @@ impl Drop for Subscription {
                 state.topics.remove(&self.topic);
             }
         }
-        let unused = self.waiter.pending.load(std::sync::atomic::Ordering::Relaxed);
+        let unused = self.waiter.pending.load(Ordering::Relaxed);
         if self.holding || unused {
             state.wake_from(self.topic, self.place, 1);
         }
@@ -256,6 +272,20 @@ mod tests {
         assert!(hub.lock().topics.is_empty(), "nothing is kept for topics nobody waits for");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn who_looks_again_for_what_may_have_been_missed_wakes_nobody_else() {
+        let hub = Hub::new();
+        let mut waiters: Vec<_> = (0..3).map(|_| hub.subscribe(TOPIC)).collect();
+        hub.look_again();
+        for waiter in &mut waiters {
+            assert!(is_woken(waiter).await);
+            waiter.found_nothing();
+        }
+        for waiter in &mut waiters {
+            assert!(!is_woken(waiter).await);
+        }
+    }
+
     #[test]
     fn a_flag_shows_wakes_since_it_began_and_keeps_them() {
         let hub = Hub::new();
@@ -267,8 +297,8 @@ mod tests {
         let next = hub.flag(TOPIC);
         drop(flag);
         assert!(!next.woken());
-        hub.wake_all_here();
-        assert!(other.woken());
+        hub.look_again();
+        assert!(other.woken() && !hub.flag(TOPIC).woken());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! Revoke a key, at once and for good. Processes that remember it are told; one that cannot be reached finds out within
-//! `key_recheck`.
+//! Revoke a key, at once and for good. The server that carries it out tells the others; who does not hear of it finds out
+//! within `key_recheck`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ impl Operation for RevokeKey {
         scopes: &[Scope::AdminWrite],
         status: 200,
         title: "Revoke an API key",
-        description: "Ends a key for good: at once on this server, within a minute on every other. Repeating it changes nothing.",
+        description: "Ends a key for good: at once on this server, but for calls that already wait, and within a minute on every other. Repeating it changes nothing.",
     };
     type Output = Revoked;
 
@@ -47,8 +47,9 @@ impl Operation for RevokeKey {
             "UPDATE api_keys SET revoked_at = $3 WHERE tenant = $1 AND key_id = $2 AND revoked_at IS NULL";
         const SELECT: &str = "SELECT revoked_at FROM api_keys WHERE tenant = $1 AND key_id = $2";
         let key_id = Value::from(self.key_id.as_str());
+        // Also when it was revoked before, by somebody of whom this process may not have heard.
+        tx.wake(self.key_id.topic(), u32::MAX);
         if tx.execute(UPDATE, &[key_id, Value::from(ctx.now)]).await? == 1 {
-            tx.wake(self.key_id.topic(), u32::MAX);
             return Ok(Reply::Done(Revoked { ok: true, revoked_at: ctx.now }));
         }
         let row = tx.query_opt(SELECT, &[key_id]).await?.ok_or_else(|| Error::not_found("key"))?;

@@ -130,6 +130,16 @@ async fn a_revocation_that_went_unheard_holds_after_the_recheck() {
 }
 
 #[tokio::test]
+async fn a_revocation_that_is_repeated_holds_at_once_where_it_is_repeated() {
+    let world = World::sqlite().await;
+    let key = world.first_key.key.expose();
+    assert_eq!(world.refusal(key).await, None);
+    world.store.system().run(RevokedUnheard(world.first_key.key_id)).await.unwrap();
+    assert!(!world.run::<RevokeKey>(json!({"key_id": world.first_key.key_id})).await.unwrap().ok);
+    assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
+}
+
+#[tokio::test]
 async fn another_node_hears_of_a_revocation() {
     let world = World::postgres().await;
     let key = world.first_key.key.expose();

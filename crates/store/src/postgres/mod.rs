@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
+use tracing::Instrument;
 use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result};
 
 use crate::metrics::{COMMITS, OPS, RETRIES};
@@ -149,7 +150,7 @@ impl Postgres {
     pub(crate) async fn run<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
         // In a task of its own: a caller that goes away must not leave a transaction half-way.
         let (core, call, gate) = (Arc::clone(&self.core), Arc::clone(call), gate.cloned());
-        let task = tokio::spawn(async move { core.run(&call, gate).await });
+        let task = tokio::spawn(async move { core.run(&call, gate).await }.in_current_span());
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
@@ -216,12 +217,14 @@ impl Core {
         let wakes = tx.into_wakes();
         match outcome {
             Ok(output) => {
-                transaction.commit().await?;
+                let committed = transaction.commit().await;
+                // Also when nobody knows: it may have been made, and a wake in vain does no harm.
+                self.hub.release(&wakes);
+                committed?;
                 if mode == Mode::Write {
                     metrics::counter!(OPS).increment(1);
                     metrics::counter!(COMMITS).increment(1);
                 }
-                self.hub.release(&wakes);
                 Ok(output)
             }
             Err(error) => Err(transaction.roll_back(error).await),

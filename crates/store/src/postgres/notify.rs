@@ -69,7 +69,7 @@ async fn listen(config: &Config, hub: &Hub, node: u64) -> Result<(), tokio_postg
     let _abort = AbortOnDrop(driver.abort_handle());
     client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
     // What was said while nobody listened is not said again.
-    hub.wake_all_here();
+    hub.look_again();
     while let Some(payload) = heard.recv().await {
         let (from, wakes) = decode(&payload);
         if from != Some(node) {

@@ -32,11 +32,13 @@ pub(crate) struct Pending<W: Work> {
     hub: Hub,
     outcome: Option<Result<W::Output>>,
     wakes: Vec<Wake>,
+    /// The request's own: whoever serves the batch, each call's lines bear its own id.
+    span: tracing::Span,
 }
 
 impl<W: Work> Pending<W> {
     pub(crate) fn new(call: Arc<Call<W>>, reply: oneshot::Sender<Result<W::Output>>, hub: Hub) -> Self {
-        Self { call, reply, hub, outcome: None, wakes: Vec::new() }
+        Self { call, reply, hub, outcome: None, wakes: Vec::new(), span: tracing::Span::current() }
     }
 
     fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<Wake>)> {
@@ -65,7 +67,7 @@ impl<W: Work> Job for Pending<W> {
 
     fn run(&mut self, connection: &mut Connection, now: Time) -> bool {
         // A panic is one caller's internal error: its neighbours in the batch have done nothing wrong.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.poll_once(connection, now)))
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.span.in_scope(|| self.poll_once(connection, now))))
             .unwrap_or_else(|panic| Err(Error::internal(panic_text(panic.as_ref()))));
         let (outcome, wakes) = match outcome {
             Ok((output, wakes)) => (Ok(output), wakes),
@@ -83,6 +85,8 @@ impl<W: Work> Job for Pending<W> {
     }
 
     fn fail(self: Box<Self>, error: Error) {
+        // Nobody may know whether it was kept, and a wake in vain does no harm.
+        self.hub.release(&self.wakes);
         let _ = self.reply.send(Err(error));
     }
 }

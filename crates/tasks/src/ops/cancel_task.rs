@@ -21,10 +21,10 @@ pub struct CancelTask {
     /// Why, for the receipt. At most 2,000 characters.
     #[schemars(length(max = 2000))]
     pub reason: Option<String>,
-    /// Accepted if it is yours.
+    /// Accepted if it is yours; an admin's cancel is recorded in this name.
     #[schemars(extend("deprecated" = true))]
     pub principal_kind: Option<PrincipalKind>,
-    /// Accepted if it is yours.
+    /// Accepted if it is yours; an admin's cancel is recorded in this name.
     #[schemars(extend("deprecated" = true))]
     pub principal_id: Option<String>,
 }
@@ -90,7 +90,11 @@ impl CancelTask {
 
     async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row, canceller: &str) -> Result<()> {
         let owner = task.text(0)?;
-        let error = json!({ "reason": self.reason, "canceled_by": canceller });
+        let mut error = json!({ "reason": self.reason, "canceled_by": canceller });
+        let caller = ctx.caller.principal.to_string();
+        if caller != canceller {
+            error["requested_by"] = json!(caller);
+        }
         let text = error.to_string();
         let (canceled_id, assigned) = (ReceiptId(ctx.ids.next()), [ReceiptId::from_slice(task.bytes(1)?)?]);
         let canceled = Receipt {

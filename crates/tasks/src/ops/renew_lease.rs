@@ -107,6 +107,7 @@ async fn refusal(ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>) -> Result<Erro
         "The lease has been renewed as often as the server allows ({max} times); it is good until {until}, finish or fail \
          the task by then."
     );
-    let error = Error::new(Code::LeaseInvalidOrExpired, message);
+    // Not the code of a lease that is over: whoever reads that stops working.
+    let error = Error::new(Code::InvalidStateTransition, message);
     Ok(error.with("renewals_max", max).with("expires_at", until.to_string()))
 }

@@ -105,6 +105,8 @@ async fn r53_an_admin_cancels_in_the_name_it_gives(on: TestStore) {
         ok(&on, &on.admin, "cancel_task", input).await;
         let shown = ok(&on, &alice, "get_task", json!({ "task_id": task_id })).await;
         assert_eq!(shown["result"]["error"]["canceled_by"], canceller);
+        let admin = on.admin.principal.to_string();
+        assert_eq!(shown["result"]["error"]["requested_by"], admin, "who did it is on record too");
         let sent = "SELECT sender, body FROM receipts WHERE receipt_type = 'task.canceled' ORDER BY seq DESC LIMIT 1";
         let sent = on.rows(sent).await.unwrap();
         let body: Json = serde_json::from_str(sent[0].text(1).unwrap()).unwrap();

@@ -21,7 +21,7 @@ async fn a_lease_that_was_renewed_often_enough_runs_out_and_the_next_one_counts_
         ok(&on, &w, "renew_lease", lease.clone()).await;
     }
     let before = footprint(&on).await;
-    assert_eq!(refusal(&on, &w, "renew_lease", lease.clone()).await, Code::LeaseInvalidOrExpired);
+    assert_eq!(refusal(&on, &w, "renew_lease", lease.clone()).await, Code::InvalidStateTransition);
     assert_eq!(footprint(&on).await, before);
     // It is the worker's to its end all the same.
     ok(&on, &w, "fail", with(&lease, json!({ "error": "slow", "retryable": true }))).await;
@@ -41,7 +41,7 @@ async fn r71_asking_for_one_renewal_more_is_no_misuse_of_a_lease_that_is_live(on
     };
     for _ in 0..4 {
         let error = refused(&on, &w, "renew_lease", lease.clone()).await;
-        assert_eq!(error.code(), Code::LeaseInvalidOrExpired);
+        assert_eq!(error.code(), Code::InvalidStateTransition);
         assert!(error.message().contains("2 times") && error.message().contains(&until), "{error}");
         assert_eq!(error.detail("renewals_max"), Some(&json!(2)));
         assert_eq!(error.detail("expires_at"), Some(&json!(until)));

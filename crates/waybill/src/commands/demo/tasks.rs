@@ -14,9 +14,9 @@ use crate::commands::worker::connect::Stop;
 use crate::output::{line, note};
 
 /// Short, so that the death of a worker is noticed while somebody watches.
-const LEASE_TTL_S: u64 = 3;
+const LEASE_TTL_S: u64 = 4;
 /// Longer than the lease, so that the second worker is seen to renew it.
-const WORK_S: u64 = 5;
+const WORK_S: u64 = 6;
 const POLL: Duration = Duration::from_millis(100);
 /// For each step; the whole takes a third of it.
 const STEP_WAIT: Duration = Duration::from_secs(60);

@@ -282,7 +282,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_has_had_all_its_renewals_is_kept_to_its_end() {
-        let enough = Error::new(Code::LeaseInvalidOrExpired, "").with("renewals_max", 1);
+        let enough = Error::new(Code::InvalidStateTransition, "").with("renewals_max", 1);
         let (asked, lost, ended) = renewals(&[Ok(()), Err(enough)]).await;
         assert!(matches!(lost, Lost::RanOut), "{lost}");
         assert_eq!((asked.as_slice(), ended), ([100, 200].as_slice(), 400), "the one that was granted was sent at 100");
