@@ -84,7 +84,12 @@ fn normal(value: &Json) -> Json {
             };
             Json::Object(fields.iter().map(field).collect())
         }
-        Json::Array(items) => items.iter().map(normal).collect(),
+        Json::Array(items) => {
+            // Lists go by time, and every process without a server has a clock of its own.
+            let mut items: Vec<Json> = items.iter().map(normal).collect();
+            items.sort_by_key(Json::to_string);
+            Json::Array(items)
+        }
         other => other.clone(),
     }
 }
