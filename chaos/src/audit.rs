@@ -6,14 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::checker::{self, Invariant, Violation};
-use crate::client::{Answer, Client, Endpoint};
+use crate::client::{ATTEMPT_PAUSE, ATTEMPTS_MAX, Answer, Client, Endpoint};
 use crate::foreign::Foreign;
 use crate::history::{Entry, Event, Fate, Op, Verb};
 use crate::journal::Journal;
@@ -21,9 +20,6 @@ use crate::listing::{self, Listing};
 use crate::rng::{Rng, Stream};
 use crate::stamp;
 
-/// A probe without a usable answer is sent again: what is asked here is settled fact, a 503 only delays it.
-pub const ATTEMPTS_MAX: u32 = 20;
-pub const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 const SAMPLE_OLD: usize = 100;
 const SAMPLE_RETRIES: usize = 200;
 const SAMPLE_RETRIES_AT_END: usize = 5_000;

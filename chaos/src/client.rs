@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Longer than a server waits for its database before it answers 503.
 const CALL_MAX: Duration = Duration::from_secs(10);
@@ -16,6 +16,10 @@ const HEADERS_MAX: usize = 100;
 /// The 503s whose text says that nothing was done.
 const UNDONE: [&str; 3] = ["store_unavailable", "overloaded", "shutting_down"];
 const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// What is settled fact is asked for again, where there is no usable answer: a 503 only delays it.
+pub const ATTEMPTS_MAX: u32 = 20;
+pub const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug)]
 pub struct Endpoint {
@@ -61,6 +65,19 @@ impl Answer {
         let body: String = self.body.to_string().chars().take(200).collect();
         format!("{} {body}", self.status)
     }
+}
+
+/// Asks for something settled until a server says something about it: it may be busy, or have closed an idle connection.
+pub async fn patiently(mut ask: impl AsyncFnMut() -> Result<Answer>) -> Result<Answer> {
+    let mut answer = ask().await;
+    for _ in 1..ATTEMPTS_MAX {
+        if answer.as_ref().is_ok_and(|answer| answer.status < 500) {
+            break;
+        }
+        sleep(ATTEMPT_PAUSE).await;
+        answer = ask().await;
+    }
+    answer
 }
 
 pub struct Client {

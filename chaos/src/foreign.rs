@@ -1,12 +1,10 @@
 //! A second tenant that has no tasks at all: whatever its key can find out about the others' is a leak.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tokio::time::sleep;
 
-use crate::audit::{ATTEMPT_PAUSE, ATTEMPTS_MAX};
 use crate::checker::{Invariant, Violation};
-use crate::client::{Answer, Client, Endpoint};
+use crate::client::{Answer, Client, Endpoint, patiently};
 use crate::rng::Rng;
 
 /// Tasks that the foreigner asks for in one round, and those of them that it tries to cancel.
@@ -40,15 +38,15 @@ impl Foreign {
     /// Asks for some of these tasks of the first tenant, and for the list.
     pub async fn look(&self, at: &Endpoint, task_ids: Vec<String>, rng: &mut Rng) -> Result<Vec<Violation>> {
         let mut client = Client::new(Endpoint { addr: at.addr, key: self.key.clone() });
-        let nobodys = ask(&mut client, Question::Read, NOBODYS).await?;
-        let uncancelable = ask(&mut client, Question::Cancel, NOBODYS).await?;
+        let nobodys = patiently(async || client.fetch(NOBODYS).await).await?;
+        let uncancelable = patiently(async || client.cancel(NOBODYS).await).await?;
         ensure!(nobodys.refused() && uncancelable.refused(), "nobody's task: {}", nobodys.brief());
         let mut answers = Vec::new();
         for (index, task_id) in rng.sample(task_ids, LOOKS).into_iter().enumerate() {
-            let answer = ask(&mut client, Question::Read, &task_id).await?;
+            let answer = patiently(async || client.fetch(&task_id).await).await?;
             answers.push((task_id.clone(), "read", answer, &nobodys));
             if index < CANCELS {
-                let answer = ask(&mut client, Question::Cancel, &task_id).await?;
+                let answer = patiently(async || client.cancel(&task_id).await).await?;
                 answers.push((task_id, "cancel", answer, &uncancelable));
             }
         }
@@ -56,7 +54,7 @@ impl Foreign {
             .iter()
             .filter_map(|(task_id, what, answer, expected)| judge(task_id, what, answer, expected))
             .collect();
-        let list = ask(&mut client, Question::List, "").await?;
+        let list = patiently(async || client.list(PAGE, None).await).await?;
         let listed = list.body["tasks"].as_array().map_or(0, Vec::len);
         if !list.success() || listed > 0 {
             let detail = format!("a tenant without tasks lists {listed} of them ({})", list.status);
@@ -64,32 +62,6 @@ impl Foreign {
         }
         Ok(violations)
     }
-}
-
-#[derive(Clone, Copy)]
-enum Question {
-    Read,
-    Cancel,
-    List,
-}
-
-/// A server that is busy says nothing about the task: it is asked again.
-async fn ask(client: &mut Client, question: Question, task_id: &str) -> Result<Answer> {
-    let mut answer = Err(anyhow!("never asked"));
-    for attempt in 0..ATTEMPTS_MAX {
-        if attempt > 0 {
-            sleep(ATTEMPT_PAUSE).await;
-        }
-        answer = match question {
-            Question::Read => client.fetch(task_id).await,
-            Question::Cancel => client.cancel(task_id).await,
-            Question::List => client.list(PAGE, None).await,
-        };
-        if answer.as_ref().is_ok_and(|answer| answer.status < 500) {
-            break;
-        }
-    }
-    answer
 }
 
 fn judge(task_id: &str, what: &str, answer: &Answer, expected: &Answer) -> Option<Violation> {

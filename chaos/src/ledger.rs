@@ -5,12 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use tokio::time::sleep;
 
-use crate::audit::{ATTEMPT_PAUSE, ATTEMPTS_MAX};
 use crate::books::{self, ASSIGNED, Receipt, Shown};
 use crate::checker::{Invariant, Violation};
-use crate::client::{Answer, Client, Endpoint};
+use crate::client::{Answer, Client, Endpoint, patiently};
 use crate::history::History;
 use crate::stamp;
 
@@ -175,17 +173,8 @@ pub async fn count(client: &mut Client, statuses: &[&str]) -> Result<usize> {
     Ok(found)
 }
 
-/// A server that is busy only delays it, and one may have closed an idle connection.
 async fn read(client: &mut Client, path: &str) -> Result<Answer> {
-    let mut answer = client.get(path).await;
-    for _ in 1..ATTEMPTS_MAX {
-        if answer.as_ref().is_ok_and(|answer| answer.status < 500) {
-            break;
-        }
-        sleep(ATTEMPT_PAUSE).await;
-        answer = client.get(path).await;
-    }
-    let answer = answer.with_context(|| format!("reading {path}"))?;
+    let answer = patiently(async || client.get(path).await).await.with_context(|| format!("reading {path}"))?;
     ensure!(answer.success(), "reading {path}: {}", answer.brief());
     Ok(answer)
 }

@@ -5,11 +5,9 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tokio::time::sleep;
 
-use crate::audit::{ATTEMPT_PAUSE, ATTEMPTS_MAX};
 use crate::checker::Listed;
-use crate::client::{Client, Endpoint};
+use crate::client::{Client, Endpoint, patiently};
 use crate::history::History;
 
 const PAGE: u32 = 200;
@@ -86,16 +84,7 @@ impl Listing {
 }
 
 async fn page(client: &mut Client, cursor: Option<&str>) -> Result<Page> {
-    let mut answer = client.list(PAGE, cursor).await;
-    for _ in 1..ATTEMPTS_MAX {
-        // A server that is busy only delays it, and one may have closed an idle connection.
-        if answer.as_ref().is_ok_and(|answer| answer.status < 500) {
-            break;
-        }
-        sleep(ATTEMPT_PAUSE).await;
-        answer = client.list(PAGE, cursor).await;
-    }
-    let answer = answer.context("listing tasks")?;
+    let answer = patiently(async || client.list(PAGE, cursor).await).await.context("listing tasks")?;
     if !answer.success() {
         bail!("listing tasks: {}", answer.brief());
     }
