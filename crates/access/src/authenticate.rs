@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use waybill_kernel::{Caller, Code, Error, Result, Time};
+use waybill_kernel::{Caller, Code, Error, KeyId, Result, Time};
 use waybill_store::{Store, Wait};
 
 use crate::Settings;
-use crate::key::{Key, KeyId};
+use crate::key::{self, Key};
 use crate::keys::{FindKey, FoundKey};
 use crate::memory::{Digest, Known, Memory, Reading, Standing};
 use crate::verifier::Verifier;
@@ -45,7 +45,7 @@ impl Access {
 
     /// `presented` is the text after `Bearer `.
     pub async fn authenticate(&self, presented: &str) -> Result<Arc<Caller>> {
-        let Some(id) = KeyId::within(presented) else {
+        let Some(id) = key::id_within(presented) else {
             tracing::info!("a key was refused: it does not have the form of one");
             return Err(unauthorized());
         };
@@ -122,7 +122,7 @@ impl Inner {
 
     async fn read(&self, id: KeyId) -> Result<(Option<FoundKey>, Reading)> {
         // Both before the read: what is committed later may be missing from it.
-        let reading = Reading { at: self.store.now(), ended: self.store.flag(id.topic()) };
+        let reading = Reading { at: self.store.now(), ended: self.store.flag(key::end_of(id)) };
         Ok((self.store.system().run(FindKey(id)).await?, reading))
     }
 

@@ -1,10 +1,10 @@
 //! The first start: a default tenant, and one key to it.
 
-use waybill_kernel::{Caller, Code, Error, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes};
+use waybill_kernel::{Caller, Code, Error, KeyId, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes};
 use waybill_store::{Ctx, Store, Tx, Work};
 
 use crate::hash::Minted;
-use crate::key::{KeyId, KeyText};
+use crate::key::KeyText;
 use crate::keys::{self, FindKey, Grant, NewKey};
 use crate::tenant::{self, DEFAULT_TENANT, TenantId};
 
@@ -63,7 +63,7 @@ async fn default_caller(store: &Store, grant: Grant) -> Result<Caller> {
         let message = "The database has no default tenant yet; the first start of the server makes it.";
         return Err(Error::new(Code::DatabaseUnusable, message));
     };
-    Ok(keys::caller(DEFAULT_TENANT, tenant_id, grant))
+    Ok(keys::caller(DEFAULT_TENANT, tenant_id, grant, None))
 }
 
 fn admin_grant() -> Grant {

@@ -8,101 +8,35 @@
 //! The id is public: it names the key in lists and logs and finds its row. The checksum lets a mistyped or truncated key
 //! be refused without asking the database, and lets a scanner of leaked secrets be sure of what it has found.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use schemars::JsonSchema;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use waybill_kernel::{Entropy, Error, Result, Tenant};
+use waybill_kernel::{Entropy, KeyId, Tenant, base62};
 use waybill_store::Topic;
 
 const PREFIX: &str = "aga_";
-const ID_CHARS: usize = 12;
 const SECRET_CHARS: usize = 32;
 const CHECKSUM_CHARS: usize = 6;
-const SECRET_AT: usize = PREFIX.len() + ID_CHARS;
+const SECRET_AT: usize = PREFIX.len() + KeyId::CHARS;
 const CHECKSUM_AT: usize = SECRET_AT + SECRET_CHARS;
 const KEY_CHARS: usize = CHECKSUM_AT + CHECKSUM_CHARS;
 
-const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-
-/// The public part of a key.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct KeyId([u8; ID_CHARS]);
-
-impl KeyId {
-    /// The id in a text that has the shape of a key; its checksum is not looked at.
-    pub(crate) fn within(presented: &str) -> Option<Self> {
-        let bytes = presented.as_bytes();
-        if bytes.len() != KEY_CHARS || !bytes.starts_with(PREFIX.as_bytes()) {
-            return None;
-        }
-        base62(&bytes[PREFIX.len()..SECRET_AT]).map(KeyId)
+/// The id in a text that has the shape of a key; its checksum is not looked at.
+pub(crate) fn id_within(presented: &str) -> Option<KeyId> {
+    let bytes = presented.as_bytes();
+    if bytes.len() != KEY_CHARS || !bytes.starts_with(PREFIX.as_bytes()) {
+        return None;
     }
-
-    /// Woken when the key ends before its time.
-    pub(crate) fn topic(self) -> Topic {
-        // Ids are unique among all tenants, and looked up before the tenant is known.
-        Topic::new("key", Tenant(0), &self.0)
-    }
-
-    pub fn as_str(&self) -> &str {
-        // Base62 characters and nothing else, by every way of making one.
-        std::str::from_utf8(&self.0).unwrap_or_default()
-    }
+    KeyId::from_ascii(&bytes[PREFIX.len()..SECRET_AT])
 }
 
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Debug for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyId({self})")
-    }
-}
-
-impl FromStr for KeyId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        base62(text.as_bytes()).map(KeyId).ok_or_else(|| {
-            // Not repeated: people paste whole keys where an id is asked for.
-            Error::invalid(format!("That is not a key id, which has {ID_CHARS} letters and digits."))
-        })
-    }
-}
-
-impl Serialize for KeyId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(|error: Error| de::Error::custom(error.message().trim_end_matches('.')))
-    }
-}
-
-impl JsonSchema for KeyId {
-    fn schema_name() -> Cow<'static, str> {
-        "KeyId".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": format!("^[0-9A-Za-z]{{{ID_CHARS}}}$") })
-    }
+/// Woken when the key ends before its time.
+pub(crate) fn end_of(id: KeyId) -> Topic {
+    // Ids are unique among all tenants, and looked up before the tenant is known.
+    Topic::new("key", Tenant(0), id.as_bytes())
 }
 
 /// The part that proves possession. Prints as nothing.
@@ -129,14 +63,14 @@ pub struct Key {
 
 impl Key {
     pub fn generate(entropy: &dyn Entropy) -> Self {
-        Self { id: KeyId(random(entropy)), secret: Secret(random(entropy)) }
+        Self { id: KeyId::generate(entropy), secret: Secret(base62::random(entropy)) }
     }
 
     /// None for anything that was never a key: another length, another alphabet, a checksum that does not fit.
     pub fn parse(presented: &str) -> Option<Self> {
-        let id = KeyId::within(presented)?;
+        let id = id_within(presented)?;
         let bytes = presented.as_bytes();
-        let secret = Secret(base62(&bytes[SECRET_AT..CHECKSUM_AT])?);
+        let secret = Secret(base62::read(&bytes[SECRET_AT..CHECKSUM_AT])?);
         let fits = checksum(&id, &secret).ct_eq(&bytes[CHECKSUM_AT..]);
         bool::from(fits).then_some(Self { id, secret })
     }
@@ -146,7 +80,7 @@ impl Key {
         let mut text = String::with_capacity(KEY_CHARS);
         text.push_str(PREFIX);
         let checksum = checksum(&self.id, &self.secret);
-        text.extend(self.id.0.iter().chain(&self.secret.0).chain(&checksum).map(|byte| char::from(*byte)));
+        text.extend(self.id.as_bytes().iter().chain(&self.secret.0).chain(&checksum).map(|byte| char::from(*byte)));
         KeyText(text)
     }
 }
@@ -169,34 +103,12 @@ impl fmt::Debug for KeyText {
     }
 }
 
-fn base62<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
-    let bytes: [u8; N] = bytes.try_into().ok()?;
-    bytes.iter().all(u8::is_ascii_alphanumeric).then_some(bytes)
-}
-
-fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
-    // Larger bytes are thrown away: with them the first eight letters would come more often than the others.
-    const FAIR: u8 = u8::MAX - u8::MAX % 62;
-    let mut letters = [0; N];
-    let mut drawn = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        entropy.fill(&mut drawn);
-        for byte in drawn.iter().filter(|byte| **byte < FAIR) {
-            let Some(place) = letters.get_mut(filled) else { break };
-            *place = ALPHABET[usize::from(*byte % 62)];
-            filled += 1;
-        }
-    }
-    letters
-}
-
 fn checksum(id: &KeyId, secret: &Secret) -> [u8; CHECKSUM_CHARS] {
-    let digest = Sha256::new().chain_update(id.0).chain_update(secret.0).finalize();
+    let digest = Sha256::new().chain_update(id.as_bytes()).chain_update(secret.0).finalize();
     let mut rest = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let mut letters = [0; CHECKSUM_CHARS];
     for place in letters.iter_mut().rev() {
-        *place = ALPHABET[(rest % 62) as usize];
+        *place = base62::ALPHABET[(rest % 62) as usize];
         rest /= 62;
     }
     letters
@@ -256,15 +168,6 @@ mod tests {
             &text.replace('V', "-"),
         ] {
             assert!(Key::parse(wrong).is_none(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn letters_come_equally_often() {
-        let letters = random::<62_000>(&SeededEntropy::new(2));
-        for letter in ALPHABET {
-            let count = letters.iter().filter(|other| *other == letter).count();
-            assert!((850..1150).contains(&count), "{}: {count}", char::from(*letter));
         }
     }
 

@@ -3,11 +3,10 @@
 use std::str::FromStr;
 
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Caller, Code, Error, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
+use waybill_kernel::{Caller, Code, Error, KeyId, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
 use waybill_store::{Ctx, Row, Tx, Value, Work};
 
 use crate::hash::Minted;
-use crate::key::KeyId;
 use crate::tenant::TenantId;
 
 /// What a key allows its bearer.
@@ -99,15 +98,15 @@ impl Work for FindKey {
         const SELECT: &str = "SELECT k.tenant, t.tenant_id, k.principal, k.roles, k.scopes, k.hash, k.expires_at, k.revoked_at \
                               FROM api_keys k JOIN tenants t ON t.tenant = k.tenant WHERE k.key_id = $1";
         let row = tx.query_opt(SELECT, &[Value::from(self.0.as_str())]).await?;
-        row.as_ref().map(FoundKey::read).transpose()
+        row.as_ref().map(|row| FoundKey::read(self.0, row)).transpose()
     }
 }
 
 impl FoundKey {
-    fn read(row: &Row) -> Result<Self> {
+    fn read(id: KeyId, row: &Row) -> Result<Self> {
         let TenantId(tenant_id) = TenantId::from_slice(row.bytes(1)?)?;
         Ok(Self {
-            caller: caller(Tenant(row.int(0)?), tenant_id, Grant::read(row, 2)?),
+            caller: caller(Tenant(row.int(0)?), tenant_id, Grant::read(row, 2)?, Some(id)),
             hash: row.text(5)?.to_owned(),
             expires_at: row.time_opt(6)?,
             revoked_at: row.time_opt(7)?,
@@ -127,7 +126,7 @@ pub(crate) fn is_past(expires_at: Option<Time>, now: Time) -> bool {
     expires_at.is_some_and(|expires_at| expires_at <= now)
 }
 
-pub(crate) fn caller(tenant: Tenant, tenant_id: Uuid, grant: Grant) -> Caller {
+pub(crate) fn caller(tenant: Tenant, tenant_id: Uuid, grant: Grant, key: Option<KeyId>) -> Caller {
     let Grant { principal, roles, scopes } = grant;
-    Caller { tenant, tenant_id, principal, roles, scopes }
+    Caller { tenant, tenant_id, principal, roles, scopes, key }
 }

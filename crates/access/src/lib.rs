@@ -25,8 +25,9 @@ pub use bootstrap::{
     NewAdminKey, admin_caller, dev_caller, ensure_default_tenant, ensure_default_tenant_keeping,
     is_key_of_default_tenant,
 };
-pub use key::{Key, KeyId, KeyText, Secret};
+pub use key::{Key, KeyText, Secret};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
+pub use waybill_kernel::KeyId;
 
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") },

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
-use waybill_kernel::{Caller, Time};
+use waybill_kernel::{Caller, KeyId, Time};
 use waybill_store::WakeFlag;
 
-use crate::key::KeyId;
 use crate::keys::is_past;
 
 /// Refused keys remembered at a time. A flood of different ones empties the memory, which is then of no use but no harm.
@@ -141,6 +140,7 @@ mod tests {
             principal: Principal::new(PrincipalKind::Agent, "alice").unwrap(),
             roles: Roles::default(),
             scopes: Scopes::default(),
+            key: None,
         };
         Known::new(digest, Arc::new(caller), expires_at, Reading { at: read_at, ended: WakeFlag::alone() })
     }

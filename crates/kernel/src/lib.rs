@@ -1,6 +1,7 @@
 //! The vocabulary every other crate speaks: ids, time, principals, operations, errors, and the pure rules that
 //! more than one domain needs. No I/O beyond the operating system's clock and entropy, no async runtime.
 
+pub mod base62;
 pub mod bucket;
 pub mod clock;
 pub mod cursor;
@@ -9,6 +10,7 @@ pub mod error;
 pub mod id;
 pub mod idempotency;
 pub mod json;
+pub mod key_id;
 pub mod operation;
 pub mod principal;
 pub mod time;
@@ -18,6 +20,7 @@ pub use entropy::Entropy;
 pub use error::{Code, Error, Result};
 pub use id::{IdSource, Tenant};
 pub use json::Json;
+pub use key_id::KeyId;
 pub use operation::{Door, Method, Mode, OperationSpec};
 pub use principal::{Caller, Principal, PrincipalKind, Role, Roles, Scope, Scopes};
 pub use time::Time;

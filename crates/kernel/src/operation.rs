@@ -109,6 +109,7 @@ mod tests {
             principal: Principal::new(PrincipalKind::Agent, "alice").unwrap(),
             roles: Roles::new([role]),
             scopes: Scopes::new(scopes.iter().copied()),
+            key: None,
         }
     }
 

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::id::Uuid;
-use crate::{Code, Error, Mode, Result, Tenant};
+use crate::{Code, Error, KeyId, Mode, Result, Tenant};
 
 const PRINCIPAL_ID_CHARS_MAX: usize = 128;
 
@@ -215,6 +215,8 @@ pub struct Caller {
     pub principal: Principal,
     pub roles: Roles,
     pub scopes: Scopes,
+    /// The key the caller came with. None for the program itself, and where no key is asked for.
+    pub key: Option<KeyId>,
 }
 
 impl Caller {

@@ -258,6 +258,7 @@ fn system_caller() -> Caller {
         principal: Principal { kind: PrincipalKind::System, id: "asyncgate".to_owned() },
         roles: Roles::new([Role::System]),
         scopes: Scopes::new(Scope::ALL.iter().copied()),
+        key: None,
     }
 }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{
-    Door, Entropy, Error, Method, Mode, OperationSpec, Principal, Result, Role, Roles, Scope, Scopes, Tenant, Time,
+    Door, Entropy, Error, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Roles, Scope, Scopes, Tenant,
+    Time,
 };
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
 use crate::hash::Minted;
-use crate::key::{KeyId, KeyText};
+use crate::key::KeyText;
 use crate::keys::{Grant, NewKey};
 use crate::tenant;
 

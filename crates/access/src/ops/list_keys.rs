@@ -2,10 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Caller, Door, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor};
+use waybill_kernel::{Caller, Door, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
-use crate::key::KeyId;
 use crate::keys::{Grant, stored};
 use crate::page;
 

@@ -3,10 +3,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{Door, Error, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
-use crate::key::KeyId;
+use crate::key;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -48,7 +48,7 @@ impl Operation for RevokeKey {
         const SELECT: &str = "SELECT revoked_at FROM api_keys WHERE tenant = $1 AND key_id = $2";
         let key_id = Value::from(self.key_id.as_str());
         // Also when it was revoked before, by somebody of whom this process may not have heard.
-        tx.wake(self.key_id.topic(), u32::MAX);
+        tx.wake(key::end_of(self.key_id), u32::MAX);
         if tx.execute(UPDATE, &[key_id, Value::from(ctx.now)]).await? == 1 {
             return Ok(Reply::Done(Revoked { ok: true, revoked_at: ctx.now }));
         }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Code, Door, Entropy, Error, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{Code, Door, Entropy, Error, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use super::CreatedKey;
 use crate::hash::Minted;
-use crate::key::KeyId;
+use crate::key;
 use crate::keys::{Grant, NewKey, is_past};
 
 const OVERLAP_SECONDS_DEFAULT: u64 = 24 * 60 * 60;
@@ -94,7 +94,7 @@ impl RotateKey {
         let values = [Value::from(self.key_id.as_str()), Value::from(expires_at), Value::from(successor.as_str())];
         match tx.execute(UPDATE, &values).await? {
             1 => {
-                tx.wake(self.key_id.topic(), u32::MAX);
+                tx.wake(key::end_of(self.key_id), u32::MAX);
                 Ok(())
             }
             _ => Err(conflict("The key was rotated or revoked at this moment by another request.")),

@@ -25,6 +25,7 @@ async fn a_good_key_is_verified_once_and_then_remembered() {
     let caller = world.access.authenticate(key).await.unwrap();
     assert_eq!(caller.principal.to_string(), "human:admin");
     assert_eq!((caller.tenant, caller.tenant_id), (world.admin.tenant, world.admin.tenant_id));
+    assert_eq!((caller.key, world.admin.key), (Some(world.first_key.key_id), None));
     assert!(caller.has(Role::Admin) && Scope::ALL.iter().all(|scope| caller.scopes.contains(*scope)));
     for _ in 0..100 {
         world.access.authenticate(key).await.unwrap();

@@ -141,6 +141,7 @@ mod tests {
             principal: Principal::new(PrincipalKind::Agent, "alice").unwrap(),
             roles: Roles::new([role]),
             scopes: Scopes::new([Scope::TasksRead]),
+            key: None,
         }
     }
 
