@@ -2,16 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::middleware::Next;
-use axum::response::Response;
+use http::Uri;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
-use http::{Request, Uri};
 use waybill_access::Access;
 use waybill_kernel::{Caller, Code, Error, Result};
-
-use crate::reply;
 
 #[derive(Clone)]
 pub struct Gatekeeper {
@@ -35,24 +29,6 @@ impl Gatekeeper {
             }
             (None, None) => Err(unauthorized("The request carries no key.")),
         }
-    }
-}
-
-pub(crate) async fn authenticate(
-    State(gatekeeper): State<Gatekeeper>,
-    mut request: Request<Body>,
-    next: Next,
-) -> Response {
-    match gatekeeper.identify(request.headers(), request.uri()).await {
-        Ok(caller) => {
-            let principal = Arc::clone(&caller);
-            request.extensions_mut().insert(caller);
-            let mut response = next.run(request).await;
-            // For the request's line in the log.
-            response.extensions_mut().insert(principal);
-            response
-        }
-        Err(error) => reply::error(&error),
     }
 }
 

@@ -15,18 +15,20 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use futures_util::stream::{iter, unfold};
 use http::{HeaderMap, HeaderName, Request, Uri};
-use serde_json::{Map, Value as Json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
-use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_kernel::{Caller, Error, Result};
 use waybill_store::{Store, StreamEntry, Turn};
 
 use crate::auth::Gatekeeper;
-use crate::driver::check_shape;
+use crate::rest::{self, Input};
 use crate::settings::Settings;
-use crate::{log, reply, rest};
+use crate::shares::{Limits, Share, Shares};
+use crate::{log, reply};
 
+/// Where a stream begins: in the query, or in the header that an EventSource sends when it connects again.
+const PLACE: &str = "last_event_id";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How long a client waits before it connects again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -38,7 +40,7 @@ pub(crate) struct Streams(Arc<Inner>);
 struct Inner {
     store: Store,
     gatekeeper: Gatekeeper,
-    places: Arc<Semaphore>,
+    places: Shares,
     heartbeat_s: u64,
     stopping: CancellationToken,
 }
@@ -50,17 +52,23 @@ struct Open {
     headers: HeaderMap,
     uri: Uri,
     /// What the client asked for, but for the place.
-    input: Map<String, Json>,
+    input: Input,
     place: String,
     ended: bool,
     /// Of the request that opened it: its later turns are found by the same id.
     span: Span,
-    _place_among_streams: OwnedSemaphorePermit,
+    _place_among_streams: Share,
 }
 
 impl Streams {
     pub(crate) fn new(store: Store, gatekeeper: Gatekeeper, settings: &Settings, stopping: CancellationToken) -> Self {
-        let places = Arc::new(Semaphore::new(settings.streams_max));
+        let places = Shares::new(Limits {
+            what: "places for streams of events",
+            whole: settings.streams_max,
+            kept_for_admins: settings.admin_places,
+            key_percent: settings.key_share_percent,
+            tenant_percent: settings.tenant_share_percent,
+        });
         Self(Arc::new(Inner { store, gatekeeper, places, heartbeat_s: settings.heartbeat_s, stopping }))
     }
 
@@ -73,17 +81,21 @@ impl Streams {
 
     /// The first turn waits for nothing: what is wrong with the request is said as an answer, not in the stream.
     async fn start(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Result<Response> {
-        let place = Arc::clone(&self.0.places)
-            .try_acquire_owned()
-            .map_err(|_| Error::new(Code::Overloaded, "As many streams of events are open as the server allows."))?;
+        let caller = request.extensions().get::<Arc<Caller>>();
+        let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
+        let place_among_streams = self.0.places.try_take(caller, 1)?;
         let (parts, _) = request.into_parts();
-        let mut input = Map::new();
+        let mut input = Input::default();
+        let mut place = String::new();
         for (name, text) in rest::query_fields(parts.uri.query().unwrap_or(""))? {
-            rest::insert(&mut input, name, Json::String(text))?;
+            if name == PLACE && place.is_empty() {
+                place = text;
+            } else {
+                input.add(&name, &Json::String(text))?;
+            }
         }
         if let Some(id) = parts.headers.get(LAST_EVENT_ID) {
-            let id = id.to_str().map_err(|_| Error::invalid("The Last-Event-ID header is not text."))?;
-            input.insert("last_event_id".to_owned(), Json::String(id.to_owned()));
+            id.to_str().map_err(|_| Error::invalid("The Last-Event-ID header is not text."))?.clone_into(&mut place);
         }
         let (headers, uri) = (parts.headers, parts.uri);
         let mut open = Open {
@@ -92,10 +104,10 @@ impl Streams {
             headers,
             uri,
             input,
-            place: String::new(),
+            place,
             ended: false,
             span: Span::current(),
-            _place_among_streams: place,
+            _place_among_streams: place_among_streams,
         };
         let first = open.turn(0).await?;
         let mut events = vec![Event::default().retry(RETRY).id(&open.place).comment("connected")];
@@ -141,12 +153,10 @@ impl Open {
         self.entry.spec().authorise(caller)?;
         let mut input = self.input.clone();
         if !self.place.is_empty() {
-            input.insert("last_event_id".to_owned(), Json::String(self.place.clone()));
+            input.add(PLACE, &Json::from(self.place.as_str()))?;
         }
-        rest::insert(&mut input, "wait_seconds".to_owned(), Json::from(wait_s))?;
-        let input = Json::Object(input);
-        check_shape(&input)?;
-        self.entry.turn(&self.streams.0.store, caller, input).await
+        input.add("wait_seconds", &Json::from(wait_s))?;
+        self.entry.turn(&self.streams.0.store, caller, &input.text()).await
     }
 }
 

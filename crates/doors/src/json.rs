@@ -1,117 +1,231 @@
-//! Reading JSON from the network: bounded in bytes, time and depth, and strict about names.
+//! The one reader of JSON from the network, for every door and before any other parser: bounded in depth, strict about names,
+//! and without building anything. What it has passed is handed on as text; each value is built once, by whoever needs it.
 
-use std::time::Duration;
+use std::borrow::Cow;
+use std::collections::HashSet;
 
-use axum::body::Body;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value as Json};
-use waybill_kernel::{Code, Error, Result};
+use waybill_kernel::{Error, Result};
 
-pub(crate) async fn read(body: Body, bytes_max: usize, patience: Duration) -> Result<bytes::Bytes> {
-    let collected = tokio::time::timeout(patience, Limited::new(body, bytes_max).collect()).await;
-    let late = |_| Error::new(Code::RequestTimeout, Code::RequestTimeout.entry().title);
-    match collected.map_err(late)? {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("The body has more than {bytes_max} bytes.");
-            Err(Error::new(Code::PayloadTooLarge, message).with("limit_bytes", bytes_max))
-        }
-        Err(error) => Err(Error::invalid("The body could not be read to its end.").because(error)),
+/// Deeper JSON is refused: no honest request has it, and every later reader would have to survive it.
+pub const DEPTH_MAX: usize = 64;
+
+/// serde_json takes the text under such a name for JSON in its raw form, and reads it again past every bound.
+const RESERVED: &str = "$serde_json::private::";
+
+/// So many names of one object are compared one by one, which for a few is quicker than hashing them.
+const NAMES_COMPARED_MAX: usize = 16;
+
+/// A text that holds one JSON value within the bounds.
+#[derive(Debug)]
+pub struct Checked<'a> {
+    pub text: &'a str,
+    /// The names of its fields, if it is an object.
+    pub names: Option<Vec<Cow<'a, str>>>,
+}
+
+impl<'a> Checked<'a> {
+    /// # Errors
+    /// What is not UTF-8 or not JSON, too deep, or holds NUL, a reserved name, or a name twice in one object: serde_json
+    /// would keep the last of the two, and which one the caller meant nobody knows.
+    pub fn of(body: &'a [u8]) -> Result<Self> {
+        Self::within(body, DEPTH_MAX)
+    }
+
+    /// As `of`, for a body in which the request stands so much deeper.
+    pub fn within(body: &'a [u8], depth_max: usize) -> Result<Self> {
+        let text = std::str::from_utf8(body).map_err(|_| Error::invalid("The body is not UTF-8."))?;
+        let mut names = None;
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let walk = Walk { room: depth_max, names: Some(&mut names) };
+        let walked = walk.deserialize(&mut deserializer).and_then(|()| deserializer.end());
+        walked.map_err(|error| Error::invalid(format!("The body cannot be read as JSON: {error}.")))?;
+        Ok(Self { text: text.trim_ascii(), names })
     }
 }
 
-/// serde_json keeps the last of two equal names; which one the caller meant nobody knows, so both are refused.
-pub(crate) fn parse(body: &[u8]) -> Result<Json> {
-    let text = std::str::from_utf8(body).map_err(|_| Error::invalid("The body is not UTF-8."))?;
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let parsed = Strict.deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value));
-    parsed.map_err(|error| Error::invalid(format!("The body is not valid JSON: {error}.")))
+/// Walks through a value. `names` takes those of the outermost object.
+struct Walk<'n, 'de> {
+    /// How many levels may still come.
+    room: usize,
+    names: Option<&'n mut Option<Vec<Cow<'de, str>>>>,
 }
 
-/// Builds a [`Json`] and refuses a name that stands twice in one object.
-#[derive(Clone, Copy)]
-struct Strict;
+impl Walk<'_, '_> {
+    fn inside<E: serde::de::Error>(&self) -> std::result::Result<Self, E> {
+        let room = self.room.checked_sub(1);
+        let room = room.ok_or_else(|| E::custom(format!("it is nested more than {DEPTH_MAX} levels deep")))?;
+        Ok(Self { room, names: None })
+    }
+}
 
-impl<'de> DeserializeSeed<'de> for Strict {
-    type Value = Json;
+impl<'de> DeserializeSeed<'de> for Walk<'_, 'de> {
+    type Value = ();
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Json, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
-    type Value = Json;
+impl<'de> Visitor<'de> for Walk<'_, 'de> {
+    type Value = ();
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> std::result::Result<Json, E> {
-        Ok(Json::Null)
+    fn visit_unit<E>(self) -> std::result::Result<(), E> {
+        Ok(())
     }
 
-    fn visit_bool<E>(self, value: bool) -> std::result::Result<Json, E> {
-        Ok(value.into())
+    fn visit_bool<E>(self, _: bool) -> std::result::Result<(), E> {
+        Ok(())
     }
 
-    fn visit_i64<E>(self, value: i64) -> std::result::Result<Json, E> {
-        Ok(value.into())
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<(), E> {
+        Ok(())
     }
 
-    fn visit_u64<E>(self, value: u64) -> std::result::Result<Json, E> {
-        Ok(value.into())
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<(), E> {
+        Ok(())
     }
 
-    fn visit_f64<E>(self, value: f64) -> std::result::Result<Json, E> {
-        Ok(value.into())
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<(), E> {
+        Ok(())
     }
 
-    fn visit_str<E>(self, value: &str) -> std::result::Result<Json, E> {
-        Ok(value.into())
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<(), E> {
+        refuse_nul(text)
     }
 
-    fn visit_string<E>(self, value: String) -> std::result::Result<Json, E> {
-        Ok(value.into())
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<(), A::Error> {
+        self.inside::<A::Error>()?;
+        while items.next_element_seed(self.inside::<A::Error>()?)?.is_some() {}
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Json, A::Error> {
-        let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(self)? {
-            array.push(item);
-        }
-        Ok(Json::Array(array))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> std::result::Result<Json, A::Error> {
-        let mut object = Map::new();
-        while let Some(name) = fields.next_key::<String>()? {
-            let value = fields.next_value_seed(self)?;
-            if object.contains_key(&name) {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> std::result::Result<(), A::Error> {
+        let mut names = Names::default();
+        while let Some(name) = fields.next_key_seed(Name)? {
+            refuse_nul(&name)?;
+            if name.starts_with(RESERVED) {
+                return Err(A::Error::custom(format!("a name must not begin with {RESERVED}")));
+            }
+            if let Some(name) = names.add(name) {
                 return Err(A::Error::custom(format!("{name:?} is given twice")));
             }
-            object.insert(name, value);
+            fields.next_value_seed(self.inside::<A::Error>()?)?;
         }
-        Ok(Json::Object(object))
+        if let Some(outermost) = self.names {
+            *outermost = Some(names.seen);
+        }
+        Ok(())
+    }
+}
+
+fn refuse_nul<E: serde::de::Error>(text: &str) -> std::result::Result<(), E> {
+    if text.contains('\0') { Err(E::custom("a text holds a NUL character")) } else { Ok(()) }
+}
+
+/// The name of a field, borrowed where it is spelled without escapes.
+struct Name;
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Name {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> std::result::Result<Self::Value, E> {
+        Ok(Cow::Borrowed(name))
+    }
+
+    fn visit_str<E>(self, name: &str) -> std::result::Result<Self::Value, E> {
+        Ok(Cow::Owned(name.to_owned()))
+    }
+}
+
+/// The names of one object.
+#[derive(Default)]
+struct Names<'de> {
+    seen: Vec<Cow<'de, str>>,
+    /// The same, once there are many.
+    set: HashSet<Cow<'de, str>>,
+}
+
+impl<'de> Names<'de> {
+    /// Gives back a name that was there already.
+    fn add(&mut self, name: Cow<'de, str>) -> Option<Cow<'de, str>> {
+        if self.seen.len() < NAMES_COMPARED_MAX {
+            if self.seen.contains(&name) {
+                return Some(name);
+            }
+        } else {
+            if self.set.is_empty() {
+                self.set.extend(self.seen.iter().cloned());
+            }
+            if !self.set.insert(name.clone()) {
+                return Some(name);
+            }
+        }
+        self.seen.push(name);
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use waybill_kernel::Code;
 
     use super::*;
 
     #[test]
-    fn doubled_names_and_what_is_not_json_are_refused() {
-        let parsed = parse(br#"{"a": {"b": [1, -2, 2.5, "x", null, true]}}"#).unwrap();
-        assert_eq!(parsed, json!({"a": {"b": [1, -2, 2.5, "x", null, true]}}));
-        let deep = [b"{\"a\":".repeat(200), b"1".to_vec(), b"}".repeat(200)].concat();
-        let bad: [&[u8]; 7] =
-            [b"{", b"{} x", b"{\"a\":1,\"a\":2}", b"{\"x\":{\"a\":1,\"a\":2}}", b"\xff", b"{\"a\":1e999}", &deep];
+    fn what_is_passed_is_the_text_itself_with_the_names_of_its_fields() {
+        let checked = Checked::of(br#" {"a": {"b": [1, -2, 2.5, "x", null, true]}, "c\u0064": 1} "#).unwrap();
+        assert_eq!(checked.text, r#"{"a": {"b": [1, -2, 2.5, "x", null, true]}, "c\u0064": 1}"#);
+        assert_eq!(checked.names.unwrap(), ["a", "cd"]);
+        assert!(Checked::of(b"[1]").unwrap().names.is_none());
+        let many: String = (0..100).map(|number| format!("\"{number}\":0,")).collect();
+        assert_eq!(Checked::of(format!("{{{many}\"x\":1}}").as_bytes()).unwrap().names.unwrap().len(), 101);
+        assert!(Checked::of(format!("{{{many}\"99\":1}}").as_bytes()).is_err());
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_refused() {
+        let nested = |depth: usize| [b"[".repeat(depth), b"]".repeat(depth)].concat();
+        Checked::of(&nested(DEPTH_MAX)).unwrap();
+        let raw = br#"{"payload": {"$serde_json::private::RawValue": "[[1]]"}}"#;
+        let escaped = br#"{"\u0024serde_json::private::RawValue": "[[1]]"}"#;
+        let bad: [&[u8]; 12] = [
+            b"{",
+            b"{} x",
+            b"",
+            b"{\"a\":1,\"a\":2}",
+            b"{\"x\":{\"a\":1,\"\\u0061\":2}}",
+            b"\xff",
+            b"{\"a\":1e999}",
+            b"{\"a\":\"\\u0000\"}",
+            b"{\"\\u0000\":1}",
+            &nested(DEPTH_MAX + 1),
+            raw,
+            escaped,
+        ];
         for body in bad {
-            assert_eq!(parse(body).unwrap_err().code(), Code::InvalidRequest, "{}", String::from_utf8_lossy(body));
+            assert_eq!(
+                Checked::of(body).unwrap_err().code(),
+                Code::InvalidRequest,
+                "{}",
+                String::from_utf8_lossy(body)
+            );
         }
     }
 }

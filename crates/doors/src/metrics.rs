@@ -13,6 +13,8 @@ const CALLS: &str = "waybill_operation_calls_total";
 const HTTP_SECONDS: &str = "waybill_http_request_duration_seconds";
 const HTTP_REQUESTS: &str = "waybill_http_requests_total";
 const HTTP_OPEN: &str = "waybill_http_requests_open";
+pub(crate) const CONNECTIONS: &str = "waybill_http_connections_open";
+pub(crate) const CONNECTIONS_CLOSED: &str = "waybill_http_connections_closed_total";
 
 /// From a quarter of a millisecond to ten seconds.
 const SECONDS: &[f64] =
@@ -31,7 +33,12 @@ pub fn install() -> Result<PrometheusHandle> {
     describe_counter!(CALLS, "Calls of each operation, by the code of their answer");
     describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by status class");
     describe_histogram!(HTTP_SECONDS, "Time from a request's headers to its answer, waits included");
-    describe_gauge!(HTTP_OPEN, "HTTP requests being answered");
+    describe_gauge!(HTTP_OPEN, "HTTP requests of callers whose answers have not been read to their end");
+    describe_gauge!(CONNECTIONS, "Open connections");
+    describe_counter!(
+        CONNECTIONS_CLOSED,
+        "Connections closed to make room, for answers nobody reads, or refused for want of room"
+    );
     Ok(handle)
 }
 

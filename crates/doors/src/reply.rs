@@ -30,8 +30,8 @@ pub(crate) fn deprecate(response: &mut Response, successor: &'static str) {
     }
 }
 
-pub(crate) fn json(status: StatusCode, text: String) -> Response {
-    let mut response = (status, Body::from(text)).into_response();
+pub(crate) fn json(status: StatusCode, text: impl Into<Body>) -> Response {
+    let mut response = (status, text.into()).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

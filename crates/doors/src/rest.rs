@@ -1,21 +1,24 @@
-//! REST: one JSON object is built from path, query and body, and decoded once by the operation.
+//! REST: one JSON object is written from path, query and body, and decoded once by the operation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use http::Request;
 use http::header::CONTENT_TYPE;
 use percent_encoding::percent_decode_str;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 use waybill_kernel::{Caller, Code, Error, Result};
 use waybill_store::Entry;
 
+use crate::body::Bodies;
 use crate::driver::Driver;
-use crate::settings::Settings;
-use crate::{json, log, reply};
+use crate::json::Checked;
+use crate::{log, reply};
+
+/// More than any operation has fields; each is compared with all others.
+const QUERY_FIELDS_MAX: usize = 100;
 
 /// One operation at its route.
 pub(crate) struct Endpoint {
@@ -23,8 +26,7 @@ pub(crate) struct Endpoint {
     entry: Arc<dyn Entry>,
     /// What text in a path or query means, by the input's schema.
     kinds: HashMap<String, Kind>,
-    body_bytes_max: usize,
-    body_read: Duration,
+    bodies: Bodies,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,10 +37,9 @@ enum Kind {
 }
 
 impl Endpoint {
-    pub(crate) fn new(driver: Driver, entry: Arc<dyn Entry>, settings: &Settings) -> Self {
+    pub(crate) fn new(driver: Driver, entry: Arc<dyn Entry>, bodies: Bodies) -> Self {
         let kinds = kinds(&entry.input_schema());
-        let body_read = Duration::from_millis(settings.body_read_ms);
-        Self { driver, entry, kinds, body_bytes_max: settings.body_bytes_max, body_read }
+        Self { driver, entry, kinds, bodies }
     }
 
     pub(crate) async fn handle(&self, request: Request<Body>) -> Response {
@@ -60,40 +61,79 @@ impl Endpoint {
         spec.authorise(&caller).inspect_err(|error| log::refusal(spec.name, &caller, error))?;
 
         let (parts, body) = request.into_parts();
-        let mut input = Map::new();
+        let mut input = Input::default();
         for (name, text) in path_fields(spec.path, parts.uri.path())? {
-            self.add(&mut input, name, text)?;
+            input.add(&name, &self.value(&name, text))?;
         }
         for (name, text) in query_fields(parts.uri.query().unwrap_or(""))? {
-            self.add(&mut input, name, text)?;
+            input.add(&name, &self.value(&name, text))?;
         }
-        let body = json::read(body, self.body_bytes_max, self.body_read).await?;
-        if !body.is_empty() {
+        let body = self.bodies.read(&parts.headers, body, &caller).await?;
+        let input = if body.bytes.is_empty() {
+            input.text()
+        } else {
             require_json(parts.headers.get(CONTENT_TYPE))?;
-            for (name, value) in object(&body)? {
-                insert(&mut input, name, value)?;
-            }
-        }
-        let answer = self.driver.call(self.entry.as_ref(), &caller, Json::Object(input)).await?;
+            input.with(&Checked::of(&body.bytes)?)?
+        };
+        let answer = self.driver.call(self.entry.as_ref(), &caller, &input).await?;
         Ok(reply::answer(answer, spec.status))
     }
 
-    fn add(&self, input: &mut Map<String, Json>, name: String, text: String) -> Result<()> {
-        let value = match self.kinds.get(&name) {
+    fn value(&self, name: &str, text: String) -> Json {
+        match self.kinds.get(name) {
             Some(Kind::Integer) => text.parse::<i64>().map_or(Json::String(text), Json::from),
             Some(Kind::Boolean) => text.parse::<bool>().map_or(Json::String(text), Json::from),
             _ => Json::String(text),
-        };
-        insert(input, name, value)
+        }
     }
 }
 
-pub(crate) fn insert(input: &mut Map<String, Json>, name: String, value: Json) -> Result<()> {
-    if input.contains_key(&name) {
-        return Err(Error::invalid(format!("{name} is given twice.")));
+/// An object that is written field by field; a name given twice is refused.
+#[derive(Clone, Default)]
+pub(crate) struct Input {
+    names: Vec<String>,
+    /// The fields as JSON text, without the braces.
+    fields: String,
+}
+
+impl Input {
+    pub(crate) fn add(&mut self, name: &str, value: &Json) -> Result<()> {
+        if name.contains('\0') || value.as_str().is_some_and(|text| text.contains('\0')) {
+            return Err(Error::invalid("The address holds a NUL character."));
+        }
+        self.refuse_known(name)?;
+        let comma = if self.fields.is_empty() { "" } else { "," };
+        self.fields.push_str(&format!("{comma}{}:{value}", Json::from(name)));
+        self.names.push(name.to_owned());
+        Ok(())
     }
-    input.insert(name, value);
-    Ok(())
+
+    /// Together with the fields of a body, which stay the text they are.
+    fn with(self, body: &Checked<'_>) -> Result<String> {
+        let Some(names) = &body.names else { return Err(Error::invalid("The body must be a JSON object.")) };
+        for name in names {
+            self.refuse_known(name)?;
+        }
+        if self.names.is_empty() {
+            return Ok(body.text.to_owned());
+        }
+        if names.is_empty() {
+            return Ok(self.text());
+        }
+        let (_, rest) = body.text.split_at(1);
+        Ok(format!("{{{},{rest}", self.fields))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!("{{{}}}", self.fields)
+    }
+
+    fn refuse_known(&self, name: &str) -> Result<()> {
+        if self.names.iter().any(|known| known == name) {
+            return Err(Error::invalid(format!("{name} is given twice.")));
+        }
+        Ok(())
+    }
 }
 
 fn kinds(schema: &Json) -> HashMap<String, Kind> {
@@ -126,6 +166,9 @@ fn path_fields(template: &str, path: &str) -> Result<Vec<(String, String)>> {
 
 pub(crate) fn query_fields(query: &str) -> Result<Vec<(String, String)>> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    if pairs.clone().nth(QUERY_FIELDS_MAX).is_some() {
+        return Err(Error::invalid(format!("The query has more than {QUERY_FIELDS_MAX} fields.")));
+    }
     pairs
         .map(|pair| {
             let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
@@ -137,13 +180,6 @@ pub(crate) fn query_fields(query: &str) -> Result<Vec<(String, String)>> {
 fn decode(text: &str) -> Result<String> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(std::borrow::Cow::into_owned).map_err(|_| Error::invalid("The address holds text that is not UTF-8."))
-}
-
-fn object(body: &[u8]) -> Result<Map<String, Json>> {
-    match json::parse(body)? {
-        Json::Object(fields) => Ok(fields),
-        _ => Err(Error::invalid("The body must be a JSON object.")),
-    }
 }
 
 fn require_json(content_type: Option<&http::HeaderValue>) -> Result<()> {
@@ -166,5 +202,23 @@ mod tests {
         let query = query_fields("a=1&b=x+y%2B&&c").unwrap();
         assert_eq!(query, [("a", "1"), ("b", "x y+"), ("c", "")].map(|(n, t)| (n.to_owned(), t.to_owned())));
         assert!(query_fields("a=%ff").is_err());
+        assert!(query_fields(&"a&".repeat(QUERY_FIELDS_MAX)).is_ok());
+        assert!(query_fields(&"a&".repeat(QUERY_FIELDS_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn the_body_keeps_its_text_beside_the_fields_of_the_address() {
+        let mut input = Input::default();
+        input.add("task_id", &Json::from("a\"b")).unwrap();
+        input.add("limit", &Json::from(3)).unwrap();
+        assert!(input.add("limit", &Json::from(4)).is_err());
+        assert!(input.add("x\0", &Json::from(4)).is_err());
+        let with = |body: &str| input.clone().with(&Checked::of(body.as_bytes()).unwrap());
+        let whole = with(r#" {"payload": 12345678901234567890123} "#).unwrap();
+        assert_eq!(whole, r#"{"task_id":"a\"b","limit":3,"payload": 12345678901234567890123}"#);
+        assert_eq!(with("{ }").unwrap(), r#"{"task_id":"a\"b","limit":3}"#);
+        assert!(with("[]").is_err() && with(r#"{"l\u0069mit": 1}"#).is_err());
+        assert_eq!(Input::default().with(&Checked::of(b"{\"a\":1}").unwrap()).unwrap(), r#"{"a":1}"#);
+        assert_eq!(Input::default().text(), "{}");
     }
 }

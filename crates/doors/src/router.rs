@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{Html, Response};
 use axum::routing::{MethodRouter, any, get, on};
+use bytes::Bytes;
 use http::{Request, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
-use waybill_kernel::{Caller, Code, Door, Error, Method};
+use waybill_kernel::{Caller, Code, Error, Method};
 use waybill_store::{Registry, Store};
 
-use crate::auth::{self, Gatekeeper};
+use crate::auth::Gatekeeper;
+use crate::body::Bodies;
 use crate::driver::Driver;
 use crate::events::Streams;
+use crate::front::Front;
 use crate::health::{self, Readiness};
-use crate::log::{self, Requests};
 use crate::rest::Endpoint;
 use crate::{Settings, docs, mcp, openapi, reply};
 
@@ -34,49 +35,43 @@ pub struct Doors {
     pub stopping: CancellationToken,
 }
 
-pub fn router(doors: Doors) -> Router {
+/// What is for everybody.
+const OPEN_PATHS: &[&str] = &["/", "/healthz", "/v1/health", "/readyz", "/openapi.json", "/docs"];
+
+pub fn front(doors: Doors) -> Front {
     let Doors { registry, store, gatekeeper, metrics, settings, stopping } = doors;
     let readiness = Readiness::new(store.clone(), Duration::from_millis(settings.probe_ms));
     tell_when_stopping(readiness.clone(), store.clone(), stopping.clone());
 
     let driver = Driver::new(registry, store.clone(), Duration::from_millis(settings.answer_ms));
-    let requests = Requests::new(settings.requests_max, store.entropy().as_ref());
-    let tools = Router::new()
-        .route_service("/mcp", mcp::service(driver.clone(), None, &settings))
-        .route_service("/mcp/tasks", mcp::service(driver.clone(), Some(Door::Tasks), &settings))
-        .layer(from_fn_with_state(settings.clone(), mcp::check_body));
-    let streams = Streams::new(store.clone(), gatekeeper.clone(), &settings, stopping.clone());
-    let kept = operations(&driver, &settings)
+    let bodies = Bodies::new(&settings);
+    let streams = Streams::new(store.clone(), gatekeeper.clone(), &settings, stopping);
+    let kept = operations(&driver, &bodies)
         .merge(events(&driver, &streams))
-        .merge(tools)
+        .merge(mcp::router(&driver, &bodies, &settings))
         .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
-        // Inside the layer: which methods a path has is not for those without a key.
-        .method_not_allowed_fallback(|| async { refused_method() })
-        .layer(from_fn_with_state(gatekeeper, auth::authenticate))
-        .layer(from_fn_with_state(requests.clone(), log::admit));
+        .fallback(any(|| async { reply::error(&Error::not_found("path")) }))
+        .method_not_allowed_fallback(|| async { refused_method() });
 
-    let document: Arc<str> = openapi::document(driver.registry()).to_string().into();
-    let page: Arc<str> = docs::page(driver.registry()).into();
+    // Shared by all who read them.
+    let document = Bytes::from(openapi::document(driver.registry()).to_string());
+    let page = Bytes::from(docs::page(driver.registry()));
     let open = Router::new()
         .route("/", get(|| async { Html(docs::FRONT_PAGE) }))
         .route("/healthz", get(|| async { health::alive() }))
         .route("/v1/health", get(|| async { health::alive() }))
         .route("/readyz", get(move || async move { readiness.answer().await }))
-        .route("/openapi.json", get(move || async move { reply::json(StatusCode::OK, document.to_string()) }))
-        .route("/docs", get(move || async move { Html(page.to_string()) }));
-
-    open.merge(kept)
-        .fallback(any(|| async { reply::error(&Error::not_found("path")) }))
-        .method_not_allowed_fallback(|| async { refused_method() })
-        .layer(from_fn(no_sniffing))
-        .layer(from_fn_with_state(requests, log::account))
+        .route("/openapi.json", get(move || async move { reply::json(StatusCode::OK, document) }))
+        .route("/docs", get(move || async move { Html(page) }))
+        .method_not_allowed_fallback(|| async { refused_method() });
+    Front::new(open, OPEN_PATHS, kept, gatekeeper, &settings, store.entropy().as_ref())
 }
 
-fn operations(driver: &Driver, settings: &Settings) -> Router {
+fn operations(driver: &Driver, bodies: &Bodies) -> Router {
     let mut routes: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
     for entry in driver.registry().entries() {
         let spec = entry.spec();
-        let endpoint = Arc::new(Endpoint::new(driver.clone(), Arc::clone(entry), settings));
+        let endpoint = Arc::new(Endpoint::new(driver.clone(), Arc::clone(entry), bodies.clone()));
         let filter = match spec.method {
             Method::Get => axum::routing::MethodFilter::GET,
             Method::Post => axum::routing::MethodFilter::POST,
@@ -114,13 +109,4 @@ async fn figures(handle: PrometheusHandle, request: Request<Body>) -> Response {
 
 fn refused_method() -> Response {
     reply::error(&Error::new(Code::MethodNotAllowed, Code::MethodNotAllowed.entry().title))
-}
-
-/// Answers hold what callers sent: no browser may take them for something else.
-async fn no_sniffing(request: Request<Body>, next: axum::middleware::Next) -> Response {
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
-    headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
-    headers.insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
-    response.into_response()
 }

@@ -5,25 +5,29 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use waybill_kernel::{Code, Error, Result};
 
 use crate::Settings;
+use crate::connections::Connections;
+use crate::front::{Connected, Front};
 
 /// More than any client sends; hyper answers 431 beyond.
 const HEADERS_MAX: usize = 100;
 const HEADER_BYTES_MAX: usize = 64 << 10;
+const HTTP2_HEADER_BYTES_MAX: u32 = 16 << 10;
 const STREAMS_PER_CONNECTION_MAX: u32 = 128;
+/// What one stream and one connection may send before somebody has read it: all of it is kept in memory.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// What is made ready of one stream's answer before its client has taken it.
+const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// After an error of accept (no more file descriptors): others may close meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -48,80 +52,52 @@ impl Listener {
 }
 
 /// Serves until `stopping`, then lets requests under way finish for at most the drain time.
-pub async fn serve(listener: Listener, router: Router, settings: &Settings, stopping: CancellationToken) {
-    let connections = TaskTracker::new();
+pub async fn serve(listener: Listener, front: Front, settings: &Settings, stopping: CancellationToken) {
+    let tasks = TaskTracker::new();
     let closing = CancellationToken::new();
-    let places = Arc::new(Semaphore::new(settings.connections_max));
+    let connections = Connections::new(settings);
+    let watch = tokio::spawn(connections.clone().watch(closing.clone()));
     let builder = Arc::new(builder(settings));
-    let first_request = Duration::from_millis(settings.header_read_ms);
     loop {
-        let (stream, place) = tokio::select! {
-            accepted = accept(&listener.socket, &places) => accepted,
+        let (stream, peer) = tokio::select! {
+            accepted = accept(&listener.socket) => accepted,
             () = stopping.cancelled() => break,
         };
+        // Without room the connection is closed here: left to wait, it would look as if the server were slow.
+        let Some(entered) = connections.enter(peer) else { continue };
         let _ = stream.set_nodelay(true);
-        let (builder, router) = (Arc::clone(&builder), router.clone());
+        let (builder, front) = (Arc::clone(&builder), front.clone());
         let (stopping, closing) = (stopping.clone(), closing.clone());
-        connections.spawn(async move {
-            let _place = place;
-            let asked = Arc::new(AtomicBool::new(false));
-            let service = Watched { inner: TowerToHyperService::new(router), asked: Arc::clone(&asked) };
+        tasks.spawn(async move {
+            let service = Connected { front, connection: Arc::clone(&entered.0) };
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             tokio::select! {
                 _ = connection.as_mut() => return,
-                () = silence(&asked, first_request) => return,
+                () = entered.0.closed() => return,
                 () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
             }
             tokio::select! {
                 _ = connection => {}
+                () = entered.0.closed() => {}
                 () = closing.cancelled() => {}
             }
         });
     }
     drop(listener);
-    connections.close();
-    if tokio::time::timeout(Duration::from_millis(settings.drain_ms), connections.wait()).await.is_err() {
-        tracing::warn!(open = connections.len(), "the drain time is over; open connections are closed");
-        closing.cancel();
-        connections.wait().await;
+    tasks.close();
+    if tokio::time::timeout(Duration::from_millis(settings.drain_ms), tasks.wait()).await.is_err() {
+        tracing::warn!(open = tasks.len(), "the drain time is over; open connections are closed");
     }
+    closing.cancel();
+    tasks.wait().await;
+    let _ = watch.await;
 }
 
-/// Knows whether anything was ever asked.
-struct Watched<S> {
-    inner: S,
-    asked: Arc<AtomicBool>,
-}
-
-impl<S: hyper::service::Service<R>, R> hyper::service::Service<R> for Watched<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn call(&self, request: R) -> Self::Future {
-        self.asked.store(true, Ordering::Relaxed);
-        self.inner.call(request)
-    }
-}
-
-/// Ends when nothing was asked for so long. hyper's own deadline begins with the first byte that is HTTP/1, so that who says
-/// nothing, or half of HTTP/2's greeting, could keep its place for ever.
-async fn silence(asked: &AtomicBool, first_request: Duration) {
-    tokio::time::sleep(first_request).await;
-    if asked.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
-    }
-}
-
-async fn accept(
-    socket: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> (tokio::net::TcpStream, Option<OwnedSemaphorePermit>) {
-    let place = Arc::clone(places).acquire_owned().await.ok();
+async fn accept(socket: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok(accepted) => return accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -142,7 +118,10 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        .max_header_list_size(HEADER_BYTES_MAX as u32)
+        .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .keep_alive_interval(Some(Duration::from_secs(30)));
     builder
 }

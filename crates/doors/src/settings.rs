@@ -17,8 +17,29 @@ pub struct Settings {
     pub answer_ms: u64,
     /// Requests being answered at one time; one more gets 503.
     pub requests_max: usize,
-    /// Open connections; further ones wait to be accepted.
+    /// Open connections; for one more the longest idle one is closed.
     pub connections_max: usize,
+    /// Open connections of one address; for one more the longest idle one of that address is closed.
+    pub connections_per_address_max: usize,
+    /// A proxy that you run stands before this server: addresses are not counted, since all are the proxy's, and the log
+    /// takes the client's from X-Forwarded-For.
+    pub trusted_proxy: bool,
+    /// A connection without a request is closed after this long.
+    pub idle_ms: u64,
+    /// A connection whose client has not taken an answer for this long is closed.
+    pub write_ms: u64,
+    /// Answers that clients have not taken; beyond it the connection that has left most of them is closed.
+    pub answers_unread_max: usize,
+    /// Bytes of such answers to callers; one more large one is refused with 503.
+    pub answers_bytes_max: usize,
+    /// Bytes of bodies being read and worked on; further ones wait to be read.
+    pub bodies_bytes_max: usize,
+    /// What one key may have of the places for requests, of streams, and of the bytes of bodies and answers.
+    pub key_share_percent: usize,
+    /// What all keys of one tenant may have of them together.
+    pub tenant_share_percent: usize,
+    /// Places for requests and streams beside the others, for admins alone.
+    pub admin_places: usize,
     /// Open streams of events; one more gets 503.
     pub streams_max: usize,
     /// A stream that has had nothing to give for this long says that it is alive, and its key is looked at again.
@@ -40,6 +61,16 @@ impl Default for Settings {
             answer_ms: 60_000,
             requests_max: 8_192,
             connections_max: 10_000,
+            connections_per_address_max: 2_500,
+            trusted_proxy: false,
+            idle_ms: 60_000,
+            write_ms: 30_000,
+            answers_unread_max: 8_192,
+            answers_bytes_max: 64 << 20,
+            bodies_bytes_max: 32 << 20,
+            key_share_percent: 25,
+            tenant_share_percent: 50,
+            admin_places: 64,
             streams_max: 1_000,
             heartbeat_s: 15,
             drain_ms: 10_000,

@@ -1,9 +1,10 @@
-//! JSON that is stored as text and handed on as it is, without being parsed again.
+//! JSON that is kept as text and handed on as it is: nobody between its sender and its reader needs to understand it. Read
+//! into a tree, `[0,0,…]` takes some thirty times its length, and a number beyond 2^53 comes back as another one.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::{Error, Result};
@@ -21,6 +22,27 @@ impl Json {
 
     pub fn as_str(&self) -> &str {
         self.0.get()
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.as_str() == "null"
+    }
+
+    pub fn is_object(&self) -> bool {
+        self.as_str().starts_with('{')
+    }
+}
+
+impl Default for Json {
+    fn default() -> Self {
+        Self(RawValue::NULL.to_owned())
+    }
+}
+
+/// For what was checked where it came in: its own text follows no bounds here.
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Json)
     }
 }
 

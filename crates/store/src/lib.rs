@@ -3,6 +3,8 @@
 //! `Store` runs an [`Operation`] in a transaction, on SQLite (one writer thread, group commit) or PostgreSQL (lanes),
 //! and answers after the commit is durable. Everything that differs between the two engines stays in here.
 
+mod complaint;
+mod decode;
 pub mod effects;
 mod metrics;
 pub mod migrate;

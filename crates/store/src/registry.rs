@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value as Json;
 use waybill_kernel::{Caller, Error, OperationSpec, Result};
 
+use crate::decode::decode;
 use crate::{Operation, Reply, Store, Turn};
 
 /// What a door encodes.
@@ -26,8 +27,8 @@ pub trait Entry: Send + Sync {
     fn successor(&self) -> Option<&'static str>;
     /// May an answer be that of an earlier request?
     fn replays(&self) -> bool;
-    /// Decodes, runs, encodes. The caller has been authorised.
-    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>>;
+    /// Decodes, runs, encodes. The caller has been authorised, and `input` is JSON of bounded depth.
+    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>>;
 }
 
 /// An operation that is run again and again for one caller, each run going on where the one before has ended.
@@ -35,7 +36,7 @@ pub trait StreamEntry: Send + Sync {
     fn spec(&self) -> &'static OperationSpec;
     fn input_schema(&self) -> Json;
     /// One run. The caller has been authorised.
-    fn turn<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Turn>>;
+    fn turn<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Turn>>;
 }
 
 struct Typed<O>(std::marker::PhantomData<fn() -> O>);
@@ -61,9 +62,9 @@ impl<O: Operation> Entry for Typed<O> {
         O::REPLAYS
     }
 
-    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Answer>> {
+    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
-            let operation: O = decoded(input)?;
+            let operation: O = decode(input)?;
             let (output, replay) = match store.run(operation, caller.clone()).await? {
                 Reply::Done(output) | Reply::Empty { answer: output, .. } => (output, false),
                 Reply::Replay(output) => {
@@ -86,20 +87,14 @@ impl<O: Operation<Output = Turn>> StreamEntry for Typed<O> {
         schema_of::<O>()
     }
 
-    fn turn<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: Json) -> BoxFuture<'a, Result<Turn>> {
+    fn turn<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Turn>> {
         Box::pin(async move {
-            let operation: O = decoded(input)?;
+            let operation: O = decode(input)?;
             match store.run(operation, caller.clone()).await? {
                 Reply::Done(turn) | Reply::Replay(turn) | Reply::Empty { answer: turn, .. } => Ok(turn),
             }
         })
     }
-}
-
-fn decoded<O: Operation>(input: Json) -> Result<O> {
-    // Which field is wrong is found out only when one is: keeping track of it costs every call.
-    O::deserialize(&input)
-        .or_else(|_| serde_path_to_error::deserialize(&input).map_err(|error| Error::invalid(complaint(&error))))
 }
 
 fn schema_of<T: schemars::JsonSchema>() -> Json {
@@ -112,27 +107,6 @@ fn schema_of<T: schemars::JsonSchema>() -> Json {
         object.remove("title");
     }
     schema
-}
-
-/// What is wrong, with the field it is about. What concerns the request as a whole names its field itself.
-fn complaint(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
-    let field = error.path().to_string();
-    let text = error.inner().to_string();
-    // "." is the request itself; an unknown field is named by both.
-    if field == "." || text.contains(&format!("`{field}`")) {
-        return sentence(&text);
-    }
-    format!("{field}: {}", sentence(&text))
-}
-
-/// serde's message as a sentence of ours.
-fn sentence(text: &str) -> String {
-    // A message of ours that came through serde is a sentence already.
-    let mut chars = text.trim_end_matches('.').chars();
-    match chars.next() {
-        Some(first) => format!("{}{}.", first.to_uppercase(), chars.as_str()),
-        None => "The request cannot be read.".to_owned(),
-    }
 }
 
 #[derive(Clone, Default)]

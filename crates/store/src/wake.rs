@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
-use waybill_kernel::Tenant;
+use waybill_kernel::{KeyId, Tenant};
 
 /// Wakes for other nodes that may wait to be sent. Beyond it they are dropped: a poll stands behind every wait.
 const OUTGOING_WAKES_MAX: usize = 4096;
@@ -29,6 +29,14 @@ impl Topic {
     }
 }
 
+impl Topic {
+    /// Woken when a key ends before its time: nobody waits on in its name.
+    pub fn end_of_key(id: KeyId) -> Self {
+        // Ids are unique among all tenants, and looked up before the tenant is known.
+        Self::new("key", Tenant(0), id.as_bytes())
+    }
+}
+
 /// Sees a wake of its topic without waiting for it: for what is remembered until somebody says it has changed.
 pub struct WakeFlag {
     subscription: Subscription,
@@ -40,6 +48,14 @@ impl WakeFlag {
     /// Of a hub of its own, where nobody wakes anybody: for tests.
     pub fn alone() -> Self {
         Hub::new().flag(Topic(0))
+    }
+
+    /// Ends with the first wake; what may have been missed does not count.
+    pub(crate) async fn seen(&self) {
+        let waiter = &self.subscription.waiter;
+        while !waiter.pending.load(Ordering::Relaxed) {
+            waiter.wake.notified().await;
+        }
     }
 
     /// Stays true from the first wake on.

@@ -192,7 +192,7 @@ impl TestStore {
     /// As `call`, on another node.
     pub async fn call_on(&self, store: &Store, caller: &Caller, name: &str, input: Json) -> Result<Answered> {
         let entry = self.registry.find(name).ok_or_else(|| Error::internal(format!("there is no operation {name}")))?;
-        let answer = entry.call(store, caller, input).await?;
+        let answer = entry.call(store, caller, &input.to_string()).await?;
         let json = serde_json::from_str(&answer.json).map_err(Error::internal)?;
         Ok(Answered { json, replay: answer.replay })
     }

@@ -19,6 +19,9 @@ const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST
 const BYTES: RangeInclusive<i64> = 100..=1 << 30;
 /// Numbers of things that are kept in memory.
 const MANY: RangeInclusive<i64> = 1..=1_000_000;
+/// Of all callers together.
+const SHARED_BYTES: RangeInclusive<i64> = 16 << 20..=1 << 40;
+const PERCENT: RangeInclusive<i64> = 1..=100;
 /// A second to a year.
 const SECONDS: RangeInclusive<i64> = 1..=31_536_000;
 /// As long, or not at all.
@@ -224,6 +227,15 @@ impl File {
             ("doors.answer_ms", number(doors.answer_ms), 1_000..=i64::MAX),
             ("doors.requests_max", number(doors.requests_max), MANY),
             ("doors.connections_max", number(doors.connections_max), MANY),
+            ("doors.connections_per_address_max", number(doors.connections_per_address_max), MANY),
+            ("doors.idle_ms", number(doors.idle_ms), 10..=i64::MAX),
+            ("doors.write_ms", number(doors.write_ms), 10..=i64::MAX),
+            ("doors.answers_unread_max", number(doors.answers_unread_max), MANY),
+            ("doors.answers_bytes_max", number(doors.answers_bytes_max), SHARED_BYTES),
+            ("doors.bodies_bytes_max", number(doors.bodies_bytes_max), SHARED_BYTES),
+            ("doors.key_share_percent", number(doors.key_share_percent), PERCENT),
+            ("doors.tenant_share_percent", number(doors.tenant_share_percent), PERCENT),
+            ("doors.admin_places", number(doors.admin_places), 0..=1_000_000),
             ("doors.streams_max", number(doors.streams_max), MANY),
             ("doors.heartbeat_s", number(doors.heartbeat_s), HEARTBEAT_SECONDS),
             ("tasks.payload_bytes_max", number(tasks.payload_bytes_max), BYTES),
@@ -416,7 +428,7 @@ mod tests {
         const NO_END: i64 = i64::MAX;
         const YEAR_S: i64 = 365 * 86_400;
         // Those that count from nothing and have no sign: less than nothing is no number to them at all.
-        const UNSIGNED: [&str; 2] = ["key_recheck_ms", "receipt_artifacts_max"];
+        const UNSIGNED: [&str; 3] = ["admin_places", "key_recheck_ms", "receipt_artifacts_max"];
         let rows = [
             ("doors", "body_bytes_max", 100, 1 << 30),
             ("doors", "header_read_ms", 10, NO_END),
@@ -424,6 +436,15 @@ mod tests {
             ("doors", "answer_ms", 1_000, NO_END),
             ("doors", "requests_max", 1, 1_000_000),
             ("doors", "connections_max", 1, 1_000_000),
+            ("doors", "connections_per_address_max", 1, 1_000_000),
+            ("doors", "idle_ms", 10, NO_END),
+            ("doors", "write_ms", 10, NO_END),
+            ("doors", "answers_unread_max", 1, 1_000_000),
+            ("doors", "answers_bytes_max", 16 << 20, 1 << 40),
+            ("doors", "bodies_bytes_max", 16 << 20, 1 << 40),
+            ("doors", "key_share_percent", 1, 100),
+            ("doors", "tenant_share_percent", 1, 100),
+            ("doors", "admin_places", 0, 1_000_000),
             ("doors", "streams_max", 1, 1_000_000),
             ("doors", "heartbeat_s", 1, 20),
             ("tasks", "payload_bytes_max", 100, 1 << 30),

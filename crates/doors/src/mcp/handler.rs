@@ -9,19 +9,17 @@ use std::sync::Arc;
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-    CompleteResult, ContentBlock, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
+    CompleteResult, ContentBlock, Implementation, ListPromptsRequestMethod, ListPromptsResult,
     ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult,
     ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde_json::{Value, json};
-use waybill_kernel::{Caller, Code, Door, Error, Result};
-use waybill_store::{Answer, Entry};
+use waybill_kernel::{Caller, Code, Door, Error};
 
 use super::ToolNames;
-use super::body::Called;
-use super::tools::{self, REPLAY, Toolbox};
+use super::body::Call;
+use super::tools::{self, Toolbox};
 use crate::driver::Driver;
 
 /// Made once per endpoint, cloned for every request.
@@ -87,16 +85,27 @@ impl ServerHandler for Handler {
             let message = format!("Unknown tool: {}. tools/list names the tools of this endpoint.", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
-        if let Some(called) = extension::<Called>(&context) {
-            called.tell(entry.spec().name);
-        }
-        let input = Value::Object(request.arguments.unwrap_or_default());
+        let Some(call) = extension::<Call>(&context) else {
+            tracing::error!("an MCP request came without its arguments: the endpoint is mounted outside their layer");
+            return Err(ErrorData::internal_error(Code::Internal.entry().title, None));
+        };
+        let operation = entry.spec().name;
+        call.tell(operation);
         let outcome = tokio::select! {
-            outcome = self.driver.call(entry, &caller, input) => outcome,
+            outcome = self.driver.call(entry, &caller, call.arguments()) => outcome,
             // The client has gone and nobody will read an answer: stop waiting on its behalf.
             () = context.ct.cancelled() => Err(Error::new(Code::Unavailable, Code::Unavailable.entry().title)),
         };
-        Ok(encode(entry, outcome).into())
+        match outcome {
+            Ok(output) => {
+                call.give(output);
+                Ok(CallToolResult::success(Vec::new()).into())
+            }
+            Err(error) => {
+                log_cause(operation, &error);
+                Ok(failure(&error).into())
+            }
+        }
     }
 
     async fn list_prompts(
@@ -148,13 +157,6 @@ fn caller(context: &RequestContext<RoleServer>) -> std::result::Result<Arc<Calle
     })
 }
 
-fn encode(entry: &dyn Entry, outcome: Result<Answer>) -> CallToolResult {
-    outcome.and_then(success).unwrap_or_else(|error| {
-        log_cause(entry.spec().name, &error);
-        failure(&error)
-    })
-}
-
 /// What only the log may see, once, with the levels of REST.
 fn log_cause(operation: &str, error: &Error) {
     let (Some(cause), entry) = (error.cause(), error.code().entry()) else { return };
@@ -163,21 +165,6 @@ fn log_cause(operation: &str, error: &Error) {
     } else {
         tracing::debug!(code = entry.code, operation, cause, "a tool call was refused");
     }
-}
-
-/// The output as structured content, and the same as text for clients that know no other.
-fn success(answer: Answer) -> Result<CallToolResult> {
-    let mut output: JsonObject = serde_json::from_str(&answer.json).map_err(Error::internal)?;
-    let text = if answer.replay {
-        output.insert(REPLAY.to_owned(), json!(true));
-        serde_json::to_string(&output).map_err(Error::internal)?
-    } else {
-        // As the operation wrote it: the fields are in their own order.
-        answer.json
-    };
-    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-    result.structured_content = Some(Value::Object(output));
-    Ok(result)
 }
 
 /// The object REST sends, and as text the two sentences a model needs.
@@ -190,25 +177,12 @@ fn failure(error: &Error) -> CallToolResult {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn wire(result: CallToolResult) -> Value {
         serde_json::to_value(result).unwrap()
-    }
-
-    #[test]
-    fn a_first_answer_is_the_output_and_a_replay_says_that_it_is_one() {
-        let json = r#"{"task_id":"t1","status":"queued"}"#;
-        let first = wire(success(Answer { json: json.to_owned(), replay: false }).unwrap());
-        assert_eq!(first["structuredContent"], json!({ "task_id": "t1", "status": "queued" }));
-        assert_eq!(first["content"], json!([{ "type": "text", "text": json }]));
-        assert_eq!(first["isError"], false);
-
-        let replay = wire(success(Answer { json: json.to_owned(), replay: true }).unwrap());
-        let expected = json!({ "task_id": "t1", "status": "queued", "idempotent_replay": true });
-        assert_eq!(replay["structuredContent"], expected);
-        let text: Value = serde_json::from_str(replay["content"][0]["text"].as_str().unwrap()).unwrap();
-        assert_eq!(text, expected);
     }
 
     #[test]
@@ -224,12 +198,6 @@ mod tests {
             "create_task needs another role than this key has. Use a key with the role and scope the message names."
         );
         assert!(!result.to_string().contains("secret"));
-    }
-
-    #[test]
-    fn an_output_that_is_no_object_is_our_fault() {
-        let error = success(Answer { json: "[]".to_owned(), replay: true }).unwrap_err();
-        assert_eq!(error.code(), Code::Internal);
     }
 
     #[test]

@@ -20,9 +20,11 @@
 //!   them by the same layer that guards REST. GET and DELETE, which exist for sessions, are 405.
 //! * [`tools`]: registry → tool list, once per endpoint; a caller is shown what its role and scopes allow.
 //! * [`handler`]: decode → driver → encode. A failure is the object REST sends, as a tool error.
+//! * [`body`]: the arguments of a call and the output of its operation go past the library, as text. It would build trees of
+//!   them, which take up to thirty times their length, and read numbers beyond 2^53 as others.
 //!
 //! # What answers before us
-//! [`body`] reads the body under the same bounds as REST and refuses what is not JSON, or names a thing twice. The
+//! [`body`] reads the body under the same bounds as REST and refuses what is not JSON, too deep, or names a thing twice. The
 //! transport's own refusals are plain text, as the protocol leaves them open: 406 (`Accept` must name both
 //! `application/json` and `text/event-stream`), 415 (wrong content type, or not one JSON-RPC message; batches were
 //! dropped from the protocol), 403 (host or origin), 400 (unknown revision).
@@ -34,14 +36,16 @@ mod tools;
 
 use std::sync::Arc;
 
+use axum::Router;
+use axum::middleware::from_fn_with_state;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 use waybill_kernel::Door;
 
 use crate::Settings;
+use crate::body::Bodies;
 use crate::driver::Driver;
-pub(crate) use body::check as check_body;
 use handler::Handler;
 
 /// In a list of hosts or origins: do not check.
@@ -85,6 +89,14 @@ impl Default for McpSettings {
 
 /// A tower service for one path; cheap to clone.
 pub type Service = StreamableHttpService<Handler, NeverSessionManager>;
+
+/// All endpoints: the tools of every door, and of one.
+pub(crate) fn router(driver: &Driver, bodies: &Bodies, settings: &Settings) -> Router {
+    Router::new()
+        .route_service("/mcp", service(driver.clone(), None, settings))
+        .route_service("/mcp/tasks", service(driver.clone(), Some(Door::Tasks), settings))
+        .layer(from_fn_with_state(bodies.clone(), body::pass))
+}
 
 /// The tools of one door, or of all of them, to be mounted with `Router::route_service`.
 ///

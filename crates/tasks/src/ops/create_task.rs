@@ -2,10 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
+use waybill_kernel::{Code, Door, Error, Json, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::Settings;
@@ -100,7 +100,7 @@ impl Operation for CreateTask {
         let assigned = ReceiptId(ctx.ids.next());
         let creator = ctx.caller.principal.to_string();
         let owner = self.owner(ctx, tx).await?.to_string();
-        if !self.insert(ctx, tx, task_id, assigned, &owner, &payload).await? {
+        if !self.insert(ctx, tx, task_id, assigned, &owner, payload).await? {
             return self.replay(ctx, tx).await;
         }
         let receipt = Receipt {
@@ -130,7 +130,7 @@ impl Operation for CreateTask {
 
 impl CreateTask {
     /// The payload as it will be stored, if everything about the request is in order.
-    fn check(&self, settings: &Settings) -> Result<String> {
+    fn check(&self, settings: &Settings) -> Result<&str> {
         length("type", &self.kind, TYPE_CHARS_MAX)?;
         if let Some(key) = &self.idempotency_key {
             length("idempotency_key", key, KEY_CHARS_MAX)?;
@@ -142,7 +142,7 @@ impl CreateTask {
         range("retry_backoff_seconds", self.retry_backoff_seconds.unwrap_or(0), 0, BACKOFF_S_MAX)?;
         range("delay_seconds", self.delay_seconds, 0, DELAY_S_MAX)?;
         self.requirements.check()?;
-        let payload = self.payload.to_string();
+        let payload = self.payload.as_str();
         let max = settings.payload_bytes_max;
         if payload.len() > max {
             let message = format!("The payload has {} bytes; at most {max} are allowed.", payload.len());

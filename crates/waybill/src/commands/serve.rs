@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -20,6 +21,9 @@ use crate::wiring::{self, Opened};
 /// What a shell gives for a program ended by Ctrl-C.
 const EXIT_INTERRUPTED: i32 = 130;
 
+/// The database's files and connections, the log, the lock.
+const FILES_BESIDE_CONNECTIONS: u64 = 200;
+
 /// The MCP library tells two lines per request and every client's mistake, and from `debug` on the arguments of every
 /// tool call; the migrations' library tells each step of a first start. From `debug` on PostgreSQL's client tells the
 /// values of every statement, payloads and hashes of keys among them, and HTTP's libraries what they carry.
@@ -34,6 +38,7 @@ const KEY_OF_ANOTHER_NODE: &str = "\
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
     start_log(&config)?;
+    raise_open_files(config.doors.connections_max);
     let data = DataFolder::open(&config.data)?;
     // Before the database is touched: a busy port must not cost a first start its admin key.
     let listener = Listener::bind(config.http).await?;
@@ -41,7 +46,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     let opened = wiring::open(&config, &data).await?;
     let stopping = stop_on_signals()?;
 
-    let router = waybill_doors::router(Doors {
+    let front = waybill_doors::front(Doors {
         registry: wiring::registry(),
         store: opened.store.clone(),
         gatekeeper: gatekeeper(&config, &opened).await?,
@@ -59,7 +64,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
-    waybill_doors::serve(listener, router, &config.doors, stopping).await;
+    waybill_doors::serve(listener, front, &config.doors, stopping).await;
 
     tracing::info!("stopping: answering what was accepted, then closing the database");
     sweeps.stop().await;
@@ -70,6 +75,17 @@ pub async fn run(flags: Serve) -> Result<()> {
     tokio::task::spawn_blocking(move || store.close()).await.map_err(Error::internal)?;
     data.retract();
     Ok(())
+}
+
+/// Shells start programs with a soft limit of about a thousand files; a connection takes one.
+fn raise_open_files(connections_max: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let most = if raised.is_ok() { limit.maximum } else { limit.current };
+    let wanted = connections_max as u64 + FILES_BESIDE_CONNECTIONS;
+    if let Some(most) = most.filter(|most| *most < wanted) {
+        tracing::warn!(limit = most, wanted, "fewer files may be open than connections are allowed (ulimit -n)");
+    }
 }
 
 async fn gatekeeper(config: &Config, opened: &Opened) -> Result<Gatekeeper> {

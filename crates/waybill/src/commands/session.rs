@@ -51,7 +51,7 @@ impl Session {
         match self {
             Session::Server { http, url, key } => send(http, url, key, entry.spec(), input).await,
             Session::Folder { store, caller, .. } => {
-                let answer = entry.call(store, caller, input).await?;
+                let answer = entry.call(store, caller, &input.to_string()).await?;
                 serde_json::from_str(&answer.json).map_err(Error::internal)
             }
         }

@@ -175,7 +175,12 @@ async fn an_mcp_client_is_shown_the_tools_its_scopes_allow() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_request_more_than_the_bound_is_told_to_come_back() {
-    let world = World::with(Engine::Sqlite, "[doors]\nrequests_max = 2\n", &[]).await;
+    let world = World::with(
+        Engine::Sqlite,
+        "[doors]\nrequests_max = 2\nkey_share_percent = 100\ntenant_share_percent = 100\nadmin_places = 0\n",
+        &[],
+    )
+    .await;
     let key = world.server.admin_key.clone();
     let task = world.task(&key).await;
     let waiting = || {

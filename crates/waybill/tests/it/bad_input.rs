@@ -187,7 +187,7 @@ async fn headers_beyond_number_and_size_are_refused() {
 #[tokio::test]
 async fn a_harmless_request_id_comes_back_and_another_is_replaced() {
     let world = World::start().await;
-    let longest = "x".repeat(64);
+    let longest = "xxxxxxx-".repeat(8);
     for id in ["abc-1.2_Z", &longest] {
         let reply = Reply::of(world.http.get(world.url("/v1/tasks")).header("x-request-id", id)).await;
         assert_eq!(reply.header("x-request-id"), Some(id));

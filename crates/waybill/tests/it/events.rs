@@ -97,7 +97,7 @@ async fn receipts_come_as_they_are_written_on_postgresql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_have_a_bound() {
-    let world = World::with(Engine::Sqlite, "[doors]\nstreams_max = 1\n", &[]).await;
+    let world = World::with(Engine::Sqlite, "[doors]\nstreams_max = 1\nadmin_places = 0\n", &[]).await;
     let key = world.server.admin_key.clone();
     let _open = Stream::open(&world, &key, None).await;
     world.get(&key, "/v1/events").await.must_be(Code::Overloaded, "a second stream");

@@ -9,6 +9,7 @@ mod demo;
 mod equivalence;
 mod events;
 mod health;
+mod hostile;
 mod insecure_dev;
 mod lifecycle;
 mod log;

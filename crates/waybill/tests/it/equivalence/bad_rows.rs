@@ -133,7 +133,7 @@ impl Maker<'_> {
         let accepted = types_of(property);
         if accepted.is_empty() || accepted.contains(&"string") {
             let args = self.with(name, json!("a\u{0}b"));
-            self.add(format!("{name} holds NUL"), who, args, Code::InvalidRequest);
+            self.add(format!("{name} holds NUL"), who, args, Code::InvalidRequest).same_message = !self.is_text(name);
         }
         let has_form = ["format", "pattern", "enum"].iter().any(|rule| !property[*rule].is_null());
         if accepted.contains(&"string") && has_form {

@@ -1,0 +1,374 @@
+//! Who is connected, since when it does nothing, and which answers it has not taken. From this table connections are bounded,
+//! in all and per address, and those that do nothing make room for others.
+//!
+//! # Contract
+//! An answer is *unread* from when it is made until the last byte of it has been given to the socket. A connection with an
+//! answer older than `write_ms` is closed, whatever else its client does: HTTP/2's pings are answered by those who never
+//! read as well. One without requests and unread answers is idle.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use metrics::{Counter, Gauge};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::Settings;
+
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// Whoever is to be closed for room is looked for among all; so many are remembered for the next who need room.
+const VICTIMS_MAX: usize = 256;
+
+#[derive(Clone)]
+pub(crate) struct Connections(Arc<Inner>);
+
+struct Inner {
+    connections_max: usize,
+    /// None behind a proxy, where one address stands for everybody.
+    per_address_max: Option<usize>,
+    unread_max: usize,
+    first_request: Duration,
+    idle: Duration,
+    write: Duration,
+    table: Mutex<Table>,
+    /// Unread answers of all connections.
+    unread: AtomicUsize,
+    open: Gauge,
+    closed_for_room: Counter,
+    closed_unread: Counter,
+    refused: Counter,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    open: HashMap<u64, Arc<Connection>>,
+    by_address: HashMap<IpAddr, usize>,
+    /// Who was idle longest when last looked, by address or among all.
+    victims: HashMap<Option<IpAddr>, VecDeque<(u64, Instant)>>,
+}
+
+/// One connection, shared by its task, its requests and the table.
+pub(crate) struct Connection {
+    number: u64,
+    pub(crate) peer: SocketAddr,
+    connections: Connections,
+    closing: Notify,
+    activity: Mutex<Activity>,
+}
+
+struct Activity {
+    asked: bool,
+    requests: usize,
+    /// Since when it has had nothing to do.
+    idle_since: Instant,
+    /// When each of the unread answers was made, in that order.
+    unread: BTreeMap<u64, Instant>,
+    next: u64,
+}
+
+/// In the table as long as this lives.
+pub(crate) struct Entered(pub(crate) Arc<Connection>);
+
+/// A request whose answer has not been made up.
+pub(crate) struct UnderWay(Arc<Connection>);
+
+/// An answer, or a part of it, that the socket has not taken.
+pub(crate) struct Unread {
+    connection: Arc<Connection>,
+    number: u64,
+}
+
+impl Connections {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let per_address = (!settings.trusted_proxy).then_some(settings.connections_per_address_max);
+        Self(Arc::new(Inner {
+            connections_max: settings.connections_max,
+            per_address_max: per_address,
+            unread_max: settings.answers_unread_max,
+            first_request: Duration::from_millis(settings.header_read_ms),
+            idle: Duration::from_millis(settings.idle_ms),
+            write: Duration::from_millis(settings.write_ms),
+            table: Mutex::default(),
+            unread: AtomicUsize::new(0),
+            open: metrics::gauge!(crate::metrics::CONNECTIONS),
+            closed_for_room: metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => "room"),
+            closed_unread: metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => "unread"),
+            refused: metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => "refused"),
+        }))
+    }
+
+    /// None when there is no room and nobody idle who could make some.
+    pub(crate) fn enter(&self, peer: SocketAddr) -> Option<Entered> {
+        let mut table = self.lock();
+        let address = peer.ip().to_canonical();
+        let of_address = table.by_address.get(&address).copied().unwrap_or(0);
+        let is_address_full = self.0.per_address_max.is_some_and(|most| of_address >= most);
+        let from = is_address_full.then_some(address);
+        if (is_address_full || table.open.len() >= self.0.connections_max) && !self.make_room(&mut table, from) {
+            self.0.refused.increment(1);
+            return None;
+        }
+        table.next += 1;
+        let number = table.next;
+        let activity =
+            Activity { asked: false, requests: 0, idle_since: Instant::now(), unread: BTreeMap::new(), next: 0 };
+        let connection = Arc::new(Connection {
+            number,
+            peer,
+            connections: self.clone(),
+            closing: Notify::new(),
+            activity: Mutex::new(activity),
+        });
+        *table.by_address.entry(address).or_default() += 1;
+        table.open.insert(number, Arc::clone(&connection));
+        self.0.open.set(table.open.len() as f64);
+        Some(Entered(connection))
+    }
+
+    /// Closes who has been idle longest, of one address or of all.
+    fn make_room(&self, table: &mut Table, from: Option<IpAddr>) -> bool {
+        for _ in 0..2 {
+            let known = table.victims.remove(&from).unwrap_or_default();
+            let mut known = known.into_iter();
+            while let Some((number, since)) = known.next() {
+                let Some(connection) = table.open.get(&number) else { continue };
+                if connection.idle_since() == Some(since) {
+                    connection.closing.notify_one();
+                    table.remove(number);
+                    table.victims.insert(from, known.collect());
+                    self.0.closed_for_room.increment(1);
+                    return true;
+                }
+            }
+            let victims = table.idle_longest(from);
+            if victims.is_empty() {
+                return false;
+            }
+            table.victims.insert(from, victims);
+        }
+        false
+    }
+
+    /// Looks after all of them until the server has stopped.
+    pub(crate) async fn watch(self, stopped: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stopped.cancelled() => return,
+                () = tokio::time::sleep(SWEEP_INTERVAL) => self.sweep(Instant::now()),
+            }
+        }
+    }
+
+    fn sweep(&self, now: Instant) {
+        let mut table = self.lock();
+        table.victims.clear();
+        for connection in table.open.values() {
+            if connection.has_overstayed(now) {
+                connection.closing.notify_one();
+            }
+        }
+    }
+
+    /// Too many answers lie about in all: whoever has left most of them goes.
+    fn close_who_reads_least(&self) {
+        let table = self.lock();
+        let worst = table.open.values().max_by_key(|connection| connection.lock().unread.len());
+        if let Some(worst) = worst {
+            self.0.closed_unread.increment(1);
+            worst.closing.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn remove(&mut self, number: u64) {
+        let Some(connection) = self.open.remove(&number) else { return };
+        let address = connection.peer.ip().to_canonical();
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    fn idle_longest(&self, from: Option<IpAddr>) -> VecDeque<(u64, Instant)> {
+        let mine = |connection: &Connection| from.is_none_or(|from| connection.peer.ip().to_canonical() == from);
+        let mut idle: Vec<_> = self
+            .open
+            .values()
+            .filter(|connection| mine(connection))
+            .filter_map(|connection| Some((connection.number, connection.idle_since()?)))
+            .collect();
+        idle.sort_unstable_by_key(|(_, since)| *since);
+        idle.truncate(VICTIMS_MAX);
+        idle.into()
+    }
+}
+
+impl Connection {
+    /// A request has come.
+    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+        let mut activity = self.lock();
+        activity.asked = true;
+        activity.requests += 1;
+        drop(activity);
+        UnderWay(Arc::clone(self))
+    }
+
+    /// An answer is there to be written.
+    pub(crate) fn unread(self: &Arc<Self>) -> Unread {
+        let mut activity = self.lock();
+        activity.next += 1;
+        let number = activity.next;
+        activity.unread.insert(number, Instant::now());
+        drop(activity);
+        let Inner { unread, unread_max, .. } = &*self.connections.0;
+        if unread.fetch_add(1, Ordering::Relaxed) >= *unread_max {
+            self.connections.close_who_reads_least();
+        }
+        Unread { connection: Arc::clone(self), number }
+    }
+
+    /// Ends when the connection is to be closed.
+    pub(crate) async fn closed(&self) {
+        self.closing.notified().await;
+    }
+
+    fn idle_since(&self) -> Option<Instant> {
+        let activity = self.lock();
+        (activity.requests == 0 && activity.unread.is_empty()).then_some(activity.idle_since)
+    }
+
+    fn has_overstayed(&self, now: Instant) -> bool {
+        let Inner { first_request, idle, write, closed_unread, .. } = &*self.connections.0;
+        let activity = self.lock();
+        if let Some((_, made)) = activity.unread.first_key_value() {
+            let is_late = now.duration_since(*made) >= *write;
+            if is_late {
+                closed_unread.increment(1);
+            }
+            return is_late;
+        }
+        let patience = if activity.asked { idle } else { first_request };
+        activity.requests == 0 && now.duration_since(activity.idle_since) >= *patience
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let connections = &self.0.connections;
+        let mut table = connections.lock();
+        table.remove(self.0.number);
+        connections.0.open.set(table.open.len() as f64);
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut activity = self.0.lock();
+        activity.requests -= 1;
+        activity.idle_since = Instant::now();
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let mut activity = self.connection.lock();
+        activity.unread.remove(&self.number);
+        activity.idle_since = Instant::now();
+        self.connection.connections.0.unread.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connections(adjust: impl FnOnce(&mut Settings)) -> Connections {
+        let mut settings = Settings { connections_max: 4, connections_per_address_max: 2, ..Settings::default() };
+        adjust(&mut settings);
+        Connections::new(&settings)
+    }
+
+    fn peer(host: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, host], 1))
+    }
+
+    fn is_told_to_close(entered: &Entered) -> bool {
+        let mut closed = std::pin::pin!(entered.0.closed());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        closed.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn an_address_at_its_bound_makes_room_from_its_own() {
+        let connections = connections(|_| {});
+        let other = connections.enter(peer(9)).unwrap();
+        let (first, second) = (connections.enter(peer(1)).unwrap(), connections.enter(peer(1)).unwrap());
+        let _busy = first.0.begin();
+        let third = connections.enter(peer(1)).unwrap();
+        assert!(is_told_to_close(&second) && !is_told_to_close(&first) && !is_told_to_close(&other));
+        let _also_busy = third.0.begin();
+        assert!(connections.enter(peer(1)).is_none(), "nobody of that address is idle");
+        drop((first, second, third, other));
+        assert!(connections.lock().open.is_empty() && connections.lock().by_address.is_empty());
+    }
+
+    #[test]
+    fn when_all_places_are_taken_the_longest_idle_goes() {
+        let connections = connections(|settings| settings.trusted_proxy = true);
+        let held: Vec<_> = (0..4).map(|_| connections.enter(peer(1)).unwrap()).collect();
+        // The first has just had something to do.
+        drop(held[0].0.begin());
+        let fifth = connections.enter(peer(2)).unwrap();
+        let told: Vec<_> = held.iter().map(is_told_to_close).collect();
+        assert_eq!(told, [false, true, false, false]);
+        let _under_way: Vec<_> = held.iter().chain([&fifth]).map(|entered| entered.0.begin()).collect();
+        assert!(connections.enter(peer(3)).is_none());
+    }
+
+    #[test]
+    fn who_is_silent_idle_or_does_not_read_is_closed_in_its_time() {
+        let connections = connections(|settings| {
+            (settings.header_read_ms, settings.idle_ms, settings.write_ms) = (10_000, 60_000, 30_000);
+            settings.connections_per_address_max = 9;
+        });
+        let [silent, idle, stuck, waiting] = [(); 4].map(|()| connections.enter(peer(1)).unwrap());
+        drop(idle.0.begin());
+        let _unread = stuck.0.unread();
+        let _under_way = waiting.0.begin();
+        let told = |after_s: u64| {
+            connections.sweep(Instant::now() + Duration::from_secs(after_s));
+            [&silent, &idle, &stuck, &waiting].map(is_told_to_close)
+        };
+        assert_eq!(told(9), [false; 4]);
+        assert_eq!(told(11), [true, false, false, false]);
+        assert_eq!(told(31), [true, false, true, false]);
+        assert_eq!(told(61), [true, true, true, false]);
+    }
+
+    #[test]
+    fn too_many_unread_answers_cost_the_connection_that_has_most() {
+        let connections = connections(|settings| {
+            (settings.answers_unread_max, settings.connections_per_address_max) = (4, 9);
+        });
+        let (many, few) = (connections.enter(peer(1)).unwrap(), connections.enter(peer(1)).unwrap());
+        let _held = [many.0.unread(), many.0.unread(), many.0.unread(), few.0.unread()];
+        assert!(!is_told_to_close(&many));
+        let _one_more = few.0.unread();
+        assert!(is_told_to_close(&many) && !is_told_to_close(&few));
+    }
+}

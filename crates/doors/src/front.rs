@@ -1,0 +1,197 @@
+//! What every request passes, whichever door it is for: its head is looked at, its caller identified and given a place, its
+//! answer bounded, and one line written about it.
+//!
+//! One service and no stack of layers: what one step learns (who is asking, which place it has) the next one needs, and each
+//! layer would cost every request an allocation.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use http::header::{CACHE_CONTROL, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Request, Response, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use tower::Service as _;
+use tracing::Instrument;
+use waybill_kernel::{Caller, Code, Entropy, Error, Result};
+
+use crate::auth::Gatekeeper;
+use crate::connections::Connection;
+use crate::held::{Held, Kept};
+use crate::log::{Line, Lines, Open};
+use crate::reply;
+use crate::settings::Settings;
+use crate::shares::{Limits, Share, Shares};
+
+/// Answers up to this are not counted in bytes: there are no more of them than places for requests.
+const SMALL_BYTES_MAX: u64 = 4 << 10;
+/// Room for answers is counted in units of this.
+const UNIT_BYTES: u64 = 1 << 10;
+
+#[derive(Clone)]
+pub struct Front(Arc<Inner>);
+
+struct Inner {
+    /// For everybody: health and documents. A full server is alive, and says so.
+    open: Router,
+    open_paths: &'static [&'static str],
+    /// For callers.
+    kept: Router,
+    gatekeeper: Gatekeeper,
+    places: Shares,
+    answers: Shares,
+    lines: Lines,
+}
+
+/// An answer with what it holds.
+struct Answered {
+    response: axum::response::Response,
+    place: Option<Share>,
+    open: Option<Open>,
+}
+
+impl Front {
+    pub(crate) fn new(
+        open: Router,
+        open_paths: &'static [&'static str],
+        kept: Router,
+        gatekeeper: Gatekeeper,
+        settings: &Settings,
+        entropy: &dyn Entropy,
+    ) -> Self {
+        let limits = |what, whole, kept_for_admins| Limits {
+            what,
+            whole,
+            kept_for_admins,
+            key_percent: settings.key_share_percent,
+            tenant_percent: settings.tenant_share_percent,
+        };
+        let places = Shares::new(limits("places for requests", settings.requests_max, settings.admin_places));
+        let answers_kib = settings.answers_bytes_max / UNIT_BYTES as usize;
+        // An admin must be able to read the figures that say who fills the rest.
+        let answers = Shares::new(limits("room for answers, in KiB", answers_kib, answers_kib / 8));
+        let lines = Lines::new(settings.trusted_proxy, entropy);
+        Self(Arc::new(Inner { open, open_paths, kept, gatekeeper, places, answers, lines }))
+    }
+
+    async fn handle(self, request: Request<Incoming>, connection: Arc<Connection>) -> Response<Held> {
+        let under_way = connection.begin();
+        let mut line = self.0.lines.begin(&request, connection.peer);
+        let span = line.span();
+        let Answered { mut response, place, open } =
+            self.answer(request.map(Body::new), &mut line).instrument(span).await;
+        let bytes = match self.room_for(&response, line.caller.as_deref()) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                response = reply::error(&error);
+                None
+            }
+        };
+        line.write(response.status().as_u16(), response.extensions());
+        let headers = response.headers_mut();
+        line.name(headers);
+        // Answers hold what callers sent: no browser may take them for something else.
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.map(|body| Held::new(body, connection, Kept { place, bytes, under_way, open }))
+    }
+
+    async fn answer(&self, request: Request<Body>, line: &mut Line) -> Answered {
+        let outcome = self.admitted(request, line).await;
+        outcome.unwrap_or_else(|error| Answered { response: reply::error(&error), place: None, open: None })
+    }
+
+    async fn admitted(&self, mut request: Request<Body>, line: &mut Line) -> Result<Answered> {
+        check_head(&request)?;
+        if self.0.open_paths.contains(&request.uri().path()) {
+            return Ok(Answered { response: routed(&self.0.open, request).await, place: None, open: None });
+        }
+        let caller = self.0.gatekeeper.identify(request.headers(), request.uri()).await?;
+        line.caller = Some(Arc::clone(&caller));
+        let place = self.0.places.try_take(&caller, 1)?;
+        let open = self.0.lines.open();
+        request.extensions_mut().insert(caller);
+        Ok(Answered { response: routed(&self.0.kept, request).await, place: Some(place), open: Some(open) })
+    }
+
+    /// What strangers are answered is small or shared, and counted by connections.
+    fn room_for(&self, response: &axum::response::Response, caller: Option<&Caller>) -> Result<Option<Share>> {
+        let bytes = response.body().size_hint().exact().unwrap_or(0);
+        let Some(caller) = caller.filter(|_| bytes > SMALL_BYTES_MAX) else { return Ok(None) };
+        let units = usize::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(usize::MAX);
+        self.0.answers.try_take(caller, units).map(Some).map_err(|_| {
+            let message = "Too many answers are waiting to be read, so that there is no room for this one. What was \
+                           asked for may have been done.";
+            Error::new(Code::Unavailable, message)
+        })
+    }
+}
+
+/// The service of one connection.
+pub(crate) struct Connected {
+    pub(crate) front: Front,
+    pub(crate) connection: Arc<Connection>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Connected {
+    type Response = Response<Held>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = std::result::Result<Response<Held>, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let answer = self.front.clone().handle(request, Arc::clone(&self.connection));
+        Box::pin(async move { Ok(answer.await) })
+    }
+}
+
+async fn routed(router: &Router, request: Request<Body>) -> axum::response::Response {
+    match router.clone().call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// Which server is meant must be said once: a proxy before us may have gone by the other of two names.
+fn check_head(request: &Request<Body>) -> Result<()> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let (host, second) = (hosts.next(), hosts.next());
+    if second.is_some() {
+        return Err(Error::invalid("The request has more than one Host header."));
+    }
+    let authority = request.uri().authority().map(http::uri::Authority::as_str);
+    match (host, authority, request.version()) {
+        (None, None, Version::HTTP_11 | Version::HTTP_2) => Err(Error::invalid("The request names no Host.")),
+        (Some(host), Some(authority), _) if host.as_bytes() != authority.as_bytes() => {
+            Err(Error::invalid("The Host header and the address of the request name different servers."))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(uri: &str, version: Version, hosts: &[&'static str]) -> Result<()> {
+        let mut request = Request::builder().uri(uri).version(version).body(Body::empty()).unwrap();
+        for host in hosts {
+            request.headers_mut().append(HOST, HeaderValue::from_static(host));
+        }
+        check_head(&request)
+    }
+
+    #[test]
+    fn a_request_names_its_server_once() {
+        checked("/x", Version::HTTP_11, &["a"]).unwrap();
+        checked("/x", Version::HTTP_10, &[]).unwrap();
+        checked("http://a/x", Version::HTTP_2, &[]).unwrap();
+        checked("http://a/x", Version::HTTP_2, &["a"]).unwrap();
+        assert!(checked("/x", Version::HTTP_11, &[]).is_err());
+        assert!(checked("/x", Version::HTTP_11, &["a", "a"]).is_err());
+        assert!(checked("http://a/x", Version::HTTP_2, &["b"]).is_err());
+        assert!(checked("http://a/x", Version::HTTP_11, &["b"]).is_err());
+    }
+}
