@@ -20,6 +20,9 @@ use crate::keys::{FindKey, FoundKey};
 use crate::memory::{Digest, Known, Memory, Reading, Standing};
 use crate::verifier::Verifier;
 
+/// Those who wait for a key's end look no more often than this, unless word comes; so late an expiry may reach them.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Cheap to clone; all clones remember together.
 #[derive(Clone)]
 pub struct Access(Arc<Inner>);
@@ -59,8 +62,14 @@ impl Access {
             Standing::Good => Ok(Arc::clone(&known.caller)),
             Standing::GoodButReread => Box::pin(self.0.reread_early(id, digest, &known)).await,
             Standing::Reread => Box::pin(self.0.reread(id, digest)).await,
-            Standing::Expired => Err(refused(id, "expired")),
+            Standing::Ended(why) => Err(refused(id, why)),
         }
+    }
+
+    /// Ends when the key does: for calls and streams that were let in with it and stay. Of a revocation it hears as soon as
+    /// anybody in this process does; an expiry ends it by the clock, a second later at most; whatever goes unheard, after `key_recheck`.
+    pub async fn ended(&self, id: KeyId) {
+        Box::pin(self.0.wait_for_end(id)).await;
     }
 
     /// Argon2 verifications begun since the start of the process.
@@ -103,10 +112,7 @@ impl Inner {
         let (found, reading) = self.read(id).await?;
         match found {
             Some(found) => self.admit(id, digest, &found, reading),
-            None => {
-                self.memory.forget(id);
-                Err(self.refuse(id, digest, "unknown key id"))
-            }
+            None => Err(self.end(id, digest, "unknown key id")),
         }
     }
 
@@ -129,12 +135,69 @@ impl Inner {
     /// The secret is right; is the key still good?
     fn admit(&self, id: KeyId, digest: Digest, found: &FoundKey, reading: Reading) -> Result<Arc<Caller>> {
         if let Some(reason) = found.ended(self.store.now()) {
-            self.memory.forget(id);
-            return Err(self.refuse(id, digest, reason));
+            return Err(self.end(id, digest, reason));
         }
         let caller = Arc::new(found.caller.clone());
         self.memory.remember(id, Known::new(digest, Arc::clone(&caller), found.expires_at, reading));
         Ok(caller)
+    }
+
+    fn end(&self, id: KeyId, digest: Digest, reason: &'static str) -> Error {
+        if let Some(known) = self.memory.find(id, &digest) {
+            known.end(self.store.now(), reason);
+        }
+        self.refuse(id, digest, reason)
+    }
+
+    async fn wait_for_end(&self, id: KeyId) {
+        loop {
+            // Before anything is looked at: what comes later is heard.
+            let word = self.store.flag(key::end_of(id));
+            let now = self.store.now();
+            let quiet_for = match self.look_for_end(id, now).await {
+                Ok(None) => return,
+                Ok(Some(until)) => until.since(now).max(LOOK_AGAIN),
+                Err(_) => LOOK_AGAIN,
+            };
+            tokio::select! {
+                () = word.wait() => {}
+                () = tokio::time::sleep(quiet_for) => {}
+            }
+        }
+    }
+
+    /// None when the key has ended, else until when nobody has to look again. Of many who are woken together one reads the
+    /// row for all.
+    async fn look_for_end(&self, id: KeyId, now: Time) -> Result<Option<Time>> {
+        let recheck = self.reread_after();
+        let look = |known: &Known| match known.why_over(now, recheck) {
+            Some(_) => Some(None),
+            None => known.quiet_until(now, recheck).map(Some),
+        };
+        if let Some(seen) = self.memory.named(id).and_then(|known| look(&known)) {
+            return Ok(seen);
+        }
+        let _turn = self.verifier.turn(&self.digest(id.as_str())).await;
+        let known = self.memory.named(id);
+        if let Some(seen) = known.as_deref().and_then(look) {
+            return Ok(seen);
+        }
+        let (found, reading) = self.read(id).await?;
+        let ended = found.as_ref().map_or(Some("unknown key id"), |found| found.ended(now));
+        match (found, known, ended) {
+            (_, known, Some(reason)) => {
+                if let Some(known) = known {
+                    known.end(now, reason);
+                }
+                Ok(None)
+            }
+            (Some(found), Some(known), None) => {
+                self.admit(id, *known.digest(), &found, reading)?;
+                Ok(Some(found.expires_at.map_or(now.after(recheck), |expires_at| expires_at.min(now.after(recheck)))))
+            }
+            // Forgotten, to make room for others: each who waits looks at its row.
+            _ => Ok(Some(now.after(recheck))),
+        }
     }
 
     fn refuse(&self, id: KeyId, digest: Digest, reason: &str) -> Error {

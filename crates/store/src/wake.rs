@@ -47,6 +47,16 @@ impl WakeFlag {
         let Subscription { hub, waiter, .. } = &self.subscription;
         waiter.pending.load(Ordering::Relaxed) || hub.0.missed.load(Ordering::Relaxed) != self.missed
     }
+
+    /// Ends with the first wake since it began, and never where none comes, also when the program stops.
+    ///
+    /// # Cancel safety
+    /// A wake that arrived stays: the next wait ends at once.
+    pub async fn wait(&self) {
+        while !self.woken() {
+            self.subscription.waiter.wake.notified().await;
+        }
+    }
 }
 
 impl Drop for WakeFlag {
@@ -236,6 +246,10 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(1), subscription.woken()).await.is_ok()
     }
 
+    async fn is_set(flag: &WakeFlag) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), flag.wait()).await.is_ok()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn n_items_wake_the_first_n_in_order() {
         let hub = Hub::new();
@@ -299,6 +313,19 @@ mod tests {
         assert!(!next.woken());
         hub.look_again();
         assert!(other.woken() && !hub.flag(TOPIC).woken());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flag_can_be_waited_for_and_the_end_of_the_program_is_no_wake() {
+        let hub = Hub::new();
+        let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
+        assert!(!is_set(&flag).await);
+        hub.release(&[(TOPIC, u32::MAX)]);
+        assert!(is_set(&flag).await && is_set(&flag).await);
+        hub.close();
+        assert!(!is_set(&other).await && !is_set(&hub.flag(TOPIC)).await);
+        hub.look_again();
+        assert!(is_set(&other).await);
     }
 
     #[tokio::test(start_paused = true)]

@@ -140,6 +140,48 @@ async fn a_revocation_that_is_repeated_holds_at_once_where_it_is_repeated() {
     assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
 }
 
+/// Those who were let in with a key learn of its end; the clock stands still unless it is moved.
+async fn whoever_stays_learns_of_the_end(world: World) {
+    const AT_ONCE: Duration = Duration::from_secs(30);
+    const A_MOMENT: Duration = Duration::from_millis(50);
+    let id = world.first_key.key_id;
+    assert_eq!(world.refusal(world.first_key.key.expose()).await, None);
+    let staying: Vec<_> = (0..100)
+        .map(|_| {
+            let access = world.access.clone();
+            tokio::spawn(async move { access.ended(id).await })
+        })
+        .collect();
+    // A successor that leaves the old key a while is word of it, and not its end.
+    let next = world.run::<RotateKey>(json!({"key_id": id, "overlap_seconds": 1000})).await.unwrap();
+    assert!(tokio::time::timeout(A_MOMENT, world.access.ended(id)).await.is_err());
+    assert!(staying.iter().all(|stay| !stay.is_finished()));
+    world.run::<RevokeKey>(json!({"key_id": id})).await.unwrap();
+    for stay in staying {
+        tokio::time::timeout(AT_ONCE, stay).await.unwrap().unwrap();
+    }
+    // Also of an end that came before, with and without this process having seen the key.
+    tokio::time::timeout(AT_ONCE, world.access.ended(id)).await.unwrap();
+    let elsewhere = Access::new(world.store.clone(), Settings::default());
+    tokio::time::timeout(AT_ONCE, elsewhere.ended(id)).await.unwrap();
+    assert!(tokio::time::timeout(A_MOMENT, elsewhere.ended(next.key_id)).await.is_err());
+
+    let short = world.run::<CreateKey>(json!({"principal": "agent:a", "expires_in_seconds": 10})).await.unwrap();
+    assert_eq!(world.refusal(short.key.expose()).await, None);
+    world.pass(11);
+    tokio::time::timeout(AT_ONCE, world.access.ended(short.key_id)).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_stays_learns_of_the_end_on_sqlite() {
+    whoever_stays_learns_of_the_end(World::sqlite().await).await;
+}
+
+#[tokio::test]
+async fn whoever_stays_learns_of_the_end_on_postgres() {
+    whoever_stays_learns_of_the_end(World::postgres().await).await;
+}
+
 #[tokio::test]
 async fn another_node_hears_of_a_revocation() {
     let world = World::postgres().await;
