@@ -30,6 +30,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Key,
     },
+    /// The server's own key, under which digests of API keys are made: replace it, or say which one a database goes with.
+    ServerKey {
+        #[command(subcommand)]
+        command: ServerKey,
+    },
     /// Tenants: make, list.
     Tenant {
         #[command(subcommand)]
@@ -84,6 +89,9 @@ pub struct Place {
     /// A TOML file with settings; flags and the environment go before it.
     #[arg(long, env = "WAYBILL_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The server's own key, for nodes that share a database [default: server.key in the data folder].
+    #[arg(long, env = "WAYBILL_SERVER_KEY_FILE", value_name = "FILE")]
+    pub server_key_file: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -165,6 +173,20 @@ pub enum Key {
         key_id: String,
         #[command(flatten)]
         reach: Reach,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum ServerKey {
+    /// Make a new one in the data folder, in the place of the old. API keys stay good: each is verified in full at its next use.
+    Rotate {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Let the database go with the one that is here, where the one it went with is lost.
+    Adopt {
+        #[command(flatten)]
+        place: Place,
     },
 }
 

@@ -40,6 +40,8 @@ pub struct Config {
     pub doors: waybill_doors::Settings,
     pub tasks: waybill_tasks::Settings,
     pub access: waybill_access::Settings,
+    /// Where the server's own key is, if not in the data folder.
+    pub server_key_file: Option<PathBuf>,
     pub background: Background,
     pub backend: Backend,
 }
@@ -109,6 +111,7 @@ struct Access {
     verifications_waiting_max: Option<usize>,
     ended_keys_interval_s: Option<u64>,
     ended_keys_retention_s: Option<u64>,
+    server_key_file: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
@@ -186,6 +189,7 @@ impl Config {
             log_format: file.log_format.unwrap_or_default(),
             doors: file.doors,
             tasks: file.tasks,
+            server_key_file: place.server_key_file.clone().or_else(|| file.access.server_key_file.clone()),
             access: file.access.settings(),
             background: file.background,
             backend,

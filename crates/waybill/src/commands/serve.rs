@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-use waybill_access::Access;
+use waybill_access::{Access, ServerKey};
 use waybill_doors::{Doors, Gatekeeper, Listener};
+use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::Backend;
 
@@ -38,13 +39,17 @@ pub async fn run(flags: Serve) -> Result<()> {
     // Before the database is touched: a busy port must not cost a first start its admin key.
     let listener = Listener::bind(config.http).await?;
     let metrics = waybill_doors::install_metrics()?;
-    let opened = wiring::open(&config, &data).await?;
+    let server_key = data.server_key(config.server_key_file.as_deref(), || ServerKey::generate(&OsEntropy))?;
+    let opened = wiring::open(&config, &data, Some(&server_key)).await?;
+    if let Some(told) = wiring::agree_on_server_key(&config, &opened.store, &server_key).await? {
+        warn(&told)?;
+    }
     let stopping = stop_on_signals()?;
 
     let router = waybill_doors::router(Doors {
         registry: wiring::registry(),
         store: opened.store.clone(),
-        gatekeeper: gatekeeper(&config, &opened).await?,
+        gatekeeper: gatekeeper(&config, &opened, &server_key).await?,
         metrics: metrics.clone(),
         settings: config.doors.clone(),
         stopping: stopping.clone(),
@@ -72,8 +77,8 @@ pub async fn run(flags: Serve) -> Result<()> {
     Ok(())
 }
 
-async fn gatekeeper(config: &Config, opened: &Opened) -> Result<Gatekeeper> {
-    let access = Access::new(opened.store.clone(), config.access.clone());
+async fn gatekeeper(config: &Config, opened: &Opened, server_key: &ServerKey) -> Result<Gatekeeper> {
+    let access = Access::new(opened.store.clone(), config.access.clone(), server_key);
     let developer = if config.insecure_dev { Some(waybill_access::dev_caller(&opened.store).await?) } else { None };
     Ok(Gatekeeper::new(access, developer))
 }
@@ -103,6 +108,12 @@ fn stop_on_signals() -> Result<CancellationToken> {
         std::process::exit(EXIT_INTERRUPTED);
     });
     Ok(stopping)
+}
+
+/// Where whoever starts it looks, and where it is kept.
+fn warn(text: &str) -> Result<()> {
+    tracing::warn!("{text}");
+    output::note(&format!("\n  !!  {text}\n"))
 }
 
 /// What to paste next. The key itself is never printed: terminals and logs are kept.

@@ -30,6 +30,10 @@ pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Che
     let schema = look.schema().await;
     let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(&schema));
     checks.push(work::schema(schema, scene.holder.is_some()));
+    if !rules.is_empty() {
+        let noted = look.text(waybill_access::SERVER_KEY_ID).await;
+        checks.push(work::server_key(noted, scene.server_key_id.as_deref()));
+    }
     checks.push(login(look.login().await));
     if has_tables {
         checks.push(access(look.access_findings().await));
