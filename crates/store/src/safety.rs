@@ -8,7 +8,7 @@ pub use crate::private::{Exposure, exposure_of_file, exposure_of_folder, open as
 pub use crate::sqlite::backup::take;
 pub use crate::sqlite::ballast::free_bytes;
 pub use crate::sqlite::inspect::{Beside, Inspection, Marked, Newest, sqlite_version};
-pub use crate::sqlite::manifest::{Manifest, Piece};
+pub use crate::sqlite::manifest::{Manifest, Piece, ServerKeyCopy};
 pub use crate::sqlite::open::create_private;
 pub use crate::sqlite::restore::{Restored, restore};
 pub use crate::sqlite::watch::{Step, Watch};

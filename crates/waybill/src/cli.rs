@@ -234,6 +234,9 @@ pub struct Backup {
     /// The folder to make; it must not exist yet.
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
+    /// Put the server's own key into it as well: whoever has the backup then has both.
+    #[arg(long)]
+    pub with_keys: bool,
     #[command(flatten)]
     pub place: Place,
     /// Print the manifest as JSON.
