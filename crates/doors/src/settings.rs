@@ -27,6 +27,8 @@ pub struct Settings {
     pub drain_ms: u64,
     /// How long an answer of /readyz is shared.
     pub probe_ms: u64,
+    /// A proxy that is trusted stands before the server: it ends TLS, and every caller comes from its address.
+    pub trusted_proxy: bool,
     pub mcp: McpSettings,
 }
 
@@ -44,6 +46,7 @@ impl Default for Settings {
             heartbeat_s: 15,
             drain_ms: 10_000,
             probe_ms: 1_000,
+            trusted_proxy: false,
             mcp: McpSettings::default(),
         }
     }

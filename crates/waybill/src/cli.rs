@@ -107,6 +107,9 @@ pub struct Serve {
     /// Let requests without a key do everything. For development on this machine only.
     #[arg(long, env = "WAYBILL_INSECURE_DEV")]
     pub insecure_dev: bool,
+    /// A proxy that you trust stands before the server, ends TLS, and is all that reaches it.
+    #[arg(long, env = "WAYBILL_TRUSTED_PROXY")]
+    pub trusted_proxy: bool,
     /// What to log, as in `info` or `waybill=debug,request=off` [default: info].
     #[arg(long, env = "WAYBILL_LOG", value_name = "FILTER")]
     pub log: Option<String>,

@@ -150,6 +150,7 @@ impl Config {
         config.sqs = flags.sqs.unwrap_or(config.sqs);
         config.insecure_dev |=
             flags.insecure_dev || std::env::var("ALLOW_INSECURE_DEV").is_ok_and(|value| value == "true");
+        config.doors.trusted_proxy |= flags.trusted_proxy;
         config.log = flags.log.clone().unwrap_or(config.log);
         config.log_format = flags.log_format.unwrap_or(config.log_format);
         if config.insecure_dev && !config.http.ip().is_loopback() {
@@ -194,6 +195,11 @@ impl Config {
             background: file.background,
             backend,
         })
+    }
+
+    /// Keys and payloads would cross a network as they are.
+    pub fn is_in_the_open(&self) -> bool {
+        !self.http.ip().is_loopback() && !self.doors.trusted_proxy
     }
 
     /// Whether commands find the data folder without being told.

@@ -32,6 +32,11 @@ const KEY_OF_ANOTHER_NODE: &str = "\
     The first key is in admin.key on the node that made the database. Another:\n  \
     waybill key create --data \"$(mktemp -d)\" --store <the same> --principal human:me --role admin\n";
 
+const IN_THE_OPEN: &str = "\
+    can be reached over a network, and the server speaks no TLS: keys and payloads cross it as they are, for everybody on the \
+    way to read. Listen on 127.0.0.1 behind a reverse proxy that ends TLS (Caddy, nginx); if such a proxy on another machine \
+    is all that reaches this address, say --trusted-proxy (doors.trusted_proxy = true).";
+
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
     start_log(&config)?;
@@ -130,6 +135,9 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     if config.insecure_dev {
         output::note("\n  !!  --insecure-dev: every request from this machine is let in, without a key  !!\n")?;
         tracing::warn!("running with --insecure-dev: requests need no key");
+    }
+    if config.is_in_the_open() {
+        warn(&format!("{} {IN_THE_OPEN}", running.http))?;
     }
     if let Some(path) = &opened.admin_key {
         output::line(&format!("The admin key is in {}; keep it.", path.display()))?;

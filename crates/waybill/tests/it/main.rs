@@ -10,6 +10,7 @@ mod equivalence;
 mod events;
 mod health;
 mod insecure_dev;
+mod keeping;
 mod lifecycle;
 mod log;
 mod pages;
