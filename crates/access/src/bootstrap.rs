@@ -112,7 +112,7 @@ impl Work for MakeDefault {
             created_by: &ctx.caller.principal,
             expires_at: None,
         };
-        key.insert(tx, Some(DEFAULT_TENANT)).await?;
+        key.insert(ctx, tx, Some(DEFAULT_TENANT)).await?;
         Ok(true)
     }
 }

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use waybill_kernel::{Entropy, KeyId, base62};
+use waybill_kernel::{Entropy, KeyId, Tenant, base62};
 use waybill_store::Topic;
 
 const PREFIX: &str = "aga_";
@@ -35,7 +35,8 @@ pub(crate) fn id_within(presented: &str) -> Option<KeyId> {
 
 /// Woken when the key ends before its time.
 pub(crate) fn end_of(id: KeyId) -> Topic {
-    Topic::end_of_key(id)
+    // Ids are unique among all tenants, and looked up before the tenant is known.
+    Topic::new("key", Tenant(0), id.as_bytes())
 }
 
 /// The part that proves possession. Prints as nothing.

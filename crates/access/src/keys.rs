@@ -6,7 +6,9 @@ use waybill_kernel::id::Uuid;
 use waybill_kernel::{Caller, Code, Error, KeyId, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
 use waybill_store::{Ctx, Row, Tx, Value, Work};
 
+use crate::digest::{Digests, StoredDigest};
 use crate::hash::Minted;
+use crate::server_key::ServerKey;
 use crate::tenant::TenantId;
 
 /// What a key allows its bearer.
@@ -55,10 +57,12 @@ pub(crate) struct NewKey<'a> {
 
 impl NewKey<'_> {
     /// Where the transaction has no tenant of its own, `tenant` says whose key it is.
-    pub(crate) async fn insert(&self, tx: &mut Tx<'_>, tenant: Option<Tenant>) -> Result<()> {
+    pub(crate) async fn insert(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, tenant: Option<Tenant>) -> Result<()> {
         const INSERT: &str = "INSERT INTO api_keys \
-            (tenant, key_id, principal, roles, scopes, hash, created_at, created_by, expires_at) \
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+            (tenant, key_id, principal, roles, scopes, hash, created_at, created_by, expires_at, digest, digest_under) \
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        // A command that has no server key leaves the digest to the first use of the key.
+        let digest = ctx.settings_if_given::<ServerKey>().map(|server| Digests::new(server).of(&self.minted.key));
         let Grant { principal, roles, scopes } = self.grant;
         let [principal, created_by] = [principal, self.created_by].map(Principal::to_string);
         let (roles, scopes) = (roles.to_string(), scopes.to_string());
@@ -72,6 +76,8 @@ impl NewKey<'_> {
             Value::from(self.created_at),
             Value::from(&created_by),
             Value::from(self.expires_at),
+            Value::from(digest.as_ref().map(|stored| stored.digest.as_slice())),
+            Value::from(digest.as_ref().map(|stored| stored.under.as_str())),
         ]);
         tx.execute(INSERT, &values).await.map(drop)
     }
@@ -83,6 +89,7 @@ pub(crate) struct FindKey(pub(crate) KeyId);
 pub(crate) struct FoundKey {
     pub(crate) caller: Caller,
     pub(crate) hash: String,
+    pub(crate) digest: Option<StoredDigest>,
     pub(crate) expires_at: Option<Time>,
     pub(crate) revoked_at: Option<Time>,
 }
@@ -95,7 +102,8 @@ impl Work for FindKey {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<FoundKey>> {
-        const SELECT: &str = "SELECT k.tenant, t.tenant_id, k.principal, k.roles, k.scopes, k.hash, k.expires_at, k.revoked_at \
+        const SELECT: &str = "SELECT k.tenant, t.tenant_id, k.principal, k.roles, k.scopes, k.hash, k.expires_at, \
+                              k.revoked_at, k.digest, k.digest_under \
                               FROM api_keys k JOIN tenants t ON t.tenant = k.tenant WHERE k.key_id = $1";
         let row = tx.query_opt(SELECT, &[Value::from(self.0.as_str())]).await?;
         row.as_ref().map(|row| FoundKey::read(self.0, row)).transpose()
@@ -110,6 +118,13 @@ impl FoundKey {
             hash: row.text(5)?.to_owned(),
             expires_at: row.time_opt(6)?,
             revoked_at: row.time_opt(7)?,
+            digest: match (row.bytes_opt(8)?, row.text_opt(9)?) {
+                // Of another length it is none of ours, and the hash decides.
+                (Some(digest), Some(under)) => {
+                    digest.try_into().ok().map(|digest| StoredDigest { digest, under: under.to_owned() })
+                }
+                _ => None,
+            },
         })
     }
 
@@ -119,6 +134,27 @@ impl FoundKey {
             return Some("revoked");
         }
         is_past(self.expires_at, now).then_some("expired")
+    }
+}
+
+/// Gives a key the digest that it was made without, or that another server key has made useless.
+pub(crate) struct GiveDigest {
+    pub(crate) id: KeyId,
+    pub(crate) digest: StoredDigest,
+}
+
+impl Work for GiveDigest {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const UPDATE: &str = "UPDATE api_keys SET digest = $2, digest_under = $3 WHERE key_id = $1";
+        let StoredDigest { digest, under } = &self.digest;
+        let values = [Value::from(self.id.as_str()), Value::from(digest.as_slice()), Value::from(under)];
+        tx.execute(UPDATE, &values).await.map(drop)
     }
 }
 

@@ -2,16 +2,19 @@
 //!
 //! [`Access::authenticate`] turns the key a request carries into a [`waybill_kernel::Caller`]; the operations make, list,
 //! rotate and revoke keys and make tenants. The text of a key exists in the answer that hands it out and nowhere else:
-//! the database has an Argon2id hash of its secret, a running process a digest under a key of its own.
+//! the database has an Argon2id hash of its secret and a digest under the server's key, a running process a digest under a
+//! key of its own.
 
 mod authenticate;
 mod bootstrap;
+mod digest;
 mod hash;
 mod key;
 mod keys;
 mod memory;
 pub mod ops;
 mod page;
+mod server_key;
 pub mod sweeps;
 mod tenant;
 mod verifier;
@@ -26,12 +29,14 @@ pub use bootstrap::{
     is_key_of_default_tenant,
 };
 pub use key::{Key, KeyText, Secret};
+pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
 pub use waybill_kernel::KeyId;
 
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") },
     Migration { version: 5, name: "ended_keys", sql: include_str!("../schema/V0005__ended_keys.sql") },
+    Migration { version: 14, name: "key_digests", sql: include_str!("../schema/V0014__key_digests.sql") },
 ];
 
 #[derive(Clone, Debug)]
@@ -40,7 +45,8 @@ pub struct Settings {
     pub key_recheck: Duration,
     /// Keys a process remembers, at about half a kilobyte each; beyond it the ones not used lately are verified anew.
     pub remembered_keys_max: usize,
-    /// Requests that may wait for a verification, which takes a core some 50 ms; one more is refused with 503.
+    /// Requests with a key that its digest has accepted and that may wait for its one verification in this process, which
+    /// takes a core some 50 ms; one more is refused with 503.
     pub verifications_waiting_max: usize,
     /// How often keys that ended long ago are looked for.
     pub ended_keys_interval: Duration,

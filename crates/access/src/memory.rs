@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
@@ -38,6 +38,8 @@ pub(crate) struct Known {
     ended: WakeFlag,
     /// Somebody is re-reading the row ahead of time.
     rereading: AtomicBool,
+    /// When its row said that it has ended, and why: for those who were let in before.
+    over: OnceLock<(Time, &'static str)>,
 }
 
 /// What to do with a key that was verified before.
@@ -48,26 +50,50 @@ pub(crate) enum Standing {
     GoodButReread,
     /// Too long ago, or ended since: not good before the row has been read again.
     Reread,
-    Expired,
+    Ended(&'static str),
 }
 
 impl Known {
     pub(crate) fn new(digest: Digest, caller: Arc<Caller>, expires_at: Option<Time>, read: Reading) -> Self {
         let Reading { at: read_at, ended } = read;
-        Self { digest, caller, expires_at, read_at, ended, rereading: AtomicBool::new(false) }
+        let (rereading, over) = (AtomicBool::new(false), OnceLock::new());
+        Self { digest, caller, expires_at, read_at, ended, rereading, over }
     }
 
     pub(crate) fn standing(&self, now: Time, recheck: Duration) -> Standing {
         let age = now.since(self.read_at);
-        if is_past(self.expires_at, now) {
-            Standing::Expired
-        } else if age >= recheck || self.ended.woken() {
+        if let Some(why) = self.why_over(now, recheck) {
+            Standing::Ended(why)
+        } else if self.quiet_until(now, recheck).is_none() {
             Standing::Reread
         } else if age >= recheck / 2 && !self.rereading.swap(true, Ordering::Relaxed) {
             Standing::GoodButReread
         } else {
             Standing::Good
         }
+    }
+
+    /// Why it opens nothing any more. What a row has said holds until a recheck, as it does of refused keys.
+    pub(crate) fn why_over(&self, now: Time, recheck: Duration) -> Option<&'static str> {
+        let told = self.over.get().filter(|(at, _)| now.since(*at) < recheck).map(|(_, why)| *why);
+        told.or_else(|| is_past(self.expires_at, now).then_some("expired"))
+    }
+
+    /// Until when its row need not be looked at, unless word of its end comes; None when it must be now.
+    pub(crate) fn quiet_until(&self, now: Time, recheck: Duration) -> Option<Time> {
+        let reread_at = self.read_at.after(recheck);
+        let is_quiet = now < reread_at && !self.ended.woken() && self.over.get().is_none();
+        is_quiet.then(|| self.expires_at.map_or(reread_at, |expires_at| expires_at.min(reread_at)))
+    }
+
+    /// Its row has said that it opens nothing any more.
+    pub(crate) fn end(&self, now: Time, why: &'static str) {
+        // Once is enough: a key that ends stays ended.
+        let _ = self.over.set((now, why));
+    }
+
+    pub(crate) const fn digest(&self) -> &Digest {
+        &self.digest
     }
 
     /// The re-read came to nothing: let the next caller try.
@@ -89,8 +115,12 @@ impl Memory {
     }
 
     pub(crate) fn find(&self, id: KeyId, digest: &Digest) -> Option<Arc<Known>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&id).filter(|known| known.digest.ct_eq(digest).into()).cloned()
+        self.named(id).filter(|known| known.digest.ct_eq(digest).into())
+    }
+
+    /// By its id alone: for those who have been let in.
+    pub(crate) fn named(&self, id: KeyId) -> Option<Arc<Known>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     pub(crate) fn remember(&self, id: KeyId, key: Known) {
@@ -101,10 +131,6 @@ impl Memory {
             oldest.map(|id| known.remove(&id));
         }
         known.insert(id, Arc::new(key));
-    }
-
-    pub(crate) fn forget(&self, id: KeyId) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
     pub(crate) fn remember_refused(&self, digest: Digest, now: Time) {
@@ -165,7 +191,17 @@ mod tests {
     fn an_end_is_seen_without_rereading() {
         let key = known([1; 32], Some(seconds(5)), START);
         assert_eq!(key.standing(seconds(4), RECHECK), Standing::Good);
-        assert_eq!(key.standing(seconds(5), RECHECK), Standing::Expired);
+        assert_eq!(key.standing(seconds(5), RECHECK), Standing::Ended("expired"));
+        assert_eq!(key.quiet_until(seconds(4), RECHECK), Some(seconds(5)));
+    }
+
+    #[test]
+    fn what_a_row_has_said_of_the_end_holds_until_a_recheck() {
+        let key = known([1; 32], None, START);
+        assert_eq!(key.quiet_until(START, RECHECK), Some(seconds(60)));
+        key.end(seconds(7), "revoked");
+        assert_eq!(key.standing(seconds(66), RECHECK), Standing::Ended("revoked"));
+        assert_eq!((key.standing(seconds(67), RECHECK), key.quiet_until(START, RECHECK)), (Standing::Reread, None));
     }
 
     #[test]

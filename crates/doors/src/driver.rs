@@ -6,6 +6,7 @@ use std::time::Duration;
 use waybill_kernel::{Caller, Code, Error, Result};
 use waybill_store::{Answer, Entry, Registry, Store};
 
+use crate::auth::Gatekeeper;
 use crate::log;
 use crate::metrics::OperationMeters;
 
@@ -15,14 +16,15 @@ pub struct Driver(Arc<Inner>);
 struct Inner {
     registry: Registry,
     store: Store,
+    gatekeeper: Gatekeeper,
     answer_max: Duration,
     meters: OperationMeters,
 }
 
 impl Driver {
-    pub fn new(registry: Registry, store: Store, answer_max: Duration) -> Self {
+    pub fn new(registry: Registry, store: Store, gatekeeper: Gatekeeper, answer_max: Duration) -> Self {
         let meters = OperationMeters::new(&registry);
-        Self(Arc::new(Inner { registry, store, answer_max, meters }))
+        Self(Arc::new(Inner { registry, store, gatekeeper, answer_max, meters }))
     }
 
     pub fn registry(&self) -> &Registry {
@@ -45,7 +47,7 @@ impl Driver {
 
     async fn run(&self, entry: &dyn Entry, caller: &Caller, input: &str) -> Result<Answer> {
         entry.spec().authorise(caller)?;
-        let call = entry.call(&self.0.store, caller, input);
+        let call = self.0.gatekeeper.while_allowed(caller, entry.call(&self.0.store, caller, input));
         tokio::time::timeout(self.0.answer_max, call).await.unwrap_or_else(|_| {
             let message = "The answer took too long; the write may or may not have been made.";
             Err(Error::new(Code::Unavailable, message))

@@ -156,7 +156,9 @@ impl Open {
             input.add(PLACE, &Json::from(self.place.as_str()))?;
         }
         input.add("wait_seconds", &Json::from(wait_s))?;
-        self.entry.turn(&self.streams.0.store, caller, &input.text()).await
+        let input = input.text();
+        let Inner { store, gatekeeper, .. } = &*self.streams.0;
+        gatekeeper.while_allowed(caller, self.entry.turn(store, caller, &input)).await
     }
 }
 

@@ -43,7 +43,7 @@ pub fn front(doors: Doors) -> Front {
     let readiness = Readiness::new(store.clone(), Duration::from_millis(settings.probe_ms));
     tell_when_stopping(readiness.clone(), store.clone(), stopping.clone());
 
-    let driver = Driver::new(registry, store.clone(), Duration::from_millis(settings.answer_ms));
+    let driver = Driver::new(registry, store.clone(), gatekeeper.clone(), Duration::from_millis(settings.answer_ms));
     let bodies = Bodies::new(&settings);
     let streams = Streams::new(store.clone(), gatekeeper.clone(), &settings, stopping);
     let kept = operations(&driver, &bodies)

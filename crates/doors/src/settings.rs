@@ -21,8 +21,8 @@ pub struct Settings {
     pub connections_max: usize,
     /// Open connections of one address; for one more the longest idle one of that address is closed.
     pub connections_per_address_max: usize,
-    /// A proxy that you run stands before this server: addresses are not counted, since all are the proxy's, and the log
-    /// takes the client's from X-Forwarded-For.
+    /// A proxy that you run stands before this server and ends TLS: addresses are not counted, since all are the proxy's,
+    /// and the log takes the client's from X-Forwarded-For.
     pub trusted_proxy: bool,
     /// A connection without a request is closed after this long.
     pub idle_ms: u64,

@@ -10,6 +10,7 @@ mod metrics;
 pub mod migrate;
 mod operation;
 mod postgres;
+mod private;
 pub mod registry;
 #[cfg(feature = "sabotage")]
 mod sabotage;

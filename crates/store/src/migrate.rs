@@ -24,6 +24,9 @@ pub(crate) const ROLE_APP: &str = "waybill_app";
 /// The role of authentication and sweeps: sees every row, and names the tenant in every statement.
 pub(crate) const ROLE_SYSTEM: &str = "waybill_system";
 
+/// Between the login and those two: lets it become either and inherits from neither.
+pub(crate) const ROLE_LOGIN: &str = "waybill_login";
+
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// Unique over all domains and ascending: the order in which they run.

@@ -115,6 +115,11 @@ impl Ctx<'_> {
     pub fn settings<T: 'static>(&self) -> &T {
         self.settings.get()
     }
+
+    /// None where the store was opened without.
+    pub fn settings_if_given<T: 'static>(&self) -> Option<&T> {
+        self.settings.find()
+    }
 }
 
 /// What the engines run: an operation, or a piece of the program's own work (authentication, sweeps).

@@ -3,10 +3,12 @@
 
 pub use crate::effects::{DeadJobs, SweepState};
 pub use crate::postgres::inspect::{Address, OpenWrite, PostgresInspection, Replica, Server};
+pub use crate::postgres::roles::Login;
+pub use crate::private::{Exposure, exposure_of_file, exposure_of_folder, open as open_private, read as read_private};
 pub use crate::sqlite::backup::take;
 pub use crate::sqlite::ballast::free_bytes;
 pub use crate::sqlite::inspect::{Beside, Inspection, Marked, Newest, sqlite_version};
-pub use crate::sqlite::manifest::{Manifest, Piece};
+pub use crate::sqlite::manifest::{Manifest, Piece, ServerKeyCopy};
 pub use crate::sqlite::open::create_private;
 pub use crate::sqlite::restore::{Restored, restore};
 pub use crate::sqlite::watch::{Step, Watch};

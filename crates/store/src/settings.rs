@@ -16,8 +16,12 @@ impl Settings {
     /// # Panics
     /// When nobody wired the domain's settings: a mistake in the program, seen by its first request in any test.
     pub fn get<T: 'static>(&self) -> &T {
-        let found = self.0.get(&TypeId::of::<T>()).and_then(|settings| settings.downcast_ref());
-        let Some(settings) = found else { panic!("{} was never given to the store", type_name::<T>()) };
+        let Some(settings) = self.find() else { panic!("{} was never given to the store", type_name::<T>()) };
         settings
+    }
+
+    /// For what a store may go without.
+    pub fn find<T: 'static>(&self) -> Option<&T> {
+        self.0.get(&TypeId::of::<T>()).and_then(|settings| settings.downcast_ref())
     }
 }

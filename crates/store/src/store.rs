@@ -110,14 +110,13 @@ impl Store {
         };
 
         let mut subscription = self.0.hub.subscribe(wait.topic);
-        let key = call.caller.key.map(|key| self.flag(Topic::end_of_key(key)));
         let deadline = Instant::now() + wait.at_most;
         loop {
             let began = Instant::now();
             match self.execute(&call, gate.as_ref()).await? {
                 Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => {
                     subscription.found_nothing();
-                    self.pause(&mut subscription, key.as_ref(), at, deadline).await?;
+                    self.pause(&mut subscription, at, deadline).await;
                 }
                 reply => {
                     took.record(began.elapsed().as_secs_f64());
@@ -173,28 +172,13 @@ impl Store {
         }
     }
 
-    /// # Errors
-    /// When the caller's key has ended meanwhile.
-    async fn pause(
-        &self,
-        subscription: &mut Subscription,
-        key: Option<&WakeFlag>,
-        at: Option<Time>,
-        deadline: Instant,
-    ) -> Result<()> {
+    async fn pause(&self, subscription: &mut Subscription, at: Option<Time>, deadline: Instant) {
         let due = at.map(|at| Instant::now() + at.since(self.now()));
         let look_again = self.0.poll.map(|poll| Instant::now() + poll);
         let until = [due, look_again].into_iter().flatten().fold(deadline, Instant::min);
-        let key_ended = async {
-            match key {
-                Some(key) => key.seen().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            () = subscription.woken() => Ok(()),
-            () = sleep_until(until) => Ok(()),
-            () = key_ended => Err(Error::new(Code::Unauthorized, "The key of this call has ended while it waited.")),
+            () = subscription.woken() => {}
+            () = sleep_until(until) => {}
         }
     }
 

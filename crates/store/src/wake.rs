@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
-use waybill_kernel::{KeyId, Tenant};
+use waybill_kernel::Tenant;
 
 /// Wakes for other nodes that may wait to be sent. Beyond it they are dropped: a poll stands behind every wait.
 const OUTGOING_WAKES_MAX: usize = 4096;
@@ -29,14 +29,6 @@ impl Topic {
     }
 }
 
-impl Topic {
-    /// Woken when a key ends before its time: nobody waits on in its name.
-    pub fn end_of_key(id: KeyId) -> Self {
-        // Ids are unique among all tenants, and looked up before the tenant is known.
-        Self::new("key", Tenant(0), id.as_bytes())
-    }
-}
-
 /// Sees a wake of its topic without waiting for it: for what is remembered until somebody says it has changed.
 pub struct WakeFlag {
     subscription: Subscription,
@@ -50,18 +42,20 @@ impl WakeFlag {
         Hub::new().flag(Topic(0))
     }
 
-    /// Ends with the first wake; what may have been missed does not count.
-    pub(crate) async fn seen(&self) {
-        let waiter = &self.subscription.waiter;
-        while !waiter.pending.load(Ordering::Relaxed) {
-            waiter.wake.notified().await;
-        }
-    }
-
     /// Stays true from the first wake on.
     pub fn woken(&self) -> bool {
         let Subscription { hub, waiter, .. } = &self.subscription;
         waiter.pending.load(Ordering::Relaxed) || hub.0.missed.load(Ordering::Relaxed) != self.missed
+    }
+
+    /// Ends with the first wake since it began, and never where none comes, also when the program stops.
+    ///
+    /// # Cancel safety
+    /// A wake that arrived stays: the next wait ends at once.
+    pub async fn wait(&self) {
+        while !self.woken() {
+            self.subscription.waiter.wake.notified().await;
+        }
     }
 }
 
@@ -252,6 +246,10 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(1), subscription.woken()).await.is_ok()
     }
 
+    async fn is_set(flag: &WakeFlag) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), flag.wait()).await.is_ok()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn n_items_wake_the_first_n_in_order() {
         let hub = Hub::new();
@@ -315,6 +313,19 @@ mod tests {
         assert!(!next.woken());
         hub.look_again();
         assert!(other.woken() && !hub.flag(TOPIC).woken());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flag_can_be_waited_for_and_the_end_of_the_program_is_no_wake() {
+        let hub = Hub::new();
+        let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
+        assert!(!is_set(&flag).await);
+        hub.release(&[(TOPIC, u32::MAX)]);
+        assert!(is_set(&flag).await && is_set(&flag).await);
+        hub.close();
+        assert!(!is_set(&other).await && !is_set(&hub.flag(TOPIC)).await);
+        hub.look_again();
+        assert!(is_set(&other).await);
     }
 
     #[tokio::test(start_paused = true)]

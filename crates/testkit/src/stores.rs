@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
+use waybill_access::ServerKey;
 use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::id::Uuid;
@@ -137,7 +138,7 @@ async fn open_as(
     tasks: waybill_tasks::Settings,
 ) -> Result<Store> {
     let clock = Arc::new(Clock::new(time.clone()));
-    let settings = Settings::default().with(tasks).with(process);
+    let settings = Settings::default().with(tasks).with(process).with(ServerKey::generate(&OsEntropy));
     Store::open(backend, &migrations(), settings, clock, Arc::new(OsEntropy)).await
 }
 

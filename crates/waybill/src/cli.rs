@@ -30,6 +30,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Key,
     },
+    /// The server's own key, under which digests of API keys are made: replace it, or say which one a database goes with.
+    ServerKey {
+        #[command(subcommand)]
+        command: ServerKey,
+    },
     /// Tenants: make, list.
     Tenant {
         #[command(subcommand)]
@@ -84,6 +89,9 @@ pub struct Place {
     /// A TOML file with settings; flags and the environment go before it.
     #[arg(long, env = "WAYBILL_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The server's own key, for nodes that share a database [default: server.key in the data folder].
+    #[arg(long, env = "WAYBILL_SERVER_KEY_FILE", value_name = "FILE")]
+    pub server_key_file: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -99,6 +107,9 @@ pub struct Serve {
     /// Let requests without a key do everything. For development on this machine only.
     #[arg(long, env = "WAYBILL_INSECURE_DEV")]
     pub insecure_dev: bool,
+    /// A proxy that you trust stands before the server, ends TLS, and is all that reaches it.
+    #[arg(long, env = "WAYBILL_TRUSTED_PROXY")]
+    pub trusted_proxy: bool,
     /// What to log, as in `info` or `waybill=debug,request=off` [default: info].
     #[arg(long, env = "WAYBILL_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -169,6 +180,20 @@ pub enum Key {
 }
 
 #[derive(Subcommand)]
+pub enum ServerKey {
+    /// Make a new one in the data folder, in the place of the old. API keys stay good: each is verified in full at its next use.
+    Rotate {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Let the database go with the one that is here, where the one it went with is lost.
+    Adopt {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Subcommand)]
 pub enum Tenant {
     /// Make a tenant.
     Create {
@@ -212,6 +237,9 @@ pub struct Backup {
     /// The folder to make; it must not exist yet.
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
+    /// Put the server's own key into it as well: whoever has the backup then has both.
+    #[arg(long)]
+    pub with_keys: bool,
     #[command(flatten)]
     pub place: Place,
     /// Print the manifest as JSON.

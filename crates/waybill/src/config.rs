@@ -43,6 +43,8 @@ pub struct Config {
     pub doors: waybill_doors::Settings,
     pub tasks: waybill_tasks::Settings,
     pub access: waybill_access::Settings,
+    /// Where the server's own key is, if not in the data folder.
+    pub server_key_file: Option<PathBuf>,
     pub background: Background,
     pub backend: Backend,
 }
@@ -112,6 +114,7 @@ struct Access {
     verifications_waiting_max: Option<usize>,
     ended_keys_interval_s: Option<u64>,
     ended_keys_retention_s: Option<u64>,
+    server_key_file: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
@@ -150,6 +153,7 @@ impl Config {
         config.sqs = flags.sqs.unwrap_or(config.sqs);
         config.insecure_dev |=
             flags.insecure_dev || std::env::var("ALLOW_INSECURE_DEV").is_ok_and(|value| value == "true");
+        config.doors.trusted_proxy |= flags.trusted_proxy;
         config.log = flags.log.clone().unwrap_or(config.log);
         config.log_format = flags.log_format.unwrap_or(config.log_format);
         if config.insecure_dev && !config.http.ip().is_loopback() {
@@ -189,10 +193,16 @@ impl Config {
             log_format: file.log_format.unwrap_or_default(),
             doors: file.doors,
             tasks: file.tasks,
+            server_key_file: place.server_key_file.clone().or_else(|| file.access.server_key_file.clone()),
             access: file.access.settings(),
             background: file.background,
             backend,
         })
+    }
+
+    /// Keys and payloads would cross a network as they are.
+    pub fn is_in_the_open(&self) -> bool {
+        !self.http.ip().is_loopback() && !self.doors.trusted_proxy
     }
 
     /// Whether commands find the data folder without being told.

@@ -1,19 +1,43 @@
-//! The data folder: who uses it, where the server listens, and the first key.
+//! The data folder: who uses it, where the server listens, the first key, and the server's own.
+//!
+//! What is in it decides who is let in, so it is ours alone: a folder or a file of ours that others may write is refused,
+//! and no link in it is followed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+use waybill_access::ServerKey;
 use waybill_kernel::{Code, Error, Result};
+use waybill_store::safety::{self, Exposure};
 
-const ADMIN_KEY: &str = "admin.key";
+pub const ADMIN_KEY: &str = "admin.key";
+pub const SERVER_KEY: &str = "server.key";
 /// The admin key before it is known that the database has it.
 const NEW_ADMIN_KEY: &str = "admin.key.new";
+const INSTANCE_ID: &str = "instance.id";
+const RUNNING: &str = "server.json";
 /// Holds the number of the process that has it locked.
 const LOCK: &str = "waybill.lock";
+
+/// Files that hold what callers have sent. The scheduler's lie here unless it was told another place.
+pub const CONTENTS: &[&str] = &[
+    "waybill.db",
+    "waybill.db-wal",
+    "waybill.db-shm",
+    "waybill.mark",
+    "waybill.ballast",
+    "scheduler.db",
+    "scheduler.db-wal",
+    "scheduler.db-shm",
+];
+
+/// The other files of ours.
+const PAPERS: &[&str] = &[ADMIN_KEY, NEW_ADMIN_KEY, SERVER_KEY, INSTANCE_ID, RUNNING, LOCK];
 
 /// An open data folder, locked for this process until dropped.
 pub struct DataFolder {
@@ -34,14 +58,12 @@ impl DataFolder {
     pub fn open(path: &Path) -> Result<Self> {
         let unusable = |error: std::io::Error| unusable(path, &error);
         create_folder(path).map_err(unusable)?;
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path.join(LOCK))
-            .map_err(unusable)?;
+        if let Some(exposure) = exposures(path).map_err(unusable)?.first() {
+            return Err(exposed(exposure));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = safety::open_private(&mut options, &path.join(LOCK)).map_err(unusable)?;
         if lock.try_lock().is_err() {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
@@ -59,14 +81,7 @@ impl DataFolder {
     /// Written by this start, or by one that did not come to its end.
     pub fn new_admin_key(&self) -> Result<Option<String>> {
         let path = self.path.join(NEW_ADMIN_KEY);
-        match fs::read(&path) {
-            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => {
-                let message = format!("{} cannot be read: {error}.", path.display());
-                Err(Error::new(Code::DataFolderUnusable, message))
-            }
-        }
+        text_of(&path).map_err(|error| unreadable(&path, &error))
     }
 
     /// Once the database has it.
@@ -85,15 +100,12 @@ impl DataFolder {
 
     /// Which server this is, to others on the same database: made at the first start and then kept.
     pub fn instance_id(&self, make: impl FnOnce() -> String) -> Result<String> {
-        let path = self.path.join("instance.id");
-        match fs::read_to_string(&path) {
-            Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                // Another name would leave this server's own tasks to others.
-                let message = format!("{} cannot be read: {error}.", path.display());
-                Err(Error::new(Code::DataFolderUnusable, message))
-            }
-            _ => {
+        let path = self.path.join(INSTANCE_ID);
+        match text_of(&path) {
+            Ok(Some(text)) if !text.is_empty() => Ok(text),
+            // Another name would leave this server's own tasks to others.
+            Err(error) => Err(unreadable(&path, &error)),
+            Ok(_) => {
                 let made = make();
                 self.write(&path, &format!("{made}\n"))?;
                 Ok(made)
@@ -101,20 +113,38 @@ impl DataFolder {
         }
     }
 
+    /// The server's own key: in the file that was named, else in the folder's, which the first start makes.
+    pub fn server_key(&self, named: Option<&Path>, make: impl FnOnce() -> ServerKey) -> Result<ServerKey> {
+        if let Some(key) = server_key(&self.path, named)? {
+            return Ok(key);
+        }
+        let made = make();
+        self.write_server_key(&made)?;
+        Ok(made)
+    }
+
+    /// In the place of the one that is there. Kept with 0600.
+    pub fn write_server_key(&self, key: &ServerKey) -> Result<()> {
+        self.write(&self.path.join(SERVER_KEY), &key.reveal())
+    }
+
     pub fn announce(&self, running: &Running) -> Result<()> {
         let text = serde_json::to_string(running).map_err(Error::internal)?;
-        self.write(&self.path.join("server.json"), &text)
+        self.write(&self.path.join(RUNNING), &text)
     }
 
     pub fn retract(&self) {
-        let _ = fs::remove_file(self.path.join("server.json"));
+        let _ = fs::remove_file(self.path.join(RUNNING));
     }
 
     /// All or nothing: a reader never sees half a file.
     fn write(&self, path: &Path, text: &str) -> Result<()> {
         let part = path.with_extension("part");
         let write = || -> std::io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            // Left by a start that was cut off; made anew, so that its mode is ours.
+            let _ = fs::remove_file(&part);
+            let mut options = OpenOptions::new();
+            let mut file = safety::open_private(options.write(true).create_new(true).mode(0o600), &part)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&part, path)?;
@@ -137,13 +167,13 @@ pub fn create_folder(path: &Path) -> std::io::Result<()> {
 /// The process that holds the folder. Looking takes the lock for an instant if nobody has it, and changes nothing.
 pub fn holder(data: &Path) -> Result<Option<String>> {
     let path = data.join(LOCK);
-    let file = match File::open(&path) {
+    let file = match safety::open_private(File::options().read(true), &path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unusable(data, &error)),
     };
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Ok(Some(fs::read_to_string(path).unwrap_or_default().trim().to_owned())),
+        Err(TryLockError::WouldBlock) => Ok(Some(text_of(&path).ok().flatten().unwrap_or_default())),
         Ok(()) | Err(TryLockError::Error(_)) => Ok(None),
     }
 }
@@ -161,18 +191,87 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::new(Code::DataFolderUnusable, format!("{} cannot be written: {error}.", path.display()))
 }
 
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(Code::DataFolderUnusable, format!("{} cannot be read: {error}.", path.display()))
+}
+
+fn exposed(exposure: &Exposure) -> Error {
+    Error::new(Code::DataFolderUnusable, format!("{exposure}. Mend it: {}", exposure.cure))
+}
+
+/// What others may have changed or put in the place of ours, the folder first.
+pub fn exposures(data: &Path) -> std::io::Result<Vec<Exposure>> {
+    let mut found: Vec<_> = safety::exposure_of_folder(data)?.into_iter().collect();
+    for name in CONTENTS.iter().chain(PAPERS) {
+        found.extend(safety::exposure_of_file(&data.join(name))?);
+    }
+    Ok(found)
+}
+
+/// The text of a file of ours without what surrounds it; None where there is no file.
+fn text_of(path: &Path) -> std::io::Result<Option<String>> {
+    match safety::read_private(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 pub fn admin_key(data: &Path) -> Option<String> {
-    fs::read_to_string(data.join(ADMIN_KEY)).ok().map(|text| text.trim().to_owned())
+    text_of(&data.join(ADMIN_KEY)).ok().flatten()
 }
 
 pub fn running(data: &Path) -> Option<Running> {
-    let text = fs::read_to_string(data.join("server.json")).ok()?;
+    let text = text_of(&data.join(RUNNING)).ok().flatten()?;
     serde_json::from_str(&text).ok()
+}
+
+/// The server's own key, in the file that was named or else in the folder's; None while that has none.
+pub fn server_key(data: &Path, named: Option<&Path>) -> Result<Option<ServerKey>> {
+    let text = match named {
+        Some(path) => Some(shared_secret(path)?),
+        None => text_of(&data.join(SERVER_KEY)).map_err(|error| unreadable(&data.join(SERVER_KEY), &error))?,
+    };
+    let path = named.map_or_else(|| data.join(SERVER_KEY), Path::to_owned);
+    let read = |text: String| {
+        text.parse::<ServerKey>().map_err(|_| {
+            let message = format!(
+                "{} is not a server key, or not a whole one. Put the right file back; or move it away, so that a new one is \
+                 made: every key is then verified in full at its next use.",
+                path.display()
+            );
+            Error::new(Code::DataFolderUnusable, message)
+        })
+    };
+    text.map(read).transpose()
+}
+
+/// A file outside of the folder that several nodes have, as whoever hands out secrets has put it there: links are followed,
+/// it may be root's, and its group may read it.
+fn shared_secret(path: &Path) -> Result<String> {
+    const FOR_OTHERS: u32 = 0o027;
+    let refused = |why: String| {
+        let message = format!("The server key file {} {why}.", path.display());
+        Error::new(Code::ConfigInvalid, message)
+    };
+    let file = path.metadata().map_err(|error| {
+        refused(format!("cannot be read: {error}; copy server.key there from the data folder of the first node"))
+    })?;
+    let (own, mode) = (geteuid().as_raw(), file.mode() & 0o7777);
+    if ![own, 0].contains(&file.uid()) {
+        return Err(refused(format!("belongs to user {}, and this program runs as user {own}", file.uid())));
+    }
+    if mode & FOR_OTHERS != 0 {
+        return Err(refused(format!("is open to others (mode {mode:o}): chmod 600 {}", path.display())));
+    }
+    fs::read_to_string(path).map_err(|error| refused(format!("cannot be read: {error}")))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use waybill_kernel::entropy::SeededEntropy;
 
     use super::*;
 
@@ -199,6 +298,62 @@ mod tests {
         data.write_new_admin_key("second").unwrap();
         data.remove_new_admin_key().unwrap();
         assert_eq!((data.new_admin_key().unwrap(), admin_key(folder.path()).as_deref()), (None, Some("first")));
+    }
+
+    #[test]
+    fn the_server_key_is_made_once_and_a_damaged_one_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(folder.path()).unwrap();
+        let make = |seed| move || ServerKey::generate(&SeededEntropy::new(seed));
+        assert_eq!(server_key(folder.path(), None).unwrap(), None);
+        let made = data.server_key(None, make(1)).unwrap();
+        assert_eq!(data.server_key(None, make(2)).unwrap(), made);
+        let path = folder.path().join(SERVER_KEY);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "waybill-server-key-1 half").unwrap();
+        let error = data.server_key(None, make(3)).unwrap_err();
+        assert!(error.message().contains("not a server key") && !error.message().contains("half"), "{error}");
+    }
+
+    #[test]
+    fn a_named_server_key_is_read_where_it_lies_and_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(folder.path()).unwrap();
+        let named = folder.path().join("shared.key");
+        let make = || panic!("it is not for this node to make");
+        let absent = data.server_key(Some(&named), make).unwrap_err();
+        assert!(absent.message().contains("of the first node"), "{absent}");
+        let key = ServerKey::generate(&SeededEntropy::new(1));
+        fs::write(&named, key.reveal()).unwrap();
+        for (mode, is_read) in [(0o600, true), (0o440, true), (0o644, false), (0o660, false)] {
+            fs::set_permissions(&named, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(data.server_key(Some(&named), make).is_ok_and(|read| read == key), is_read, "{mode:o}");
+        }
+        assert!(!folder.path().join(SERVER_KEY).exists());
+    }
+
+    #[test]
+    fn what_others_may_write_is_refused_with_the_command_that_mends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(DataFolder::open(folder.path()).unwrap());
+        let refusal = || DataFolder::open(folder.path()).err().map(|error| error.message().to_owned());
+        for name in CONTENTS.iter().chain(PAPERS) {
+            let path = folder.path().join(name);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+            let told = refusal().unwrap();
+            assert!(told.contains(&format!("chmod go-w {}", path.display())) && told.contains("620"), "{told}");
+            fs::remove_file(&path).unwrap();
+            symlink("/dev/null", &path).unwrap();
+            let told = refusal().unwrap();
+            assert!(told.contains(&path.display().to_string()) && told.contains("symbolic link"), "{told}");
+            fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(refusal(), None);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(refusal().unwrap().contains(&format!("chmod go-w {}", folder.path().display())));
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(refusal(), None, "reading is another matter");
     }
 
     #[test]

@@ -31,6 +31,7 @@ async fn run(command: Command) -> Result<()> {
     match command {
         Command::Serve(flags) => commands::serve::run(flags).await,
         Command::Key { command } => commands::key::run(command).await,
+        Command::ServerKey { command } => commands::server_key::run(command).await,
         Command::Tenant { command } => commands::tenant::run(command).await,
         Command::Receipts { command } => commands::receipts::run(command).await,
         Command::Sweeps { reach } => commands::sweeps::run(reach).await,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use waybill_access::Key;
+use waybill_access::{Agreement, Key, ServerKey};
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Entropy, Result};
-use waybill_store::{Migration, Registry, Settings, Store, effects};
+use waybill_store::{Backend, Migration, Registry, Settings, Store, effects};
 use waybill_tasks::Process;
 
 use crate::config::Config;
@@ -68,18 +68,44 @@ pub struct Opened {
     pub process: Process,
 }
 
-pub async fn open(config: &Config, data: &DataFolder) -> Result<Opened> {
+/// Without a server key the keys that are made get their digest at their first use.
+pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&ServerKey>) -> Result<Opened> {
     let mut tasks = config.tasks.clone();
     if tasks.instance_id.is_empty() {
         tasks.instance_id = data.instance_id(|| new_instance_id(&OsEntropy))?;
     }
     let process = Process::default();
-    let settings = Settings::default().with(tasks.clone()).with(process.clone());
+    let mut settings = Settings::default().with(tasks.clone()).with(process.clone());
+    if let Some(server_key) = server_key {
+        settings = settings.with(server_key.clone());
+    }
     let clock = Arc::new(Clock::system());
     let store = Store::open(config.backend.clone(), &migrations(), settings, clock, Arc::new(OsEntropy)).await?;
     waybill_access::ensure_default_tenant_keeping(&store, |made| data.write_new_admin_key(made.key.expose())).await?;
     let admin_key = settle_admin_key(&store, data).await?;
     Ok(Opened { store, tasks, admin_key, process })
+}
+
+/// What the operator has to be told about the server's own key, if anything. A file that SQLite has alone goes with whatever
+/// key its one server has; nodes that share a database must share the key, or each undoes what the others have made.
+pub async fn agree_on_server_key(config: &Config, store: &Store, key: &ServerKey) -> Result<Option<String>> {
+    let Agreement::Other(noted) = waybill_access::agree_on_server_key(store, key).await? else { return Ok(None) };
+    if matches!(config.backend, Backend::Sqlite(_)) {
+        waybill_access::adopt_server_key(store, key).await?;
+        return Ok(Some(format!(
+            "The server key is another one ({}) than this database went with until now ({noted}). Every API key is good \
+             as before and is verified in full at its next use. If that was not meant, stop the server and put the old \
+             server.key back.",
+            key.id()
+        )));
+    }
+    Ok(Some(format!(
+        "This node's server key ({}) is not the one that the database goes with ({noted}). API keys are good all the same, but \
+         each is verified in full whenever it comes to a node with another server key. Copy server.key from the node that \
+         has {noted} to this one's data folder, or name it with --server-key-file, and start again. If it is lost: \
+         `waybill server-key adopt` on one node, and copy that one's to the others.",
+        key.id()
+    )))
 }
 
 /// A key that was written before its transaction, just now or by a start that was cut off, becomes the admin key if the

@@ -143,7 +143,7 @@ impl Operation for CreateKey {
         let expires_at = self.lifetime()?.map(|lifetime| ctx.now.after(lifetime));
         let tenant = self.tenant(ctx, tx).await?;
         let key = NewKey { minted, grant: &grant, created_at: ctx.now, created_by: &ctx.caller.principal, expires_at };
-        key.insert(tx, Some(tenant)).await?;
+        key.insert(ctx, tx, Some(tenant)).await?;
         Ok(Reply::Done(CreatedKey::new(minted, grant, expires_at)))
     }
 }

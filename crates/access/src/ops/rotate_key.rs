@@ -141,7 +141,7 @@ impl Operation for RotateKey {
         let expires_at = old.lifetime().map(|lifetime| ctx.now.after(lifetime));
         let key =
             NewKey { minted, grant: &old.grant, created_at: ctx.now, created_by: &ctx.caller.principal, expires_at };
-        key.insert(tx, None).await?;
+        key.insert(ctx, tx, None).await?;
         Ok(Reply::Done(CreatedKey::new(minted, old.grant, expires_at)))
     }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod authenticate;
+mod flood;
 mod keys;
 mod tenants;
 mod world;

@@ -2,8 +2,9 @@
 
 use serde_json::json;
 use waybill_access::ops::{CreateTenant, ListTenants};
-use waybill_access::{DEFAULT_TENANT, Tier, admin_caller, dev_caller, ensure_default_tenant, register};
+use waybill_access::{DEFAULT_TENANT, ServerKey, Tier, admin_caller, dev_caller, ensure_default_tenant, register};
 use waybill_kernel::clock::manual::ManualSource;
+use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Role, Tenant};
 use waybill_store::{Backend, Registry, SqliteOptions};
 use waybill_testkit::postgres::Postgres;
@@ -28,17 +29,17 @@ async fn the_default_tenant_is_made_once() {
 async fn before_the_first_start_there_is_no_caller() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions::at(folder.path().join("waybill.db"));
-    let store = open(Backend::Sqlite(options), &ManualSource::at(1)).await;
+    let store = open(Backend::Sqlite(options), &ManualSource::at(1), &ServerKey::generate(&OsEntropy)).await;
     assert_eq!(code(admin_caller(&store).await), Code::DatabaseUnusable);
 }
 
 #[tokio::test]
 async fn of_several_nodes_that_start_at_once_one_gets_the_key() {
     let database = Postgres::shared().await.unwrap().database().await.unwrap();
-    let time = ManualSource::at(1);
+    let (time, server_key) = (ManualSource::at(1), ServerKey::generate(&OsEntropy));
     let mut nodes = Vec::new();
     for _ in 0..4 {
-        nodes.push(open(Backend::Postgres(postgres_options(&database.url)), &time).await);
+        nodes.push(open(Backend::Postgres(postgres_options(&database.url)), &time, &server_key).await);
     }
     let starts: Vec<_> =
         nodes.iter().cloned().map(|node| tokio::spawn(async move { ensure_default_tenant(&node).await })).collect();
@@ -47,7 +48,7 @@ async fn of_several_nodes_that_start_at_once_one_gets_the_key() {
         keys.extend(start.await.unwrap().unwrap());
     }
     assert_eq!(keys.len(), 1);
-    let access = waybill_access::Access::new(nodes[3].clone(), waybill_access::Settings::default());
+    let access = waybill_access::Access::new(nodes[3].clone(), waybill_access::Settings::default(), &server_key);
     assert_eq!(access.authenticate(keys[0].key.expose()).await.unwrap().tenant, DEFAULT_TENANT);
     nodes.iter().for_each(waybill_store::Store::close);
 }

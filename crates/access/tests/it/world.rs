@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use waybill_access::{Access, MIGRATIONS, NewAdminKey, Settings, admin_caller, ensure_default_tenant};
+use waybill_access::{Access, MIGRATIONS, NewAdminKey, ServerKey, Settings, admin_caller, ensure_default_tenant};
 use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Caller, Clock, Code, Result};
@@ -18,6 +18,7 @@ pub struct World {
     pub store: Store,
     pub time: ManualSource,
     pub access: Access,
+    pub server_key: ServerKey,
     pub first_key: NewAdminKey,
     pub admin: Caller,
     home: Home,
@@ -45,17 +46,23 @@ impl World {
 
     async fn on(backend: Backend, home: Home) -> Self {
         let time = ManualSource::at(START_US);
-        let store = open(backend, &time).await;
+        let server_key = ServerKey::generate(&OsEntropy);
+        let store = open(backend, &time, &server_key).await;
         let first_key = ensure_default_tenant(&store).await.unwrap().unwrap();
-        let access = Access::new(store.clone(), Settings::default());
+        let access = Access::new(store.clone(), Settings::default(), &server_key);
         let admin = admin_caller(&store).await.unwrap();
-        Self { store, time, access, first_key, admin, home }
+        Self { store, time, access, server_key, first_key, admin, home }
+    }
+
+    /// As after a restart: whatever a process remembers is gone.
+    pub fn another_access(&self) -> Access {
+        Access::new(self.store.clone(), Settings::default(), &self.server_key)
     }
 
     /// Another process on the same PostgreSQL. Both listen by then, so that what follows is heard as it is said.
     pub async fn another_node(&self) -> Store {
         let Home::Database(database) = &self.home else { panic!("SQLite has one process") };
-        let node = open(Backend::Postgres(postgres_options(&database.url)), &self.time).await;
+        let node = open(Backend::Postgres(postgres_options(&database.url)), &self.time, &self.server_key).await;
         let client = database.connect().await.unwrap();
         let sql = "SELECT count(*) FROM pg_stat_activity \
                    WHERE datname = current_database() AND query LIKE 'LISTEN%' AND state = 'idle'";
@@ -91,9 +98,10 @@ impl World {
     }
 }
 
-pub async fn open(backend: Backend, time: &ManualSource) -> Store {
+pub async fn open(backend: Backend, time: &ManualSource, server_key: &ServerKey) -> Store {
     let clock = Arc::new(Clock::new(time.clone()));
-    Store::open(backend, MIGRATIONS, waybill_store::Settings::default(), clock, Arc::new(OsEntropy)).await.unwrap()
+    let settings = waybill_store::Settings::default().with(server_key.clone());
+    Store::open(backend, MIGRATIONS, settings, clock, Arc::new(OsEntropy)).await.unwrap()
 }
 
 pub fn code<T>(result: Result<T>) -> Code {

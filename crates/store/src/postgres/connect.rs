@@ -8,11 +8,11 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config, NoTls};
 use waybill_kernel::{Clock, Code, Entropy, Error, Result, Time};
 
-use super::Options;
 use super::failure::describe;
 use super::fence::{self, Fence};
+use super::{Options, roles};
 use crate::Migration;
-use crate::migrate::{self, Engine, ROLE_APP, ROLE_SYSTEM};
+use crate::migrate::{self, Engine, ROLE_SYSTEM};
 
 /// Row-level security on views and the xid8 functions are as we need them from here on.
 pub(super) const SERVER_VERSION_MIN: i32 = 15;
@@ -107,9 +107,7 @@ async fn prepare(client: &mut Client, migrations: &[Migration], entropy: &dyn En
     // Migrations may take longer than any statement of a request.
     client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.map_err(|error| unusable(&error))?;
     client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.map_err(|error| unusable(&error))?;
-    for role in [ROLE_APP, ROLE_SYSTEM] {
-        ensure_role(client, role).await?;
-    }
+    roles::prepare(client).await?;
     let rendered = migrate::for_refinery(migrations, Engine::Postgres)?;
     let runner = refinery::Runner::new(&rendered);
     let exists = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&migrate::HISTORY]).await;
@@ -172,30 +170,6 @@ async fn check_server(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Roles belong to the whole cluster, so another database's start may be making them at this moment.
-async fn ensure_role(client: &Client, role: &str) -> Result<()> {
-    let exists = "SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1";
-    for _ in 0..5 {
-        let found = client.query_opt(exists, &[&role]).await.map_err(|error| unusable(&error))?;
-        let attempt = match found.map(|row| row.get::<_, bool>(0)) {
-            Some(true) => return Ok(()),
-            Some(false) => client.batch_execute(&format!("GRANT {role} TO CURRENT_USER")).await,
-            None => client.batch_execute(&format!("CREATE ROLE {role} NOLOGIN NOBYPASSRLS")).await,
-        };
-        if let Err(error) = attempt {
-            if error.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE) {
-                let message = format!(
-                    "The database user may not make the role {role}. Let an administrator run: \
-                     CREATE ROLE {role} NOLOGIN; GRANT {role} TO <this user>."
-                );
-                return Err(Error::new(Code::DatabaseUnusable, message));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-    Err(Error::new(Code::DatabaseUnusable, format!("The role {role} could not be made.")))
-}
-
 /// The clock goes by the database's, and begins no earlier than any node is known to have been.
 pub(super) async fn begin_clock(pool: &Pool, clock: &Clock) -> Result<()> {
     clock.begin_at(database_now(pool).await?);
@@ -233,7 +207,7 @@ pub(super) fn unreachable(error: &tokio_postgres::Error) -> Error {
     Error::new(Code::StoreUnavailable, format!("PostgreSQL cannot be reached: {}.", describe(error)))
 }
 
-fn unusable(error: &tokio_postgres::Error) -> Error {
+pub(super) fn unusable(error: &tokio_postgres::Error) -> Error {
     Error::new(Code::DatabaseUnusable, format!("PostgreSQL refused: {}.", describe(error)))
 }
 

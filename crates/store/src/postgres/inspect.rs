@@ -7,6 +7,7 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, NoTls, Row};
 use waybill_kernel::{Code, Error, Result, Time};
 
+use super::roles::{self, Login};
 use super::{Options, connect};
 use crate::effects::{DeadJobs, SweepState};
 use crate::migrate::{HISTORY, ROLE_APP, ROLE_SYSTEM};
@@ -172,6 +173,11 @@ impl PostgresInspection {
         get(&self.client.query_one(&newest, &[]).await.map_err(|error| refused(&error))?, 0)
     }
 
+    /// Who the server logs in as, and whether it is held to the policies.
+    pub async fn login(&self) -> Result<Login> {
+        roles::standing(&self.client).await
+    }
+
     /// What is wrong with roles, policies and grants.
     pub async fn access_findings(&self) -> Result<Vec<String>> {
         let mut findings = Vec::new();
@@ -207,6 +213,11 @@ impl PostgresInspection {
     pub async fn ids(&self, sql: &str, max: usize) -> Result<Vec<Vec<u8>>> {
         let rows = self.as_system(&format!("{sql} LIMIT {max}")).await?;
         rows.iter().map(|row| get(row, 0)).collect()
+    }
+
+    /// The one text that a statement of those who know the tables asks for.
+    pub async fn text(&self, sql: &str) -> Result<Option<String>> {
+        self.as_system(sql).await?.first().map(|row| get(row, 0)).transpose()
     }
 
     /// The owner of the tables is bound by their policies and sees nothing. A look at whole tables may take longer than a

@@ -10,6 +10,7 @@ mod failure;
 mod fence;
 pub(crate) mod inspect;
 mod notify;
+pub(crate) mod roles;
 mod transaction;
 
 use std::sync::Arc;

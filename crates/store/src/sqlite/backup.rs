@@ -20,7 +20,7 @@ use waybill_kernel::{Code, Error, Result, Time};
 
 use super::connection::is_full;
 use super::inspect;
-use super::manifest::{self, Begun, Manifest};
+use super::manifest::{self, Begun, Manifest, ServerKeyCopy};
 use super::open::{self, Meta};
 use super::watch::{Step, Watch};
 use super::{check, mark};
@@ -32,6 +32,7 @@ const PAGES_PER_STEP: i32 = 1024;
 pub fn take(
     source: &Path,
     destination: &Path,
+    server_key: Option<&ServerKeyCopy>,
     program_version: &str,
     created_at: Time,
     watch: &Watch,
@@ -45,8 +46,12 @@ pub fn take(
     let contents = inspect::contents_of_copy(&copy, watch)
         .map_err(|error| Error::new(error.code(), format!("The copy is not sound: {}", error.message())))?;
     manifest::sync(&copy)?;
-    let piece = manifest::measure(&copy, watch)?;
-    let manifest = Manifest::new(program_version, created_at, contents, piece);
+    let mut pieces = vec![manifest::measure(&copy, watch)?];
+    if let Some(text) = server_key.and_then(|key| key.text.as_deref()) {
+        pieces.push(manifest::add_server_key(&part, text)?);
+    }
+    let mut manifest = Manifest::new(program_version, created_at, contents, pieces);
+    manifest.server_key_id = server_key.map(|key| key.id.clone());
     manifest.write(&part)?;
     manifest::sync(&part)?;
     publish(&part, &destination)?;

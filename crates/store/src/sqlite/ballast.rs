@@ -12,6 +12,7 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 use waybill_kernel::{Code, Error, Result};
 
+use crate::private;
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
 
@@ -86,7 +87,7 @@ impl Ballast {
     }
 
     fn file(&self) -> io::Result<File> {
-        File::options().write(true).create(true).truncate(false).mode(0o600).open(&self.path)
+        private::open(File::options().write(true).create(true).truncate(false).mode(0o600), &self.path)
     }
 
     fn allocate(&self) -> io::Result<()> {

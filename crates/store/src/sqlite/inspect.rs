@@ -128,6 +128,11 @@ impl Inspection {
         found.map_err(|error| self.damaged(&error))
     }
 
+    /// The one text that a statement of those who know the tables asks for.
+    pub fn text(&self, sql: &str) -> Result<Option<String>> {
+        self.raw.query_row(sql, [], |row| row.get(0)).optional().map_err(|error| self.damaged(&error))
+    }
+
     pub fn sweeps(&self) -> Result<Vec<SweepState>> {
         let ask = || -> rusqlite::Result<Vec<SweepState>> {
             let mut statement = self.raw.prepare(SweepState::SELECT)?;

@@ -15,12 +15,17 @@ use sha2::{Digest, Sha256};
 use waybill_kernel::{Code, Error, Result, Time};
 
 use super::watch::{Step, Watch};
+use crate::private;
 
 /// Raised when an older program could no longer restore what is written.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 pub(super) const FILE: &str = "manifest.json";
 /// The name of the copy in a backup.
 pub(super) const DATABASE: &str = "waybill.db";
+/// The name of the server's own key, in a data folder and in a backup that was to have it.
+pub(super) const SERVER_KEY: &str = "server.key";
+/// One line; what is larger is no key.
+const SERVER_KEY_BYTES_MAX: u64 = 4096;
 /// The manifest's own hash, among its fields.
 const SEAL: &str = "manifest_sha256";
 /// A few hundred bytes per table; what is larger is no manifest.
@@ -39,6 +44,9 @@ pub struct Manifest {
     pub commit_seq: i64,
     /// … and its time, by the program's clock.
     pub commit_time: Time,
+    /// The id of the server key that the data folder had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_key_id: Option<String>,
     pub files: Vec<Piece>,
     /// By table.
     pub rows: BTreeMap<String, u64>,
@@ -53,6 +61,14 @@ pub struct Piece {
     pub sha256: String,
 }
 
+/// The server's own key, as far as a backup has to know it.
+#[derive(Clone)]
+pub struct ServerKeyCopy {
+    pub id: String,
+    /// The file's text, when the backup is to have it.
+    pub text: Option<String>,
+}
+
 /// What a copy was found to hold, to be compared with what its manifest says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
@@ -64,7 +80,7 @@ pub(super) struct Contents {
 }
 
 impl Manifest {
-    pub(super) fn new(program_version: &str, created_at: Time, contents: Contents, piece: Piece) -> Self {
+    pub(super) fn new(program_version: &str, created_at: Time, contents: Contents, files: Vec<Piece>) -> Self {
         Self {
             format: FORMAT,
             program_version: program_version.to_owned(),
@@ -73,7 +89,8 @@ impl Manifest {
             schema: contents.schema,
             commit_seq: contents.commit_seq,
             commit_time: contents.commit_time,
-            files: vec![piece],
+            server_key_id: None,
+            files,
             rows: contents.rows,
         }
     }
@@ -115,12 +132,30 @@ impl Manifest {
         write().map_err(|error| unusable(&path, &error))
     }
 
-    /// The one file there is. Its name is ours and never the manifest's: a name can lead anywhere.
+    /// The database's. Names are ours and never the manifest's: a name can lead anywhere.
     pub(super) fn piece(&self, backup: &Path) -> Result<&Piece> {
         match self.files.as_slice() {
             [piece] if piece.name == DATABASE => Ok(piece),
-            _ => Err(invalid(backup, &format!("its {FILE} lists other files than {DATABASE}"))),
+            [piece, key] if piece.name == DATABASE && key.name == SERVER_KEY => Ok(piece),
+            _ => Err(invalid(backup, &format!("its {FILE} lists other files than {DATABASE} and {SERVER_KEY}"))),
         }
+    }
+
+    pub fn has_server_key(&self) -> bool {
+        self.files.iter().any(|piece| piece.name == SERVER_KEY)
+    }
+
+    /// What the backup has of it, verified; None where it was taken without.
+    pub(super) fn server_key(&self, backup: &Path) -> Result<Option<Vec<u8>>> {
+        let Some(piece) = self.files.iter().find(|piece| piece.name == SERVER_KEY) else { return Ok(None) };
+        let path = backup.join(SERVER_KEY);
+        let mut bytes = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(SERVER_KEY_BYTES_MAX).read_to_end(&mut bytes));
+        read.map_err(|error| invalid(backup, &format!("its {SERVER_KEY} cannot be read: {error}")))?;
+        if measured(SERVER_KEY, &bytes) != *piece {
+            return Err(invalid(backup, &format!("its {SERVER_KEY} is not what was written")));
+        }
+        Ok(Some(bytes))
     }
 
     pub(super) fn contents(&self) -> Contents {
@@ -137,6 +172,26 @@ impl Manifest {
         let text = serde_json::to_string(self).map_err(Error::internal)?;
         Ok(hex(&Sha256::digest(text.as_bytes())))
     }
+}
+
+fn measured(name: &str, bytes: &[u8]) -> Piece {
+    Piece { name: name.to_owned(), bytes: bytes.len() as u64, sha256: hex(&Sha256::digest(bytes)) }
+}
+
+/// Makes a file that is its owner's alone, and puts it on the disk.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = private::open(File::options().write(true).create_new(true).mode(0o600), path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error| unusable(path, &error))
+}
+
+/// Puts the server's key beside the copy.
+pub(super) fn add_server_key(part: &Path, text: &str) -> Result<Piece> {
+    write_private(&part.join(SERVER_KEY), text.as_bytes())?;
+    Ok(measured(SERVER_KEY, text.as_bytes()))
 }
 
 pub(super) fn measure(path: &Path, watch: &Watch) -> Result<Piece> {

@@ -7,7 +7,7 @@
 //! costs a little of what it can notice, but never runs ahead of it. Two slots are written in turn, each on a page of
 //! its own, so that a write that is torn leaves the other one.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use waybill_kernel::{Code, Error, Result, Time};
 
 use super::inspect::Marked;
 use super::open::Meta;
+use crate::private;
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
 
@@ -91,7 +92,7 @@ pub(super) fn beside(database: &Path) -> PathBuf {
 
 /// None where there is none.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match fs::read(path) {
+    match private::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(unusable(path, &error)),
@@ -153,7 +154,7 @@ pub(super) fn standing(bytes: Option<&[u8]>, meta: Option<&Meta>) -> Marked {
 pub(super) fn begin(path: &Path, meta: &Meta) -> Result<()> {
     let slot = Slot { database_id: meta.database_id, commit_seq: meta.commit_seq, clock_us: meta.clock_us };
     let write = || -> io::Result<()> {
-        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        let file = private::open(File::options().write(true).create_new(true).mode(0o600), path)?;
         file.set_len(FILE_BYTES as u64)?;
         file.write_all_at(&slot.encode(), SLOT_OFFSETS[0] as u64)?;
         file.sync_all()
@@ -184,8 +185,9 @@ impl Mark {
     pub(super) fn open(path: &Path, meta: &Meta) -> Result<Self> {
         let open = || -> io::Result<(File, Found)> {
             let mut options = File::options();
-            let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-            let found = find(&fs::read(path)?, Some(&meta.database_id));
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let file = private::open(&mut options, path)?;
+            let found = find(&private::read(path)?, Some(&meta.database_id));
             if !matches!(found, Found::Ours(..)) {
                 file.set_len(0)?;
             }
@@ -245,6 +247,8 @@ fn unusable(path: &Path, error: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn meta(commit_seq: i64) -> Meta {

@@ -13,11 +13,11 @@ use waybill_kernel::{Code, Entropy, Error, Result, Time};
 
 use super::check::{self, Verdict};
 use super::{Connection, Options, mark};
-use crate::Migration;
 use crate::migrate::{self, Engine};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
 use crate::statement::TenantTables;
+use crate::{Migration, private};
 
 /// Older ones can corrupt the database when the write-ahead log is reset under load (fixed in 3.51.3).
 pub(super) const SQLITE_VERSION_MIN: i32 = 3_051_003;
@@ -60,7 +60,7 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
 /// Makes a file that is its owner's alone, unless there is one: SQLite would make it readable for everybody. Its log and the
 /// log's index are made like the file itself.
 pub fn create_private(path: &Path) -> io::Result<()> {
-    match File::options().write(true).create_new(true).mode(0o600).open(path) {
+    match private::open(File::options().write(true).create_new(true).mode(0o600), path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
@@ -74,7 +74,9 @@ pub(super) fn read_connection(path: &Path, tables: Arc<TenantTables>) -> Result<
 }
 
 pub(super) fn open(path: &Path, flags: OpenFlags) -> Result<rusqlite::Connection> {
-    let raw = rusqlite::Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    // SQLite refuses a link anywhere on the way; only the file itself may not be one.
+    let raw = rusqlite::Connection::open_with_flags(private::with_real_folder(path), flags)
         .map_err(|error| unusable(path, &error))?;
     #[cfg(feature = "sabotage")]
     unsynced(&raw).map_err(|error| unusable(path, &error))?;
@@ -129,7 +131,7 @@ pub(super) fn verify(connection: &mut Connection, options: &Options) -> Result<V
 fn sync_log(database: &Path) -> Result<()> {
     let mut log = database.as_os_str().to_owned();
     log.push("-wal");
-    let synced = match File::options().write(true).open(&log) {
+    let synced = match private::open(File::options().write(true), log.as_ref()) {
         Ok(log) => log.sync_data(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -173,6 +175,10 @@ pub(super) fn ensure_meta(connection: &mut Connection, now: Time, entropy: &dyn 
 fn unusable(path: &Path, error: &rusqlite::Error) -> Error {
     if matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) {
         return check::damaged(path, &error.to_string());
+    }
+    if path.is_symlink() {
+        let message = format!("The database file {} is a symbolic link, and those are not followed.", path.display());
+        return Error::new(Code::DatabaseUnusable, message);
     }
     let message = format!("The database file {} cannot be opened: {error}.", path.display());
     Error::new(Code::DatabaseUnusable, message)

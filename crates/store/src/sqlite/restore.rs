@@ -14,7 +14,7 @@ use super::manifest::{self, Begun, Manifest};
 use super::open::{self, Meta};
 use super::watch::{Step, Watch};
 use super::{inspect, mark};
-use crate::Migration;
+use crate::{Migration, private};
 
 #[derive(Clone, Debug)]
 pub struct Restored {
@@ -41,7 +41,10 @@ pub fn restore(
     }
     // Left by a restore that was killed: the folder is the caller's alone.
     let _ = fs::remove_file(&part);
-    let begun = Begun::new(vec![part.clone(), with_ending(&part, "-journal"), mark.clone()]);
+    let key = NewServerKey::of(&manifest, backup, database)?;
+    let mut leftovers = vec![part.clone(), with_ending(&part, "-journal"), mark.clone()];
+    leftovers.extend(key.as_ref().map(|key| key.path.clone()));
+    let begun = Begun::new(leftovers);
     copy(backup, &manifest, &part, watch)?;
     verify(backup, &manifest, &part, watch)?;
     let mut meta =
@@ -49,6 +52,10 @@ pub fn restore(
     entropy.fill(&mut meta.database_id);
     give_id(&part, &meta)?;
     manifest::sync(&part)?;
+    // Before the database has its name: a folder that lost its key to a kill would be served with another.
+    if let Some(key) = key {
+        manifest::write_private(&key.path, &key.bytes)?;
+    }
     fs::rename(&part, database).map_err(|error| manifest::unusable(database, &error))?;
     // After the file it is about: a mark that a killed restore left alone would speak of commits that nothing has.
     mark::begin(&mark, &meta)?;
@@ -57,6 +64,30 @@ pub fn restore(
         database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")),
     )?;
     Ok(Restored { manifest, database_id: manifest::hex(&meta.database_id) })
+}
+
+/// The server's key that came with a backup and is not in the folder yet.
+struct NewServerKey {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl NewServerKey {
+    fn of(manifest: &Manifest, backup: &Path, database: &Path) -> Result<Option<Self>> {
+        let Some(bytes) = manifest.server_key(backup)? else { return Ok(None) };
+        let path = database.with_file_name(manifest::SERVER_KEY);
+        match private::read(&path) {
+            // By a restore that was killed, or by hand.
+            Ok(present) if present == bytes => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Some(Self { path, bytes })),
+            Err(error) => Err(manifest::unusable(&path, &error)),
+            Ok(_) => {
+                let message =
+                    format!("{} is another key than the backup's, and a restore replaces nothing.", path.display());
+                Err(Error::new(Code::AlreadyExists, message))
+            }
+        }
+    }
 }
 
 fn refuse_newer(manifest: &Manifest, migrations: &[Migration]) -> Result<()> {
@@ -126,6 +157,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -134,6 +166,7 @@ mod tests {
     use waybill_kernel::entropy::SeededEntropy;
 
     use super::*;
+    use crate::sqlite::manifest::ServerKeyCopy;
     use crate::sqlite::{Options, backup};
     use crate::{MIGRATIONS, migrate};
 
@@ -147,7 +180,8 @@ mod tests {
         open::migrate(&mut connection, MIGRATIONS).unwrap();
         open::ensure_meta(&mut connection, Time::from_micros(7), &SeededEntropy::new(1)).unwrap();
         let to = folder.path().join("backup");
-        let manifest = backup::take(&source, &to, "0.0.0", Time::from_micros(9), &Watch::none()).unwrap();
+        let key = ServerKeyCopy { id: "ab".to_owned(), text: Some("the key\n".to_owned()) };
+        let manifest = backup::take(&source, &to, Some(&key), "0.0.0", Time::from_micros(9), &Watch::none()).unwrap();
         (folder, manifest)
     }
 
@@ -192,11 +226,37 @@ mod tests {
     fn a_manifest_may_not_lead_elsewhere_or_be_of_a_later_program() {
         let elsewhere = forged(|manifest| manifest.files[0].name = "../data/waybill.db".to_owned());
         assert!(elsewhere.message().contains("lists other files"), "{elsewhere}");
-        let twice = forged(|manifest| manifest.files.push(manifest.files[0].clone()));
+        let twice = forged(|manifest| manifest.files[1] = manifest.files[0].clone());
         assert!(twice.message().contains("lists other files"), "{twice}");
-        let later = forged(|manifest| manifest.format = 2);
+        let later = forged(|manifest| manifest.format = manifest::FORMAT + 1);
         assert!(later.message().contains("newer program"), "{later}");
         assert_eq!(forged(|manifest| manifest.schema = 9_999).code(), Code::SchemaTooNew);
+    }
+
+    #[test]
+    fn the_servers_key_comes_back_where_it_travelled_and_replaces_no_other() {
+        let (folder, manifest) = backed_up();
+        assert_eq!((manifest.server_key_id.as_deref(), manifest.has_server_key()), (Some("ab"), true));
+        let (target, backup) = (folder.path().join("target"), folder.path().join("backup"));
+        run(&folder).unwrap();
+        let path = target.join(manifest::SERVER_KEY);
+        assert_eq!(fs::read(&path).unwrap(), b"the key\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+        let again = |present: Option<&str>| {
+            fs::remove_dir_all(&target).unwrap();
+            fs::create_dir(&target).unwrap();
+            if let Some(present) = present {
+                fs::write(&path, present).unwrap();
+            }
+            restore(&backup, &target.join("waybill.db"), &[], &SeededEntropy::new(2), &Watch::none())
+        };
+        again(Some("the key\n")).unwrap();
+        assert_eq!(again(Some("another\n")).unwrap_err().code(), Code::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"another\n");
+        fs::write(backup.join(manifest::SERVER_KEY), "the kex\n").unwrap();
+        assert!(again(None).unwrap_err().message().contains("its server.key is not what was written"));
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::json;
 use waybill_kernel::{Caller, Code, Error, Mode, OperationSpec, Result};
 use waybill_store::effects::job;
 use waybill_store::{Ctx, Operation, Reply, Tx, Work};
+use waybill_testkit::postgres::{Database, Postgres};
 use waybill_testkit::rls::{lint, tenant_tables};
 use waybill_testkit::stores::{self, TestStore, leak};
 
@@ -234,6 +235,80 @@ impl Work for Look {
         let row = tx.query_opt(SELECT, &[]).await?.ok_or_else(|| Error::internal("no row"))?;
         Ok((row.text_opt(0)?.map(str::to_owned), row.text(1)?.to_owned(), row.int(2)?))
     }
+}
+
+/// A user of its own that owns its database, as a deployment has it. Roles belong to the cluster, so it has its own name.
+async fn login_of(database: &Database) -> String {
+    let (login, name) = (format!("login_{}", database.name), &database.name);
+    let sql = format!(
+        "DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN CREATEROLE; ALTER DATABASE {name} OWNER TO {login}"
+    );
+    database.connect().await.unwrap().batch_execute(&sql).await.unwrap();
+    login
+}
+
+async fn plain_client(database: &Database, login: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&database.url_as(login), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// How many rows of tenants a statement sees that is sent without becoming any role.
+async fn seen_plainly(client: &tokio_postgres::Client, tables: &[String]) -> i64 {
+    let mut seen = 0;
+    for table in tables {
+        seen += client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get::<_, i64>(0);
+    }
+    seen
+}
+
+#[tokio::test]
+async fn the_login_sees_no_tenants_rows_unless_it_becomes_a_role_that_does() {
+    let database = Postgres::shared().await.unwrap().database().await.unwrap();
+    let (login, superuser) = (login_of(&database).await, database.connect().await.unwrap());
+    let url = database.url_as(&login);
+    let on = stores::open_postgres_in(database, |options| options.url.clone_from(&url)).await.unwrap();
+    two_tenants(&on).await;
+    let tables = tenant_tables(&superuser).await.unwrap();
+    assert_eq!(lint(&superuser).await.unwrap(), Vec::<String>::new());
+    let client = plain_client(on.database().unwrap(), &login).await;
+    assert_eq!(seen_plainly(&client, &tables).await, 0);
+
+    // As it was made before, and as anybody may make it again: the next start takes it back.
+    superuser.batch_execute(&format!("GRANT waybill_app, waybill_system TO {login}")).await.unwrap();
+    assert!(seen_plainly(&client, &tables).await > 0, "what is to be prevented");
+    let another = on.second_node(|options| options.url.clone_from(&url)).await.unwrap();
+    assert_eq!(seen_plainly(&client, &tables).await, 0);
+    another.close();
+
+    // Who may not take it back is told what to run, and that is enough.
+    let harm = format!("ALTER ROLE {login} NOCREATEROLE; GRANT waybill_system TO {login}");
+    superuser.batch_execute(&harm).await.unwrap();
+    let refused = on.second_node(|options| options.url.clone_from(&url)).await.err().unwrap().to_string();
+    assert!(refused.contains(&format!("{login} inherits waybill_system")), "{refused}");
+    let cure = refused.split_once("Let an administrator run: ").unwrap().1.split(" [").next().unwrap();
+    superuser.batch_execute(cure).await.unwrap();
+    assert_eq!(seen_plainly(&client, &tables).await, 0);
+    on.second_node(|options| options.url.clone_from(&url)).await.unwrap().close();
+}
+
+/// A user that an administrator has given nothing is told everything it lacks, and that is enough.
+#[tokio::test]
+async fn a_login_that_may_make_no_roles_is_told_what_an_administrator_has_to_run() {
+    let database = Postgres::shared().await.unwrap().database().await.unwrap();
+    let (login, superuser) = (login_of(&database).await, database.connect().await.unwrap());
+    superuser.batch_execute(&format!("ALTER ROLE {login} NOCREATEROLE")).await.unwrap();
+    // The roles belong to the cluster, and other tests have made them.
+    stores::open_postgres().await.unwrap();
+    let url = database.url_as(&login);
+    let time = waybill_kernel::clock::manual::ManualSource::at(1);
+    let open = || stores::open(waybill_store::Backend::Postgres(stores::postgres_options(&url)), &time);
+    let refused = open().await.err().unwrap();
+    assert_eq!(refused.code(), Code::DatabaseUnusable);
+    let told = refused.message();
+    assert!(told.contains("may not become waybill_app and waybill_system"), "{told}");
+    superuser.batch_execute(told.split_once("Let an administrator run: ").unwrap().1).await.unwrap();
+    open().await.unwrap().close();
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ pub mod receipts;
 pub mod restore;
 pub mod scheduler;
 pub mod serve;
+pub mod server_key;
 pub mod session;
 pub mod sweeps;
 pub mod tenant;

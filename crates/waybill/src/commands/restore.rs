@@ -13,11 +13,12 @@ use super::backup::{summary, to_json, unsupported};
 use super::watched::watched;
 use crate::cli::Restore;
 use crate::config::Config;
-use crate::data::DataFolder;
+use crate::data::{self, DataFolder};
 use crate::{output, wiring};
 
-/// What a folder may hold and count as empty: what every command leaves, and the rest of a restore that was killed.
-const LEFTOVERS: &[&str] = &["waybill.lock", "waybill.db.part", "waybill.db.part-journal"];
+/// What a folder may hold and count as empty: what every command leaves, the rest of a restore that was killed, and the
+/// server's key, put there by hand for a backup that has none.
+const LEFTOVERS: &[&str] = &["waybill.lock", "waybill.db.part", "waybill.db.part-journal", data::SERVER_KEY];
 
 pub async fn run(flags: Restore) -> Result<()> {
     let config = Config::of_place(&flags.place)?;
@@ -87,15 +88,28 @@ fn show(data: &Path, restored: &Restored, as_json: bool) -> Result<()> {
         answer["database_id"] = json!(restored.database_id);
         return output::json(&answer);
     }
-    let data = data.display();
-    output::line(&data.to_string())?;
+    let shown = data.display();
+    output::line(&shown.to_string())?;
     output::note(&format!(
         "Restored up to commit {}, made at {}: {}. What was done after that is not in it.\n\
-         Its keys are those of that time. admin.key is not part of a backup: put the old one back as {data}/admin.key, or \
-         make another key: waybill key create --data {data} --principal human:me --role admin\n\
-         Start it: waybill serve --data {data}",
+         Its keys are those of that time. admin.key is not part of a backup: put the old one back as {shown}/admin.key, or \
+         make another key: waybill key create --data {shown} --principal human:me --role admin\n\
+         Start it: waybill serve --data {shown}",
         manifest.commit_seq,
         manifest.commit_time,
         summary(manifest),
-    ))
+    ))?;
+    match missing_server_key(data, manifest) {
+        None => Ok(()),
+        Some(id) => output::note(&format!(
+            "The server's own key ({id}) did not travel with the backup: put the old server.key into {shown} before the start. \
+             Without it a new one is made, and every API key is verified in full at its next use."
+        )),
+    }
+}
+
+/// The id of the key that the database went with, where the folder does not have it.
+fn missing_server_key<'a>(data: &Path, manifest: &'a Manifest) -> Option<&'a str> {
+    let present = data::server_key(data, None).ok().flatten();
+    manifest.server_key_id.as_deref().filter(|id| present.is_none_or(|key| key.id() != *id))
 }

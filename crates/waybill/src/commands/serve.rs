@@ -7,8 +7,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-use waybill_access::Access;
+use waybill_access::{Access, ServerKey};
 use waybill_doors::{Doors, Gatekeeper, Listener};
+use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::Backend;
 
@@ -35,6 +36,11 @@ const KEY_OF_ANOTHER_NODE: &str = "\
     The first key is in admin.key on the node that made the database. Another:\n  \
     waybill key create --data \"$(mktemp -d)\" --store <the same> --principal human:me --role admin\n";
 
+const IN_THE_OPEN: &str = "\
+    can be reached over a network, and the server speaks no TLS: keys and payloads cross it as they are, for everybody on the \
+    way to read. Listen on 127.0.0.1 behind a reverse proxy that ends TLS (Caddy, nginx); if such a proxy on another machine \
+    is all that reaches this address, say --trusted-proxy (doors.trusted_proxy = true).";
+
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
     start_log(&config)?;
@@ -43,13 +49,17 @@ pub async fn run(flags: Serve) -> Result<()> {
     // Before the database is touched: a busy port must not cost a first start its admin key.
     let listener = Listener::bind(config.http).await?;
     let metrics = waybill_doors::install_metrics()?;
-    let opened = wiring::open(&config, &data).await?;
+    let server_key = data.server_key(config.server_key_file.as_deref(), || ServerKey::generate(&OsEntropy))?;
+    let opened = wiring::open(&config, &data, Some(&server_key)).await?;
+    if let Some(told) = wiring::agree_on_server_key(&config, &opened.store, &server_key).await? {
+        warn(&told)?;
+    }
     let stopping = stop_on_signals()?;
 
     let front = waybill_doors::front(Doors {
         registry: wiring::registry(),
         store: opened.store.clone(),
-        gatekeeper: gatekeeper(&config, &opened).await?,
+        gatekeeper: gatekeeper(&config, &opened, &server_key).await?,
         metrics: metrics.clone(),
         settings: config.doors.clone(),
         stopping: stopping.clone(),
@@ -88,8 +98,8 @@ fn raise_open_files(connections_max: usize) {
     }
 }
 
-async fn gatekeeper(config: &Config, opened: &Opened) -> Result<Gatekeeper> {
-    let access = Access::new(opened.store.clone(), config.access.clone());
+async fn gatekeeper(config: &Config, opened: &Opened, server_key: &ServerKey) -> Result<Gatekeeper> {
+    let access = Access::new(opened.store.clone(), config.access.clone(), server_key);
     let developer = if config.insecure_dev { Some(waybill_access::dev_caller(&opened.store).await?) } else { None };
     Ok(Gatekeeper::new(access, developer))
 }
@@ -121,6 +131,12 @@ fn stop_on_signals() -> Result<CancellationToken> {
     Ok(stopping)
 }
 
+/// Where whoever starts it looks, and where it is kept.
+fn warn(text: &str) -> Result<()> {
+    tracing::warn!("{text}");
+    output::note(&format!("\n  !!  {text}\n"))
+}
+
 /// What to paste next. The key itself is never printed: terminals and logs are kept.
 fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     let url = format!("http://{}", running.http);
@@ -135,6 +151,9 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     if config.insecure_dev {
         output::note("\n  !!  --insecure-dev: every request from this machine is let in, without a key  !!\n")?;
         tracing::warn!("running with --insecure-dev: requests need no key");
+    }
+    if config.is_in_the_open() {
+        warn(&format!("{} {IN_THE_OPEN}", running.http))?;
     }
     if let Some(path) = &opened.admin_key {
         output::line(&format!("The admin key is in {}; keep it.", path.display()))?;

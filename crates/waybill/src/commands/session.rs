@@ -40,7 +40,8 @@ impl Session {
         let config = Config::of_place(&reach.place)?;
         refuse_absent(&config)?;
         let data = DataFolder::open(&config.data)?;
-        let store = wiring::open(&config, &data).await?.store;
+        let server_key = data::server_key(&config.data, config.server_key_file.as_deref())?;
+        let store = wiring::open(&config, &data, server_key.as_ref()).await?.store;
         let caller = waybill_access::admin_caller(&store).await?;
         Ok(Session::Folder { store, caller, _data: data })
     }
@@ -79,7 +80,7 @@ impl Session {
 }
 
 /// A command makes no deployment: in a folder whose name was mistyped it would find an empty one in order.
-fn refuse_absent(config: &Config) -> Result<()> {
+pub fn refuse_absent(config: &Config) -> Result<()> {
     let Backend::Sqlite(options) = &config.backend else { return Ok(()) };
     // What cannot be looked for is told by whoever opens the folder.
     if options.path.try_exists().unwrap_or(true) {

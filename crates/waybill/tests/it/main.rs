@@ -11,6 +11,7 @@ mod events;
 mod health;
 mod hostile;
 mod insecure_dev;
+mod keeping;
 mod lifecycle;
 mod log;
 mod pages;

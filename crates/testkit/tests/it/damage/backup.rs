@@ -29,7 +29,7 @@ fn now() -> Time {
 }
 
 fn take(source: &Path, destination: &Path, watch: &Watch) -> Result<Manifest> {
-    safety::take(source, destination, "0.0.0-test", now(), watch)
+    safety::take(source, destination, None, "0.0.0-test", now(), watch)
 }
 
 fn restore(backup: &Path, folder: &Path) -> Result<safety::Restored> {

@@ -6,20 +6,10 @@ use std::path::Path;
 
 use waybill_store::{Backend, safety};
 
-use super::{Check, Scene};
+use super::{Check, Scene, list};
 use crate::config::Config;
 use crate::data;
 
-/// Files that hold what callers have sent. The scheduler's lie here unless it was told another place.
-const PRIVATE: &[&str] = &[
-    "waybill.db",
-    "waybill.db-wal",
-    "waybill.db-shm",
-    "waybill.mark",
-    "waybill.ballast",
-    "scheduler.db",
-    "scheduler.db-wal",
-];
 /// Room for so many ballasts is plenty.
 const ROOM_BALLASTS: u64 = 8;
 
@@ -32,7 +22,7 @@ pub(super) fn examine(config: &Config, scene: &mut Scene) -> Vec<Check> {
     }
     // A folder that cannot be read shows in other checks.
     scene.holder = data::holder(data).unwrap_or_default();
-    let mut checks = vec![privacy(data), admin_key(data), lock(scene)];
+    let mut checks = vec![privacy(data), ownership(data), admin_key(data), server_key(config, scene), lock(scene)];
     checks.extend(files(data));
     if let Backend::Sqlite(options) = &config.backend {
         checks.push(room(data, options.ballast_bytes));
@@ -57,9 +47,44 @@ fn privacy(data: &Path) -> Check {
     }
 }
 
+/// The same that `serve` refuses.
+fn ownership(data: &Path) -> Check {
+    const NAME: &str = "ownership";
+    match data::exposures(data) {
+        Err(error) => {
+            Check::failed(NAME, format!("{} cannot be looked at: {error}", data.display()), "See who owns it.")
+        }
+        Ok(found) if found.is_empty() => Check::ok(NAME, "nobody else may write here, and nothing is a link"),
+        Ok(found) => {
+            let cures: Vec<_> = found.iter().map(|exposure| exposure.cure.clone()).collect();
+            let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+            Check::failed(NAME, list(&found), list(&cures))
+        }
+    }
+}
+
+fn server_key(config: &Config, scene: &mut Scene) -> Check {
+    const NAME: &str = "server key";
+    let key = match data::server_key(&config.data, config.server_key_file.as_deref()) {
+        Err(error) => return Check::of_error(NAME, &error),
+        Ok(None) => return Check::ok(NAME, "none yet; the next start of the server makes it"),
+        Ok(Some(key)) => key,
+    };
+    scene.server_key_id = Some(key.id().to_owned());
+    let path = config.data.join(data::SERVER_KEY);
+    match open_bits(&path) {
+        Some(mode) if config.server_key_file.is_none() => {
+            let cure =
+                format!("chmod 600 {}, and `waybill server-key rotate` if anybody may have read it.", path.display());
+            Check::failed(NAME, format!("{} is open to others ({mode:o})", path.display()), cure)
+        }
+        _ => Check::ok(NAME, format!("{}, for its owner only", key.id())),
+    }
+}
+
 fn admin_key(data: &Path) -> Check {
     const NAME: &str = "admin key";
-    let path = data.join("admin.key");
+    let path = data.join(data::ADMIN_KEY);
     match (path.exists(), open_bits(&path)) {
         (false, _) => Check::ok(NAME, "none lies here; commands need --key"),
         (true, None) => Check::ok(NAME, "for its owner only"),
@@ -71,7 +96,7 @@ fn admin_key(data: &Path) -> Check {
 }
 
 fn files(data: &Path) -> Option<Check> {
-    let open: Vec<_> = PRIVATE.iter().filter(|name| open_bits(&data.join(name)).is_some()).copied().collect();
+    let open: Vec<_> = data::CONTENTS.iter().filter(|name| open_bits(&data.join(name)).is_some()).copied().collect();
     if open.is_empty() {
         return None;
     }

@@ -68,6 +68,8 @@ impl Check {
 struct Scene {
     /// The process that holds the data folder.
     holder: Option<String>,
+    /// Of the key that the folder has, or that was named.
+    server_key_id: Option<String>,
     now: Time,
     quick: bool,
 }
@@ -97,7 +99,7 @@ async fn examine(flags: &Doctor) -> Result<Vec<Check>> {
         Err(error) => return Ok(vec![Check::of_error("settings", &error)]),
     };
     let mut checks = settings::examine(&config);
-    let mut scene = Scene { holder: None, now: Clock::system().now(), quick: flags.quick };
+    let mut scene = Scene { holder: None, server_key_id: None, now: Clock::system().now(), quick: flags.quick };
     checks.extend(folder::examine(&config, &mut scene));
     checks.push(server::examine(&config, &scene).await);
     match &config.backend {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use waybill_kernel::Error;
 use waybill_store::PostgresOptions;
-use waybill_store::safety::{OpenWrite, PostgresInspection, Replica, Server};
+use waybill_store::safety::{Login, OpenWrite, PostgresInspection, Replica, Server};
 use waybill_tasks::audit::Rule;
 
 use super::ledger::Broken;
@@ -30,6 +30,11 @@ pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Che
     let schema = look.schema().await;
     let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(&schema));
     checks.push(work::schema(schema, scene.holder.is_some()));
+    if !rules.is_empty() {
+        let noted = look.text(waybill_access::SERVER_KEY_ID).await;
+        checks.push(work::server_key(noted, scene.server_key_id.as_deref()));
+    }
+    checks.push(login(look.login().await));
     if has_tables {
         checks.push(access(look.access_findings().await));
         checks.push(agreement(&look, rules).await);
@@ -151,6 +156,27 @@ async fn agreement(look: &PostgresInspection, rules: &'static [Rule]) -> Check {
         }
     }
     ledger::verdict(rules, &broken)
+}
+
+/// An inherited role is told with the statements that take it away; the server refuses to start with one.
+fn login(found: waybill_kernel::Result<Login>) -> Check {
+    const NAME: &str = "login role";
+    let login = match found {
+        Ok(login) => login,
+        Err(error) => return Check::of_error(NAME, &error),
+    };
+    let user = &login.user;
+    if !login.inherited.is_empty() {
+        let found = format!("{user} inherits {}: it sees every tenant's rows", login.inherited.join(" and "));
+        return Check::failed(NAME, found, login.cure());
+    }
+    if login.is_unbound {
+        let found = format!("{user} is not bound by row-level security (superuser or BYPASSRLS)");
+        let cure = "CREATE ROLE waybill LOGIN CREATEROLE; give it the database (ALTER DATABASE … OWNER TO waybill, REASSIGN \
+                    OWNED for tables that are there), and name it in --store.";
+        return Check::warning(NAME, found, cure);
+    }
+    Check::ok(NAME, format!("{user} sees no tenant's rows unless it becomes a role that does"))
 }
 
 fn access(found: waybill_kernel::Result<Vec<String>>) -> Check {

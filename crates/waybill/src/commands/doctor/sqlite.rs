@@ -51,6 +51,10 @@ fn look(path: &Path, scene: &Scene, watch: &Watch) -> Result<Vec<Check>> {
         Ok(None) => Check::skipped("clock", "nothing was committed yet"),
         Err(error) => Check::of_error("clock", &error),
     });
+    if !rules.is_empty() {
+        let noted = file.text(waybill_access::SERVER_KEY_ID);
+        checks.push(work::server_key(noted, scene.server_key_id.as_deref()));
+    }
     if has_tables {
         checks.push(agreement(&mut file, rules, watch)?);
         checks.push(work::sweeps(file.sweeps(), scene.now, runs));

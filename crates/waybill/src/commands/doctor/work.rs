@@ -52,6 +52,30 @@ pub(super) fn dead_jobs(found: Result<Vec<DeadJobs>>) -> Check {
     Check::warning(NAME, format!("dead: {}", list(&shown)), cure)
 }
 
+/// Does the database go with the server key that is here?
+pub(super) fn server_key(noted: Result<Option<String>>, present: Option<&str>) -> Check {
+    const NAME: &str = "server key";
+    let noted = match noted {
+        Ok(noted) => noted,
+        Err(error) => return Check::of_error(NAME, &error),
+    };
+    match (noted.as_deref(), present) {
+        (Some(noted), Some(present)) if noted != present => {
+            let found = format!("the one here is {present}, and the database goes with {noted}");
+            let cure = "Copy server.key from where that one is, or `waybill server-key adopt` if it is lost; until then API \
+                        keys are verified in full at their first use.";
+            Check::warning(NAME, found, cure)
+        }
+        (Some(noted), None) => {
+            let cure = "Put the old server.key back; else the next start makes a new one, and API keys are verified in full \
+                        at their first use.";
+            Check::warning(NAME, format!("the database goes with {noted}, and there is none here"), cure)
+        }
+        (Some(noted), Some(_)) => Check::ok(NAME, format!("{noted}, as the database says")),
+        (None, _) => Check::ok(NAME, "the database goes with none yet"),
+    }
+}
+
 /// How far the stored time is ahead of this machine's.
 pub(super) fn clock(stored: Time, now: Time) -> Check {
     const NAME: &str = "clock";

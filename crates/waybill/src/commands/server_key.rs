@@ -1,0 +1,67 @@
+//! `waybill server-key …`: while no server runs on the data folder, which has its key in memory.
+
+use waybill_access::ServerKey as Own;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::Backend;
+
+use crate::cli::{Place, ServerKey};
+use crate::config::Config;
+use crate::data::{self, DataFolder};
+use crate::{output, wiring};
+
+pub async fn run(command: ServerKey) -> Result<()> {
+    match command {
+        ServerKey::Rotate { place } => rotate(&place).await,
+        ServerKey::Adopt { place } => adopt(&place).await,
+    }
+}
+
+async fn rotate(place: &Place) -> Result<()> {
+    let (config, folder) = open(place)?;
+    if let Some(path) = &config.server_key_file {
+        let message = format!(
+            "This node has the server key that {} holds. Rotate the one in a data folder without --server-key-file, put the \
+             new server.key there, and start every node again.",
+            path.display()
+        );
+        return Err(Error::new(Code::ConfigInvalid, message));
+    }
+    let key = Own::generate(&OsEntropy);
+    // The database last: whoever is cut off in between is told of the difference at the next start.
+    folder.write_server_key(&key)?;
+    note(&config, &folder, &key).await
+}
+
+async fn adopt(place: &Place) -> Result<()> {
+    let (config, folder) = open(place)?;
+    let Some(key) = data::server_key(&config.data, config.server_key_file.as_deref())? else {
+        let message =
+            format!("There is no server.key in {}; the next `waybill serve` makes one.", config.data.display());
+        return Err(Error::new(Code::NotFound, message));
+    };
+    note(&config, &folder, &key).await
+}
+
+fn open(place: &Place) -> Result<(Config, DataFolder)> {
+    let config = Config::of_place(place)?;
+    super::session::refuse_absent(&config)?;
+    let folder = DataFolder::open(&config.data)?;
+    Ok((config, folder))
+}
+
+async fn note(config: &Config, folder: &DataFolder, key: &Own) -> Result<()> {
+    let store = wiring::open(config, folder, Some(key)).await?.store;
+    let adopted = waybill_access::adopt_server_key(&store, key).await;
+    let _ = tokio::task::spawn_blocking(move || store.close()).await;
+    adopted?;
+    output::line(key.id())?;
+    let others = match &config.backend {
+        Backend::Sqlite(_) => "",
+        Backend::Postgres(_) => " Copy server.key to every other node and start it again.",
+    };
+    output::note(&format!(
+        "The database goes with the server key of this id. API keys are good as before and are verified in full at their next \
+         use.{others}"
+    ))
+}
