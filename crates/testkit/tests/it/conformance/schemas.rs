@@ -68,6 +68,7 @@ async fn both_engines_have_the_same_tables_columns_and_indexes() {
         "tasks key tenant,task_id",
         "tasks tasks_by_key tenant,owner,idempotency_key unique where idempotency_key is not null",
         "receipts receipts_open tenant,addressee,xact,seq where open = 1",
+        "receipts receipts_of_schedules tenant,task_id where schedule_id is not null",
     ] {
         assert!(sqlite.contains(fact), "{fact} is missing from {sqlite:#?}");
     }
