@@ -20,7 +20,7 @@ use crate::rules::Status;
 use crate::schedules::{self, Success};
 use crate::task::TaskId;
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Complete {
     pub task_id: TaskId,
@@ -62,7 +62,8 @@ impl Operation for Complete {
         title: "Complete a task",
         description: "Hand in the result of a task you hold; the task has then succeeded for good. Say where the work can be \
                       found (artifacts) or that it was delivered (delivery_proof): without either the owner's obligation \
-                      stays open. Safe to repeat with the same content after a lost answer.",
+                      stays open until you call again with one of them, which then need not repeat the result. Safe to \
+                      repeat with the same content after a lost answer.",
     };
     const REPLAYS: bool = true;
     type Output = Completed;
@@ -100,6 +101,14 @@ impl Work {
     }
 }
 
+/// Where the work of a success can be found after all.
+struct Repair<'a> {
+    work: &'a Work,
+    /// As the call repeats it; None where the call leaves it as it is.
+    result: Option<&'a str>,
+    digest: Fingerprint,
+}
+
 impl Complete {
     fn check(&self, settings: &Settings) -> Result<Work> {
         let result = self.result.to_string();
@@ -123,7 +132,7 @@ impl Complete {
             result,
             artifacts: artifacts.map(Json::to_string),
             delivery_proof: proof.map(Json::to_string),
-            digest: Fingerprint::of(&json!([self.result, artifacts, proof]))?,
+            digest: self.digest()?,
         };
         if settings.strict_locatability && !work.is_located() {
             return Err(Error::new(Code::LocatabilityRequired, Code::LocatabilityRequired.entry().title));
@@ -131,6 +140,11 @@ impl Complete {
         // Pointers cannot be left out of the receipt as a large result can, so they must fit.
         receipts::check_body(settings, "Artifacts and proof make", &self.completed_body(0))?;
         Ok(work)
+    }
+
+    /// Of what a repetition is compared by.
+    fn digest(&self) -> Result<Fingerprint> {
+        Fingerprint::of(&json!([self.result, self.artifacts(), self.proof()]))
     }
 
     /// Nothing in it is as good as nothing.
@@ -269,14 +283,18 @@ impl Complete {
     /// work is, that is added.
     async fn repeat(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<Reply<Completed>> {
         let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(ctx, tx, hold).await) };
-        if ended.is_repeated_by(ctx, EndReason::Completed, work.digest) {
+        let whole = if work.is_located() { self.with_recorded_result(tx).await? } else { None };
+        let digest = whole.as_ref().map_or(Ok(work.digest), Self::digest)?;
+        if ended.is_repeated_by(ctx, EndReason::Completed, digest) {
             return Ok(Reply::Replay(Completed { ok: true }));
         }
         if ended.went_back_to_the_queue() {
             return Err(lease::refusal(ctx, tx, hold).await);
         }
+        let result = whole.is_none().then_some(work.result.as_str());
+        let repair = Repair { work, result, digest };
         let completed = ended.reason == EndReason::Completed.as_str();
-        if completed && work.is_located() && self.locate(ctx, tx, hold, work).await? {
+        if completed && work.is_located() && whole.as_ref().unwrap_or(self).locate(ctx, tx, hold, repair).await? {
             return Ok(Reply::Done(Completed { ok: true }));
         }
         Err(Error::new(
@@ -285,16 +303,30 @@ impl Complete {
         ))
     }
 
+    /// The same call with the result that the task has, if it names none: whoever only adds where the work is need not say
+    /// again what came out.
+    async fn with_recorded_result(&self, tx: &mut Tx<'_>) -> Result<Option<Self>> {
+        const RESULT: &str = "SELECT result FROM results WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded'";
+        if !self.result.is_null() {
+            return Ok(None);
+        }
+        let Some(row) = tx.query_opt(RESULT, &[self.task_id.as_bytes().into()]).await? else { return Ok(None) };
+        let result = row.text_opt(0)?.map(serde_json::from_str).transpose().map_err(Error::internal)?;
+        Ok(result.map(|result| Self { result, ..self.clone() }))
+    }
+
     /// The repair of a success that did not say where its work is: only for the same result, and only once.
-    async fn locate(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<bool> {
+    async fn locate(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, repair: Repair<'_>) -> Result<bool> {
         const LOCATE: &str = "UPDATE results SET artifacts = $4, delivery_proof = $5, located = 1 \
-            WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0 AND result = $3";
+            WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0 \
+              AND ($3 IS NULL OR result = $3)";
         const TASK: &str =
             "SELECT owner, assigned_receipt, attempt, epoch FROM tasks WHERE tenant = $1 AND task_id = $2";
         const AGAIN: &str = "UPDATE leases SET digest = $4 WHERE tenant = $1 AND task_id = $2 AND lease_id = $3";
+        let Repair { work, result, digest } = repair;
         let params = [
             Value::from(self.task_id.as_bytes()),
-            Value::from(&work.result),
+            Value::from(result),
             Value::from(work.artifacts.as_deref()),
             Value::from(work.delivery_proof.as_deref()),
         ];
@@ -307,11 +339,7 @@ impl Complete {
         let completed = self.completed_receipt(ctx.settings(), task.text(0)?, hold.worker, task.int(2)?, &assigned);
         let again: Statement<'_> = (
             AGAIN,
-            vec![
-                self.task_id.as_bytes().into(),
-                self.lease_id.as_bytes().into(),
-                work.digest.as_bytes().as_slice().into(),
-            ],
+            vec![self.task_id.as_bytes().into(), self.lease_id.as_bytes().into(), digest.as_bytes().as_slice().into()],
         );
         receipts::emit_all(tx, ctx, vec![again], &[completed]).await?;
         Ok(true)
