@@ -66,7 +66,7 @@ pub fn router(doors: Doors) -> Router {
         .route("/docs", get(move || async move { Html(page.to_string()) }));
 
     open.merge(kept)
-        .fallback(any(|| async { reply::error(&Error::not_found("path")) }))
+        .fallback(any(|| async { unknown_path() }))
         .method_not_allowed_fallback(|| async { refused_method() })
         .layer(from_fn(no_sniffing))
         .layer(from_fn_with_state(requests, log::account))
@@ -110,6 +110,11 @@ async fn figures(handle: PrometheusHandle, request: Request<Body>) -> Response {
         Some(caller) => health::figures(&handle, caller),
         None => reply::error(&Error::internal("a request came past the gatekeeper")),
     }
+}
+
+fn unknown_path() -> Response {
+    let error = Error::new(Code::NotFound, "There is nothing at this path.");
+    reply::error(&error.with_cure("Check the spelling of the path: /docs and /openapi.json have every one there is."))
 }
 
 fn refused_method() -> Response {

@@ -24,6 +24,10 @@ pub(crate) const ROLE_APP: &str = "waybill_app";
 /// The role of authentication and sweeps: sees every row, and names the tenant in every statement.
 pub(crate) const ROLE_SYSTEM: &str = "waybill_system";
 
+/// What to do when a step fails: each is one transaction, so nothing of it is left.
+pub(crate) const WAY_BACK: &str =
+    "Start the version from before, which finds its schema as it was, and report the message.";
+
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// Unique over all domains and ascending: the order in which they run.

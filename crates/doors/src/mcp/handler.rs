@@ -182,7 +182,7 @@ fn success(answer: Answer) -> Result<CallToolResult> {
 
 /// The object REST sends, and as text the two sentences a model needs.
 fn failure(error: &Error) -> CallToolResult {
-    let text = format!("{} {}", error.message(), error.code().entry().cure);
+    let text = format!("{} {}", error.message(), error.cure());
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.structured_content = Some(error.to_json());
     result
