@@ -21,7 +21,7 @@ VALUES (
     int8send((extract(epoch FROM clock_timestamp()) * 1000000)::bigint) || int8send(:low::bigint),
     decode('6d3b9f21c4e05a7788f1d2c3b4a59687', 'hex'), 0, 'bench', 0, 0, 0, 0
 )
-ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
+ON CONFLICT (tenant, owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
 INSERT INTO receipts (tenant, receipt_id, receipt_type, sender, addressee, task_id, parents, body, instance,
     open, created_at)
 VALUES (

@@ -44,6 +44,9 @@ pub struct Audit {
     pub created_us: HashMap<Op, i64>,
     /// Unknown operations that were settled so far.
     pub resolved: u64,
+    /// Whose tasks they are, connection by connection; the caller's own where there is none. A key is its owner's, so whoever
+    /// sends a create again for somebody says for whom.
+    pub owners: Arc<[String]>,
     /// Who must not see any of it.
     pub foreign: Option<Foreign>,
 }
@@ -57,6 +60,7 @@ impl Audit {
             listing: Listing::default(),
             created_us: HashMap::new(),
             resolved: 0,
+            owners: Arc::default(),
             foreign: None,
         }
     }
@@ -181,11 +185,12 @@ impl Audit {
         let probes: Arc<[Probe]> = probes.into();
         let mut workers = JoinSet::new();
         for first in (0..probes.len()).step_by(share) {
-            let (probes, journal, mut client) = (Arc::clone(&probes), journal.clone(), Client::new(at.clone()));
+            let (probes, owners) = (Arc::clone(&probes), Arc::clone(&self.owners));
+            let (journal, mut client) = (journal.clone(), Client::new(at.clone()));
             workers.spawn(async move {
                 let mut answers = Vec::with_capacity(share);
                 for probe in probes.iter().skip(first).take(share) {
-                    answers.push((*probe, send_one(*probe, attempts_max, &mut client, &journal).await));
+                    answers.push((*probe, send_one(*probe, attempts_max, &owners, &mut client, &journal).await));
                 }
                 answers
             });
@@ -228,7 +233,13 @@ async fn settle(round: u32, probe: Probe, answer: Option<Answer>, journal: &Jour
     Ok(violation)
 }
 
-async fn send_one(probe: Probe, attempts_max: u32, client: &mut Client, journal: &Journal) -> Option<Answer> {
+async fn send_one(
+    probe: Probe,
+    attempts_max: u32,
+    owners: &[String],
+    client: &mut Client,
+    journal: &Journal,
+) -> Option<Answer> {
     let mut last = None;
     for attempt in 0..attempts_max {
         if attempt > 0 {
@@ -237,7 +248,10 @@ async fn send_one(probe: Probe, attempts_max: u32, client: &mut Client, journal:
         let answer = match probe {
             Probe::Fetch(op) => client.fetch(&id_of(journal, op)).await,
             Probe::Retry(op) => {
-                let request = journal.history().request(op);
+                let mut request = journal.history().request(op);
+                if !owners.is_empty() {
+                    request["created_by"] = owners[op.conn as usize % owners.len()].as_str().into();
+                }
                 client.create(&request).await
             }
             Probe::Cancel(op) | Probe::CancelAgain(op) => client.cancel(&id_of(journal, op)).await,

@@ -136,6 +136,7 @@ async fn rounds(
     audit.foreign = Some(Foreign::introduce(&server.endpoint, &format!("stranger-{:x}", rng::fresh_seed())).await?);
     audit.resolved = report.resolved;
     scenario.open(&server.endpoint).await?;
+    audit.owners = scenario.owners().into();
     if before > 0 {
         let violations = audit.after_round(before, &server.endpoint, journal).await?;
         if !violations.is_empty() {

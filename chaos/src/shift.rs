@@ -110,6 +110,11 @@ impl Shift {
         self.staff.as_ref().map(|staff| staff.callers(servers)).unwrap_or_default()
     }
 
+    /// Of the tasks that the callers hand over, connection by connection.
+    pub fn owners(&self) -> Vec<String> {
+        self.staff.as_ref().map(|staff| staff.agents().map(str::to_owned).collect()).unwrap_or_default()
+    }
+
     pub fn begin(&mut self, servers: Vec<SocketAddr>, load: &Load) -> Result<()> {
         let staff = self.staff.as_ref().context("nobody has a key yet")?;
         if let Some(stalls) = &self.stalls {

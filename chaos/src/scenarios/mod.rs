@@ -158,6 +158,11 @@ pub trait Scenario {
         vec![server.endpoint.clone()]
     }
 
+    /// Whose tasks they are, in turn, where the callers are not the admin that checks them afterwards.
+    fn owners(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Called when the load has begun, for those who have a part of their own in it.
     fn join(&mut self, _server: &Server, _load: &Load) -> Result<()> {
         Ok(())

@@ -50,6 +50,10 @@ impl Scenario for WorkerKill {
         self.shift.callers(&[server.endpoint.addr])
     }
 
+    fn owners(&self) -> Vec<String> {
+        self.shift.owners()
+    }
+
     fn join(&mut self, server: &Server, load: &Load) -> Result<()> {
         self.shift.begin(vec![server.endpoint.addr], load)
     }

@@ -71,6 +71,10 @@ impl Scenario for WorkerPause {
         self.shift.callers(&[server.endpoint.addr])
     }
 
+    fn owners(&self) -> Vec<String> {
+        self.shift.owners()
+    }
+
     fn join(&mut self, server: &Server, load: &Load) -> Result<()> {
         self.shift.begin(vec![server.endpoint.addr], load)
     }

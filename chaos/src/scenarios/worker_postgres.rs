@@ -119,6 +119,10 @@ impl Scenario for WorkerPostgres {
         self.shift.callers(&servers)
     }
 
+    fn owners(&self) -> Vec<String> {
+        self.shift.owners()
+    }
+
     fn join(&mut self, server: &Server, load: &Load) -> Result<()> {
         let second = self.second.as_ref().context("no second server")?;
         self.shift.begin(vec![server.endpoint.addr, second.endpoint.addr], load)

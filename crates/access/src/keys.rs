@@ -35,7 +35,7 @@ impl Grant {
     /// From three columns, the first of them at `from`.
     pub(crate) fn read(row: &Row, from: usize) -> Result<Self> {
         Ok(Self {
-            principal: stored(row.text(from)?)?,
+            principal: stored_principal(row.text(from)?)?,
             roles: stored(row.text(from + 1)?)?,
             scopes: stored(row.text(from + 2)?)?,
         })
@@ -44,6 +44,10 @@ impl Grant {
 
 pub(crate) fn stored<T: FromStr<Err = Error>>(text: &str) -> Result<T> {
     text.parse().map_err(|error| Error::internal(format!("a stored key cannot be read: {error}")))
+}
+
+pub(crate) fn stored_principal(text: &str) -> Result<Principal> {
+    Principal::from_stored(text).map_err(|error| Error::internal(format!("a stored key cannot be read: {error}")))
 }
 
 /// A row about to be written.

@@ -226,6 +226,9 @@ fn told(status: u16, body: &Json) -> Error {
     if known.is_none() {
         error = error.with("server_code", name);
     }
+    if let Some(help) = body["help"].as_str() {
+        error = error.with_cure(help);
+    }
     for (field, value) in body.as_object().into_iter().flatten() {
         if !matches!(field.as_str(), "error" | "message" | "help") {
             error = error.with(field, value.clone());

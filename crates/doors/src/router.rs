@@ -50,7 +50,7 @@ pub fn front(doors: Doors) -> Front {
         .merge(events(&driver, &streams))
         .merge(mcp::router(&driver, &bodies, &settings))
         .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
-        .fallback(any(|| async { reply::error(&Error::not_found("path")) }))
+        .fallback(any(|| async { unknown_path() }))
         .method_not_allowed_fallback(|| async { refused_method() });
 
     // Shared by all who read them.
@@ -105,6 +105,11 @@ async fn figures(handle: PrometheusHandle, request: Request<Body>) -> Response {
         Some(caller) => health::figures(&handle, caller),
         None => reply::error(&Error::internal("a request came past the gatekeeper")),
     }
+}
+
+fn unknown_path() -> Response {
+    let error = Error::new(Code::NotFound, "There is nothing at this path.");
+    reply::error(&error.with_cure("Check the spelling of the path: /docs and /openapi.json have every one there is."))
 }
 
 fn refused_method() -> Response {

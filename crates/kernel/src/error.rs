@@ -58,7 +58,7 @@ catalogue! {
     RequestTimeout         "request_timeout"           408 -32008 "RequestTimeout"                  5
         "The request did not arrive in time." "Send the whole request at once, or in smaller parts.";
     LeaseInvalidOrExpired  "LEASE_INVALID_OR_EXPIRED"  409 -32009 "InvalidParameterValue"           6
-        "The lease is not the live one of this task." "Stop work on the task and claim again.";
+        "The lease is not the live one of this task." "Stop work on the task; claim again for more.";
     InvalidStateTransition "INVALID_STATE_TRANSITION"  409 -32010 "InvalidParameterValue"           6
         "Its present state does not allow this." "Read it again and act on its present state.";
     AlreadyExists          "already_exists"            409 -32011 "InvalidParameterValue"           6
@@ -88,7 +88,7 @@ catalogue! {
     Overloaded             "overloaded"                503 -32051 "ServiceUnavailable"              5
         "The server has more work waiting than it accepts." "Nothing was done. Retry after a short pause.";
     StoreUnavailable       "store_unavailable"         503 -32052 "ServiceUnavailable"              5
-        "The database cannot be reached or has stopped writing." "Nothing was done. Check /readyz and the server's log, then retry.";
+        "The database cannot be reached or has stopped writing." "Nothing was done. Retry after a pause; the server's /readyz and its log say what is wrong.";
     ShuttingDown           "shutting_down"             503 -32053 "ServiceUnavailable"              5
         "The server is stopping." "Nothing was done. Retry against the next instance.";
     StorageFull            "storage_full"              507 -32054 "ServiceUnavailable"              5
@@ -106,7 +106,7 @@ catalogue! {
     DatabaseUnusable       "database_unusable"         500 -32603 "InternalFailure"                74
         "The database cannot be used." "Follow the message; nothing was changed.";
     ServerUnreachable      "server_unreachable"        500 -32603 "InternalFailure"                69
-        "No Waybill server answered." "Start one with `waybill serve`, or name another with --url.";
+        "No Waybill server answered." "Start one with `waybill serve`, or name the address of another.";
     UnsupportedStore       "unsupported_store"         500 -32603 "InternalFailure"                64
         "This command is not for this kind of store." "Use the tool the message names.";
     PathUnusable           "path_unusable"             500 -32603 "InternalFailure"                72
@@ -132,12 +132,14 @@ struct Inner {
     message: String,
     details: Map<String, Value>,
     cause: Option<String>,
+    /// Where the catalogue's does not fit.
+    cure: Option<String>,
 }
 
 impl Error {
     /// `message` says what happened, in words a caller may read.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner { code, message: message.into(), details: Map::new(), cause: None }))
+        Error(Box::new(Inner { code, message: message.into(), details: Map::new(), cause: None, cure: None }))
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -160,6 +162,13 @@ impl Error {
         self
     }
 
+    /// What to do in this very case, where the catalogue speaks of another.
+    #[must_use]
+    pub fn with_cure(mut self, cure: impl Into<String>) -> Self {
+        self.0.cure = Some(cure.into());
+        self
+    }
+
     /// A further field of the error object.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -179,6 +188,11 @@ impl Error {
         self.0.cause.as_deref()
     }
 
+    /// What to do about it.
+    pub fn cure(&self) -> &str {
+        self.0.cure.as_deref().unwrap_or(self.0.code.entry().cure)
+    }
+
     pub fn detail(&self, name: &str) -> Option<&Value> {
         self.0.details.get(name)
     }
@@ -188,7 +202,7 @@ impl Error {
         let mut object = self.0.details.clone();
         object.insert("error".to_owned(), json!(self.0.code.entry().code));
         object.insert("message".to_owned(), json!(self.0.message));
-        object.insert("help".to_owned(), json!(self.0.code.entry().cure));
+        object.insert("help".to_owned(), json!(self.cure()));
         Value::Object(object)
     }
 }
@@ -217,6 +231,14 @@ mod tests {
             assert!(entry.exit != 0 && entry.exit != 1, "{}: 1 is for panics", entry.code);
             assert!(entry.title.ends_with('.') && entry.cure.ends_with('.'), "{}", entry.code);
         }
+    }
+
+    #[test]
+    fn a_cure_of_its_own_takes_the_place_of_the_catalogues() {
+        let plain = Error::not_found("task");
+        assert_eq!((plain.cure(), &plain.to_json()["help"]), (Code::NotFound.entry().cure, &json!(plain.cure())));
+        let own = plain.with_cure("Look elsewhere.");
+        assert_eq!((own.cure(), &own.to_json()["help"]), ("Look elsewhere.", &json!("Look elsewhere.")));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod key_id;
 pub mod operation;
 pub mod principal;
 pub mod time;
+pub mod visible;
 
 pub use clock::Clock;
 pub use entropy::Entropy;

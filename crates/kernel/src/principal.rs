@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::id::Uuid;
+use crate::visible::unseen;
 use crate::{Code, Error, KeyId, Mode, Result, Tenant};
 
 const PRINCIPAL_ID_CHARS_MAX: usize = 128;
@@ -151,12 +152,33 @@ pub struct Principal {
 
 impl Principal {
     pub fn new(kind: PrincipalKind, id: &str) -> Result<Self> {
-        if id.is_empty() || id.chars().count() > PRINCIPAL_ID_CHARS_MAX || id.chars().any(char::is_control) {
-            return Err(Error::invalid(format!(
-                "A principal's id has 1 to {PRINCIPAL_ID_CHARS_MAX} characters and none of them is a control character."
-            )));
+        let length = id.chars().count();
+        if !(1..=PRINCIPAL_ID_CHARS_MAX).contains(&length) {
+            let message =
+                format!("A principal's id has 1 to {PRINCIPAL_ID_CHARS_MAX} characters; this one has {length}.");
+            return Err(Error::invalid(message));
+        }
+        // Not repeated: it would look like another, or like nothing.
+        if let Some(rule) = unseen(id) {
+            return Err(Error::invalid(format!("A principal's id {rule}.")));
         }
         Ok(Self { kind, id: id.to_owned() })
+    }
+
+    /// One that a table holds. It was a principal when it was stored, by rules that may have been others.
+    pub fn from_stored(text: &str) -> Result<Self> {
+        let (kind, id) = Self::parts(text)?;
+        Ok(Self { kind, id: id.to_owned() })
+    }
+
+    fn parts(text: &str) -> Result<(PrincipalKind, &str)> {
+        let (kind, id) = text
+            .split_once(':')
+            // Not repeated: people paste a key where a principal belongs.
+            .ok_or_else(|| Error::invalid("A principal is written kind:id, as in agent:alice."))?;
+        // The seed of this protocol names the server itself by either kind.
+        let kind = if kind == "asyncgate" { PrincipalKind::System } else { kind.parse()? };
+        Ok((kind, id))
     }
 }
 
@@ -170,12 +192,7 @@ impl FromStr for Principal {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (kind, id) = text
-            .split_once(':')
-            // Not repeated: people paste a key where a principal belongs.
-            .ok_or_else(|| Error::invalid("A principal is written kind:id, as in agent:alice."))?;
-        // The seed of this protocol names the server itself by either kind.
-        let kind = if kind == "asyncgate" { PrincipalKind::System } else { kind.parse()? };
+        let (kind, id) = Self::parts(text)?;
         Self::new(kind, id)
     }
 }
@@ -282,6 +299,17 @@ mod tests {
         for text in ["alice", "agent:", "robot:x", "agent:a\u{0}b", &format!("agent:{}", "x".repeat(129))] {
             assert!(text.parse::<Principal>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_principal_that_looks_like_another_is_none_unless_it_was_one_before() {
+        for text in ["agent:alice\u{200B}", "agent:\u{202E}ecila", "agent: alice", "agent:alice ", "agent:a\u{A0}b"] {
+            let error = text.parse::<Principal>().unwrap_err();
+            assert_eq!(error.code(), Code::InvalidRequest, "{text:?}");
+            assert!(serde_json::from_value::<Principal>(serde_json::json!(text)).is_err(), "{text:?}");
+            assert_eq!(Principal::from_stored(text).unwrap().to_string(), text);
+        }
+        assert!(Principal::from_stored("alice").is_err());
     }
 
     #[test]

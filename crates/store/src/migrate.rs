@@ -27,6 +27,10 @@ pub(crate) const ROLE_SYSTEM: &str = "waybill_system";
 /// Between the login and those two: lets it become either and inherits from neither.
 pub(crate) const ROLE_LOGIN: &str = "waybill_login";
 
+/// What to do when a step fails: each is one transaction, so nothing of it is left.
+pub(crate) const WAY_BACK: &str =
+    "Start the version from before, which finds its schema as it was, and report the message.";
+
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// Unique over all domains and ascending: the order in which they run.

@@ -16,7 +16,7 @@ pub(crate) fn named(
     match (kind, id) {
         (None, None) => Ok(caller.clone()),
         (Some(_), None) => Err(Error::invalid("A principal's kind needs its id beside it.")),
-        (None, Some(id)) if id == caller.id => Ok(caller.clone()),
+        (kind, Some(id)) if id == caller.id && kind.is_none_or(|kind| kind == caller.kind) => Ok(caller.clone()),
         (kind, Some(id)) => Principal::new(kind.unwrap_or(usual), id),
     }
 }

@@ -4,7 +4,7 @@
 //! one, held by this worker, and not have ended. A call that finds no such row learns why from [`refusal`].
 
 use waybill_kernel::{Code, Error, PrincipalKind, Result, Tenant, Time, id_type};
-use waybill_store::{Ctx, Topic, Tx, Value};
+use waybill_store::{Ctx, Row, Topic, Tx, Value};
 
 use crate::actor::actor;
 use crate::misuse::Pair;
@@ -64,20 +64,56 @@ pub(crate) fn worker(ctx: &Ctx<'_>, kind: Option<PrincipalKind>, id: Option<&str
 /// Why a guarded statement found no row, when the call is no repetition either. Nothing was changed; the process remembers
 /// that a worker used a lease it does not have.
 pub(crate) async fn refusal(ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>) -> Error {
-    let found = tx
-        .query_opt("SELECT status FROM tasks WHERE tenant = $1 AND task_id = $2", &[hold.task_id.as_bytes().into()])
-        .await;
-    match found {
-        Err(error) => error,
-        Ok(None) => Error::not_found("task"),
-        Ok(Some(_)) => {
-            let (tenant, worker) = (ctx.caller.tenant, hold.worker.to_owned());
-            ctx.settings::<Process>().misused(Pair { tenant, task_id: hold.task_id, worker }, ctx.ids.next());
-            Error::new(
-                Code::LeaseInvalidOrExpired,
-                "The lease has ended, was replaced by a later one, or is another worker's; nothing was changed.",
-            )
-        }
+    const FOUND: &str = "SELECT t.lease_id, l.worker, l.end_reason, l.next_eligible_at FROM tasks t LEFT JOIN leases l \
+        ON l.tenant = $1 AND l.task_id = t.task_id AND l.lease_id = $3 WHERE t.tenant = $1 AND t.task_id = $2";
+    let params = [hold.task_id.as_bytes().into(), hold.lease_id.as_bytes().into()];
+    let why = match tx.query_opt(FOUND, &params).await {
+        Err(error) => return error,
+        Ok(None) => return Error::not_found("task"),
+        Ok(Some(row)) => match Why::read(&row, hold) {
+            Err(error) => return error,
+            Ok(why) => why,
+        },
+    };
+    let (tenant, worker) = (ctx.caller.tenant, hold.worker.to_owned());
+    ctx.settings::<Process>().misused(Pair { tenant, task_id: hold.task_id, worker }, ctx.ids.next());
+    why.into_error()
+}
+
+/// Why a lease is not the live one of its task and worker.
+struct Why {
+    /// One word, for programs.
+    reason: &'static str,
+    told: &'static str,
+    /// Somebody holds the task by another lease.
+    replaced: bool,
+}
+
+impl Why {
+    /// From the task's lease, and the worker, end and next time of the lease in question.
+    fn read(row: &Row, hold: &Hold<'_>) -> Result<Self> {
+        let own = hold.lease_id.as_bytes();
+        let replaced = row.bytes_opt(0)?.is_some_and(|live| live != own);
+        let (reason, told) = match (row.text_opt(1)?, row.text_opt(2)?, row.time_opt(3)?) {
+            (None, ..) => ("unknown", "The task has never had this lease"),
+            (Some(worker), ..) if worker != hold.worker => ("not_yours", "The lease is another worker's"),
+            // Nobody has taken the task back yet, but nobody may act on it by this lease any more.
+            (_, None | Some("expired"), _) => ("expired", "The lease ran out before it was renewed"),
+            (_, Some("canceled"), _) => ("canceled", "The task was canceled, and the lease ended with it"),
+            (_, Some("completed"), _) => ("completed", "The lease ended when you completed the task with it"),
+            (_, Some("failed"), Some(_)) => {
+                ("given_up", "The lease ended when you gave the task up, to be tried again")
+            }
+            (_, Some(_), _) => ("failed", "The lease ended when you failed the task with it"),
+        };
+        Ok(Self { reason, told, replaced })
+    }
+
+    fn into_error(self) -> Error {
+        let Self { reason, told, replaced } = self;
+        let later = replaced && matches!(reason, "expired" | "given_up");
+        let now = if later { "; another lease has taken its place" } else { "" };
+        Error::new(Code::LeaseInvalidOrExpired, format!("{told}{now}. Nothing was changed.")).with("reason", reason)
     }
 }
 

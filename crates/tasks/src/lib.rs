@@ -31,6 +31,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
     Migration { version: 8, name: "archive", sql: include_str!("../schema/V0008__archive.sql") },
     Migration { version: 9, name: "misuses", sql: include_str!("../schema/V0009__misuses.sql") },
+    Migration { version: 13, name: "contract", sql: include_str!("../schema/V0013__contract.sql") },
 ];
 
 pub fn register(registry: Registry) -> Registry {

@@ -27,8 +27,15 @@ pub struct Process(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     started: Instant,
-    seen: Mutex<HashMap<(Tenant, String), Time>>,
+    seen: Mutex<HashMap<(Tenant, String), Seen>>,
     misuses: Mutex<Misuses>,
+}
+
+/// Contacts that are not written down yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub first: Time,
+    pub last: Time,
 }
 
 impl Default for Process {
@@ -44,12 +51,17 @@ impl Process {
 
     /// Safe to repeat, as a run of an operation may be.
     pub(crate) fn saw(&self, tenant: Tenant, principal: &str, now: Time) {
-        let mut seen = self.lock();
-        if let Some(last) = seen.get_mut(&(tenant, principal.to_owned())) {
-            *last = now.max(*last);
-        } else if seen.len() < SEEN_MAX {
-            seen.insert((tenant, principal.to_owned()), now);
+        let mut remembered = self.lock();
+        if let Some(seen) = remembered.get_mut(&(tenant, principal.to_owned())) {
+            seen.last = now.max(seen.last);
+        } else if remembered.len() < SEEN_MAX {
+            remembered.insert((tenant, principal.to_owned()), Seen { first: now, last: now });
         }
+    }
+
+    /// What is known of a principal beside what is written down.
+    pub(crate) fn seen(&self, tenant: Tenant, principal: &str) -> Option<Seen> {
+        self.lock().get(&(tenant, principal.to_owned())).copied()
     }
 
     /// A worker used a lease of the task that it does not have. `call` is the same when the call is run again.
@@ -84,27 +96,28 @@ impl Process {
     }
 
     async fn flush_seen(&self, store: &Store) -> Result<()> {
-        let seen: Vec<_> = self.lock().drain().collect();
-        let mut outcome = Ok(());
+        let seen: Vec<_> = self.lock().iter().map(|(who, seen)| (who.clone(), *seen)).collect();
         for batch in seen.chunks(BATCH_MAX) {
-            if outcome.is_ok() {
-                outcome = store.system().run(LastSeen(batch.to_vec())).await;
-            }
-            if outcome.is_err() {
-                batch.iter().for_each(|((tenant, principal), at)| self.saw(*tenant, principal, *at));
+            store.system().run(Contacts(batch.to_vec())).await?;
+            // Only now: until it is written down, nobody else knows of it. Who came again meanwhile is written once more.
+            let mut remembered = self.lock();
+            for (who, written) in batch {
+                if remembered.get(who) == Some(written) {
+                    remembered.remove(who);
+                }
             }
         }
-        outcome
+        Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Tenant, String), Time>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Tenant, String), Seen>> {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct LastSeen(Vec<((Tenant, String), Time)>);
+struct Contacts(Vec<((Tenant, String), Seen)>);
 
-impl Work for LastSeen {
+impl Work for Contacts {
     type Output = ();
 
     fn mode(&self) -> Mode {
@@ -112,12 +125,19 @@ impl Work for LastSeen {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        // Another node may have heard of them earlier or later.
         const SEEN: &str = "INSERT INTO relationships (tenant, principal, first_seen_at, last_seen_at, sessions_count) \
-            VALUES ($1, $2, $3, $3, 0) ON CONFLICT (tenant, principal) DO UPDATE SET last_seen_at = excluded.last_seen_at \
-            WHERE relationships.last_seen_at < excluded.last_seen_at";
+            VALUES ($1, $2, $3, $4, 0) ON CONFLICT (tenant, principal) DO UPDATE SET \
+            first_seen_at = CASE WHEN excluded.first_seen_at < relationships.first_seen_at \
+              THEN excluded.first_seen_at ELSE relationships.first_seen_at END, \
+            last_seen_at = CASE WHEN excluded.last_seen_at > relationships.last_seen_at \
+              THEN excluded.last_seen_at ELSE relationships.last_seen_at END \
+            WHERE excluded.last_seen_at > relationships.last_seen_at OR excluded.first_seen_at < relationships.first_seen_at";
         for some in self.0.chunks(STATEMENTS_MAX) {
-            let row = some.iter().map(|((tenant, principal), at)| [tenant.0.into(), principal.into(), (*at).into()]);
-            let statements: Vec<Statement<'_>> = row.map(|row: [Value<'_>; 3]| (SEEN, row.to_vec())).collect();
+            let row = some.iter().map(|((tenant, principal), seen)| {
+                [tenant.0.into(), principal.into(), seen.first.into(), seen.last.into()]
+            });
+            let statements: Vec<Statement<'_>> = row.map(|row: [Value<'_>; 4]| (SEEN, row.to_vec())).collect();
             tx.execute_all(&statements).await?;
         }
         Ok(())

@@ -21,7 +21,8 @@ pub(crate) struct Success<'a> {
     pub task_id: TaskId,
     pub kind: &'a str,
     pub owner: &'a str,
-    pub result: &'a Json,
+    /// None for one that is too large for a receipt: it is no scheduler's.
+    pub result: Option<&'a Json>,
 }
 
 /// Nothing for any task but those a scheduler does, and nothing for a schedule of somebody else.
@@ -33,10 +34,11 @@ pub(crate) async fn succeeded(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: Success<'_>)
     let payload: Json = serde_json::from_str(row.text(0)?).map_err(Error::internal)?;
     // A new schedule is named by its scheduler; the others are named by whoever asks.
     let named = if what == "create" { None } else { payload["schedule_id"].as_str() };
-    let Some(id) = task.result["schedule_id"].as_str().or(named).filter(|id| id.len() <= ID_CHARS_MAX) else {
+    let result = task.result.unwrap_or(&Json::Null);
+    let Some(id) = result["schedule_id"].as_str().or(named).filter(|id| id.len() <= ID_CHARS_MAX) else {
         return Ok(());
     };
-    let next_run_at = time(&task.result["next_run_at"]);
+    let next_run_at = time(&result["next_run_at"]);
     match what {
         "create" => created(tx, ctx, &task, id, interval(&payload), next_run_at).await,
         "pause" => paused(tx, &task, id).await,

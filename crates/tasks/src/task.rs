@@ -151,8 +151,8 @@ pub(crate) use {columns, task_with_result};
 
 impl TaskRecord {
     pub(crate) fn from_row(row: &Row) -> Result<Self> {
-        let owner: Principal =
-            row.text(4)?.parse().map_err(|error| Error::internal(format!("stored owner: {error}")))?;
+        let owner =
+            Principal::from_stored(row.text(4)?).map_err(|error| Error::internal(format!("stored owner: {error}")))?;
         Ok(Self {
             task_id: TaskId::from_slice(row.bytes(0)?)?,
             kind: row.text(1)?.to_owned(),

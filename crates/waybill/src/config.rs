@@ -214,11 +214,14 @@ impl Config {
 impl File {
     fn read(path: &Path) -> Result<Self> {
         let invalid = |why: String| Error::new(Code::ConfigInvalid, format!("{}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("{error}.")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            invalid(format!("{error}.")).with_cure("Name a file that you can read with --config, or leave it out.")
+        })?;
         let file = Self::parse(&text).map_err(|error| {
             // The error's own text repeats the line, which may hold the database's password.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
-            invalid(format!("line {}: {}.", before.matches('\n').count() + 1, error.message()))
+            let error = invalid(format!("line {}: {}.", before.matches('\n').count() + 1, error.message()));
+            error.with_cure("Correct that line; docs/settings.md has every setting with its section.")
         })?;
         file.check().map_err(invalid)?;
         Ok(file)

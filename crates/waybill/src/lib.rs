@@ -58,6 +58,6 @@ async fn run(command: Command) -> Result<()> {
 fn report(error: &Error) -> ExitCode {
     let entry = error.code().entry();
     let cause = error.cause().map(|cause| format!("\n  because: {cause}")).unwrap_or_default();
-    let _ = output::note(&format!("waybill: {} [{}]{cause}\n  {}", error.message(), entry.code, entry.cure));
+    let _ = output::note(&format!("waybill: {} [{}]{cause}\n  {}", error.message(), entry.code, error.cure()));
     ExitCode::from(entry.exit)
 }

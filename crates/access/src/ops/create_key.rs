@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{
-    Door, Entropy, Error, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Roles, Scope, Scopes, Tenant,
-    Time,
+    Door, Entropy, Error, KeyId, Method, Mode, OperationSpec, Principal, PrincipalKind, Result, Role, Roles, Scope,
+    Scopes, Tenant, Time,
 };
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
@@ -140,6 +140,10 @@ impl Operation for CreateKey {
         let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
         let grant = self.grant()?;
         grant.must_be_within(ctx.caller)?;
+        if grant.principal.kind == PrincipalKind::System {
+            // The server's own kind: what it says in a tenant must not be said by anybody of that tenant.
+            ctx.caller.require_operator("make keys of system principals")?;
+        }
         let expires_at = self.lifetime()?.map(|lifetime| ctx.now.after(lifetime));
         let tenant = self.tenant(ctx, tx).await?;
         let key = NewKey { minted, grant: &grant, created_at: ctx.now, created_by: &ctx.caller.principal, expires_at };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Caller, Door, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
-use crate::keys::{Grant, stored};
+use crate::keys::{Grant, stored, stored_principal};
 use crate::page;
 
 #[derive(Deserialize, JsonSchema)]
@@ -55,7 +55,7 @@ impl KeyView {
             roles: grant.roles.iter().collect(),
             scopes: grant.scopes.iter().collect(),
             created_at: row.time(4)?,
-            created_by: stored(row.text(5)?)?,
+            created_by: stored_principal(row.text(5)?)?,
             expires_at: row.time_opt(6)?,
             revoked_at: row.time_opt(7)?,
             replaced_by: row.text_opt(8)?.map(stored).transpose()?,

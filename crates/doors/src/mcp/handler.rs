@@ -169,7 +169,7 @@ fn log_cause(operation: &str, error: &Error) {
 
 /// The object REST sends, and as text the two sentences a model needs.
 fn failure(error: &Error) -> CallToolResult {
-    let text = format!("{} {}", error.message(), error.code().entry().cure);
+    let text = format!("{} {}", error.message(), error.cure());
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.structured_content = Some(error.to_json());
     result

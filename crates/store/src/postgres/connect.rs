@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
 use waybill_kernel::{Clock, Code, Entropy, Error, Result, Time};
 
@@ -204,13 +205,38 @@ async fn client(pool: &Pool) -> Result<deadpool_postgres::Object> {
 }
 
 pub(super) fn unreachable(error: &tokio_postgres::Error) -> Error {
-    Error::new(Code::StoreUnavailable, format!("PostgreSQL cannot be reached: {}.", describe(error)))
+    let message = format!("PostgreSQL cannot be reached: {}.", describe(error));
+    Error::new(Code::StoreUnavailable, message).with_cure(way_in(error.code()))
+}
+
+/// What to do about a connection that PostgreSQL, or nobody, has answered like this.
+fn way_in(state: Option<&SqlState>) -> &'static str {
+    match state {
+        None => "Start PostgreSQL, or correct the address in --store; then try again.",
+        Some(state) if state.code().starts_with("28") => {
+            "Correct the user or the password in --store, or what pg_hba.conf allows; then try again."
+        }
+        Some(&SqlState::INVALID_CATALOG_NAME) => "Make the database with `createdb`, or name another in --store.",
+        Some(&SqlState::CANNOT_CONNECT_NOW) => {
+            "PostgreSQL is starting or stopping: try again when it takes connections."
+        }
+        Some(&SqlState::TOO_MANY_CONNECTIONS) => "Raise max_connections, or end connections of others; then try again.",
+        Some(_) => "See PostgreSQL's own log for the reason, then try again.",
+    }
 }
 
 pub(super) fn unusable(error: &tokio_postgres::Error) -> Error {
-    Error::new(Code::DatabaseUnusable, format!("PostgreSQL refused: {}.", describe(error)))
+    let message = format!("PostgreSQL refused: {}.", describe(error));
+    let cure = match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            "Let the user in --store own the database, or grant it what the message names; then try again."
+        }
+        _ => "See PostgreSQL's own log for the reason, then try again.",
+    };
+    Error::new(Code::DatabaseUnusable, message).with_cure(cure)
 }
 
 fn not_migrated(error: &refinery::Error) -> Error {
-    Error::new(Code::DatabaseUnusable, format!("The database's schema could not be brought up to date: {error}."))
+    let message = format!("The database's schema could not be brought up to date: {error}.");
+    Error::new(Code::DatabaseUnusable, message).with_cure(migrate::WAY_BACK)
 }

@@ -59,11 +59,13 @@ pub fn take(
     Ok(manifest)
 }
 
+const DATA_FOLDER: &str = "Name the server's data folder with --data; its first start makes the database.";
+
 /// Where the backup goes, with every link on the way resolved.
 fn admissible(source: &Path, destination: &Path) -> Result<PathBuf> {
     if !source.is_file() {
         let message = format!("There is no database at {}.", source.display());
-        return Err(Error::new(Code::NotFound, message));
+        return Err(Error::new(Code::NotFound, message).with_cure(DATA_FOLDER));
     }
     let name = destination.file_name().ok_or_else(|| Error::invalid("The backup needs the name of a new folder."))?;
     let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
@@ -163,7 +165,7 @@ fn begin_snapshot(from: &rusqlite::Connection, source: &Path) -> Result<Meta> {
     let meta = open::stored_meta(from).map_err(damaged)?;
     meta.ok_or_else(|| {
         let message = format!("{} holds no Waybill database yet.", source.display());
-        Error::new(Code::NotFound, message)
+        Error::new(Code::NotFound, message).with_cure(DATA_FOLDER)
     })
 }
 

@@ -21,6 +21,8 @@ use crate::{Migration, private};
 
 /// Older ones can corrupt the database when the write-ahead log is reset under load (fixed in 3.51.3).
 pub(super) const SQLITE_VERSION_MIN: i32 = 3_051_003;
+const OWN_FILE: &str =
+    "Check that it is a file of this user's, who may write it and its folder, and that its disk works.";
 /// Only start-up and the checkpointer ever meet a lock.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -35,7 +37,7 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
     assert!(rusqlite::version_number() >= SQLITE_VERSION_MIN, "SQLite {} is too old", rusqlite::version());
     create_private(&options.path).map_err(|error| {
         let message = format!("The database file {} cannot be made: {error}.", options.path.display());
-        Error::new(Code::DatabaseUnusable, message)
+        Error::new(Code::DatabaseUnusable, message).with_cure(OWN_FILE)
     })?;
     let raw = open(&options.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let prepare = || -> rusqlite::Result<()> {
@@ -181,9 +183,10 @@ fn unusable(path: &Path, error: &rusqlite::Error) -> Error {
         return Error::new(Code::DatabaseUnusable, message);
     }
     let message = format!("The database file {} cannot be opened: {error}.", path.display());
-    Error::new(Code::DatabaseUnusable, message)
+    Error::new(Code::DatabaseUnusable, message).with_cure(OWN_FILE)
 }
 
 fn not_migrated(error: &refinery::Error) -> Error {
-    Error::new(Code::DatabaseUnusable, format!("The database's schema could not be brought up to date: {error}."))
+    let message = format!("The database's schema could not be brought up to date: {error}.");
+    Error::new(Code::DatabaseUnusable, message).with_cure(crate::migrate::WAY_BACK)
 }

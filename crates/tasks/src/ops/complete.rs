@@ -6,9 +6,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{Code, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
 
 use crate::Settings;
@@ -20,7 +20,7 @@ use crate::rules::Status;
 use crate::schedules::{self, Success};
 use crate::task::TaskId;
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Complete {
     pub task_id: TaskId,
@@ -62,7 +62,8 @@ impl Operation for Complete {
         title: "Complete a task",
         description: "Hand in the result of a task you hold; the task has then succeeded for good. Say where the work can be \
                       found (artifacts) or that it was delivered (delivery_proof): without either the owner's obligation \
-                      stays open. Safe to repeat with the same content after a lost answer.",
+                      stays open until you call again with one of them, which then need not repeat the result. Safe to \
+                      repeat with the same content after a lost answer.",
     };
     const REPLAYS: bool = true;
     type Output = Completed;
@@ -86,60 +87,67 @@ impl Operation for Complete {
     }
 }
 
-/// What was handed in, in the form it is stored.
+/// What was handed in, checked. Its trees are small: a large result is kept as its text alone.
 struct Work {
-    result: String,
-    artifacts: Option<String>,
-    delivery_proof: Option<String>,
+    /// The result, where a receipt may have room for it.
+    told: Option<Tree>,
+    summary: String,
+    artifacts: Option<Tree>,
+    proof: Option<Tree>,
     digest: Fingerprint,
+    /// As if it did not say where the work is.
+    unlocated_digest: Fingerprint,
 }
 
 impl Work {
     fn is_located(&self) -> bool {
-        self.artifacts.is_some() || self.delivery_proof.is_some()
+        self.artifacts.is_some() || self.proof.is_some()
+    }
+
+    fn completed_body(&self, attempt: i64) -> Tree {
+        let mut body = json!({ "result_summary": self.summary, "completion_metadata": { "attempt": attempt } });
+        if let Some(artifacts) = &self.artifacts {
+            body["artifacts"] = artifacts.clone();
+        }
+        if let Some(proof) = &self.proof {
+            body["delivery_proof"] = proof.clone();
+        }
+        body
     }
 }
 
 impl Complete {
     fn check(&self, settings: &Settings) -> Result<Work> {
-        let result = self.result.to_string();
-        let max = settings.result_bytes_max;
-        if result.len() > max {
-            let message = format!("The result has {} bytes; at most {max} are allowed.", result.len());
+        let (bytes, max) = (self.result.as_str().len(), settings.result_bytes_max);
+        if bytes > max {
+            let message = format!("The result has {bytes} bytes; at most {max} are allowed.");
             return Err(Error::new(Code::PayloadTooLarge, message).with("limit_bytes", max));
         }
-        let (artifacts, proof) = (self.artifacts(), self.proof());
-        if artifacts.is_some_and(|artifacts| !is_pointer(artifacts)) {
-            return Err(Error::invalid("artifacts must be an object or a list of objects."));
-        }
-        proof.map_or(Ok(()), check_proof)?;
-        let max = settings.receipt_artifacts_max;
-        let count = artifacts.and_then(Json::as_array).map_or(0, Vec::len);
-        if count > max {
-            let message = format!("There are {count} artifacts; at most {max} are allowed.");
-            return Err(Error::new(Code::ReceiptTooLarge, message).with("limit", max));
-        }
+        // Pointers cannot be left out of the receipt as a large result can, so they must fit.
+        let small = |given: &Option<Json>| match given {
+            Some(given) => receipts::tree(settings, "Artifacts and proof make", given).map(Some),
+            None => Ok(None),
+        };
+        // Nothing in it is as good as nothing.
+        let artifacts = small(&self.artifacts)?.filter(|artifacts| !is_empty(artifacts));
+        let proof = small(&self.delivery_proof)?.filter(|proof| !is_empty(proof));
+        check_artifacts(settings, artifacts.as_ref())?;
+        proof.as_ref().map_or(Ok(()), check_proof)?;
+        // The tree of a large result lives no longer than this function.
+        let result: Tree = serde_json::from_str(self.result.as_str()).map_err(Error::internal)?;
         let work = Work {
-            result,
-            artifacts: artifacts.map(Json::to_string),
-            delivery_proof: proof.map(Json::to_string),
-            digest: Fingerprint::of(&json!([self.result, artifacts, proof]))?,
+            summary: summary(&result),
+            digest: Fingerprint::of(&(&result, &artifacts, &proof))?,
+            unlocated_digest: Fingerprint::of(&(&result, None::<()>, None::<()>))?,
+            told: (bytes <= settings.receipt_body_bytes_max).then_some(result),
+            artifacts,
+            proof,
         };
         if settings.strict_locatability && !work.is_located() {
             return Err(Error::new(Code::LocatabilityRequired, Code::LocatabilityRequired.entry().title));
         }
-        // Pointers cannot be left out of the receipt as a large result can, so they must fit.
-        receipts::check_body(settings, "Artifacts and proof make", &self.completed_body(0))?;
+        receipts::check_body(settings, "Artifacts and proof make", &work.completed_body(0))?;
         Ok(work)
-    }
-
-    /// Nothing in it is as good as nothing.
-    fn artifacts(&self) -> Option<&Json> {
-        self.artifacts.as_ref().filter(|artifacts| !is_empty(artifacts))
-    }
-
-    fn proof(&self) -> Option<&Json> {
-        self.delivery_proof.as_ref().filter(|proof| !is_empty(proof))
     }
 
     async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row, worker: &str, work: &Work) -> Result<()> {
@@ -147,31 +155,39 @@ impl Complete {
         let owner = task.text(0)?;
         let assigned = ReceiptId::from_slice(task.bytes(1)?)?;
         let parents: &[ReceiptId] = if work.is_located() { &[assigned] } else { &[] };
-        let completed = self.completed_receipt(settings, owner, worker, task.int(2)?, parents);
+        let completed = self.completed_receipt(settings, work, owner, worker, task.int(2)?, parents);
         let completed_id = completed.id;
-        let ready = self.ready_receipt(settings, ReceiptId(ctx.ids.next()), owner, std::slice::from_ref(&completed_id));
+        let parent = std::slice::from_ref(&completed_id);
+        let ready = self.ready_receipt(settings, work, ReceiptId(ctx.ids.next()), owner, parent);
         let end =
             end_lease(self.task_id.as_bytes(), task.int(3)?, ctx.now, EndReason::Completed, Some(&work.digest), None);
-        let result = self.result_row(ctx, work, &completed_id);
+        let [artifacts, proof] = [&work.artifacts, &work.proof].map(|tree| tree.as_ref().map(Tree::to_string));
+        let result = self.result_row(ctx, artifacts.as_deref(), proof.as_deref(), &completed_id);
         receipts::emit_all(tx, ctx, vec![result, end], &[completed, ready]).await?;
         if !work.is_located() {
             self.report_unlocated(ctx, tx, owner, assigned, worker).await?;
         }
-        let success = Success { task_id: self.task_id, kind: task.text(5)?, owner, result: &self.result };
+        let success = Success { task_id: self.task_id, kind: task.text(5)?, owner, result: work.told.as_ref() };
         schedules::succeeded(tx, ctx, success).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
         Ok(())
     }
 
-    fn result_row<'a>(&'a self, ctx: &Ctx<'_>, work: &'a Work, receipt: &'a ReceiptId) -> Statement<'a> {
+    fn result_row<'a>(
+        &'a self,
+        ctx: &Ctx<'_>,
+        artifacts: Option<&'a str>,
+        proof: Option<&'a str>,
+        receipt: &'a ReceiptId,
+    ) -> Statement<'a> {
         const RESULT: &str = "INSERT INTO results (tenant, task_id, outcome, result, artifacts, delivery_proof, located, \
                               receipt_id, completed_at) VALUES ($1, $2, 'succeeded', $3, $4, $5, $6, $7, $8)";
         let params = vec![
             Value::from(self.task_id.as_bytes()),
-            Value::from(&work.result),
-            Value::from(work.artifacts.as_deref()),
-            Value::from(work.delivery_proof.as_deref()),
-            Value::from(work.is_located()),
+            Value::from(self.result.as_str()),
+            Value::from(artifacts),
+            Value::from(proof),
+            Value::from(artifacts.is_some() || proof.is_some()),
             Value::from(receipt.as_bytes()),
             Value::from(ctx.now),
         ];
@@ -181,6 +197,7 @@ impl Complete {
     fn completed_receipt<'a>(
         &'a self,
         settings: &Settings,
+        work: &Work,
         owner: &'a str,
         worker: &'a str,
         attempt: i64,
@@ -199,35 +216,20 @@ impl Complete {
             schedule_id: None,
             parents,
             unlocated: parents.is_empty(),
-            body: with_result(settings, self.completed_body(attempt), &self.result),
-        }
-    }
-
-    fn completed_body(&self, attempt: i64) -> Json {
-        let mut body =
-            json!({ "result_summary": summary(&self.result), "completion_metadata": { "attempt": attempt } });
-        self.add_pointers(&mut body);
-        body
-    }
-
-    fn add_pointers(&self, body: &mut Json) {
-        if let Some(artifacts) = self.artifacts() {
-            body["artifacts"] = artifacts.clone();
-        }
-        if let Some(proof) = self.proof() {
-            body["delivery_proof"] = proof.clone();
+            body: with_result(settings, work.completed_body(attempt), work.told.as_ref()),
         }
     }
 
     fn ready_receipt<'a>(
         &'a self,
         settings: &Settings,
+        work: &Work,
         id: ReceiptId,
         owner: &'a str,
         parents: &'a [ReceiptId],
     ) -> Receipt<'a> {
         let mut body = json!({ "status": Status::Succeeded });
-        if let Some(artifacts) = self.artifacts() {
+        if let Some(artifacts) = &work.artifacts {
             body["artifacts"] = artifacts.clone();
         }
         Receipt {
@@ -240,7 +242,7 @@ impl Complete {
             schedule_id: None,
             parents,
             unlocated: false,
-            body: with_result(settings, body, &self.result),
+            body: with_result(settings, body, work.told.as_ref()),
         }
     }
 
@@ -269,14 +271,18 @@ impl Complete {
     /// work is, that is added.
     async fn repeat(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<Reply<Completed>> {
         let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(ctx, tx, hold).await) };
+        let recorded = if work.is_located() { self.with_recorded_result(tx).await? } else { None };
+        let whole = recorded.as_ref().map(|whole| whole.check(ctx.settings())).transpose()?;
+        let (call, work) = (recorded.as_ref().unwrap_or(self), whole.as_ref().unwrap_or(work));
         if ended.is_repeated_by(ctx, EndReason::Completed, work.digest) {
             return Ok(Reply::Replay(Completed { ok: true }));
         }
         if ended.went_back_to_the_queue() {
             return Err(lease::refusal(ctx, tx, hold).await);
         }
-        let completed = ended.reason == EndReason::Completed.as_str();
-        if completed && work.is_located() && self.locate(ctx, tx, hold, work).await? {
+        // What the success said is known by its digest, and it did not say where the work is.
+        let is_same_result = ended.is_repeated_by(ctx, EndReason::Completed, work.unlocated_digest);
+        if is_same_result && work.is_located() && call.locate(ctx, tx, hold, work).await? {
             return Ok(Reply::Done(Completed { ok: true }));
         }
         Err(Error::new(
@@ -285,26 +291,36 @@ impl Complete {
         ))
     }
 
+    /// The same call with the result that the task has, if it names none: whoever only adds where the work is need not say
+    /// again what came out.
+    async fn with_recorded_result(&self, tx: &mut Tx<'_>) -> Result<Option<Self>> {
+        const RESULT: &str = "SELECT result FROM results WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded'";
+        if !self.result.is_null() {
+            return Ok(None);
+        }
+        let Some(row) = tx.query_opt(RESULT, &[self.task_id.as_bytes().into()]).await? else { return Ok(None) };
+        let result = row.text_opt(0)?.map(Json::from_stored).transpose()?;
+        Ok(result.map(|result| Self { result, ..self.clone() }))
+    }
+
     /// The repair of a success that did not say where its work is: only for the same result, and only once.
     async fn locate(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<bool> {
-        const LOCATE: &str = "UPDATE results SET artifacts = $4, delivery_proof = $5, located = 1 \
-            WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0 AND result = $3";
+        const LOCATE: &str = "UPDATE results SET artifacts = $3, delivery_proof = $4, located = 1 \
+            WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0";
         const TASK: &str =
             "SELECT owner, assigned_receipt, attempt, epoch FROM tasks WHERE tenant = $1 AND task_id = $2";
         const AGAIN: &str = "UPDATE leases SET digest = $4 WHERE tenant = $1 AND task_id = $2 AND lease_id = $3";
-        let params = [
-            Value::from(self.task_id.as_bytes()),
-            Value::from(&work.result),
-            Value::from(work.artifacts.as_deref()),
-            Value::from(work.delivery_proof.as_deref()),
-        ];
+        let [artifacts, proof] = [&work.artifacts, &work.proof].map(|tree| tree.as_ref().map(Tree::to_string));
+        let params =
+            [Value::from(self.task_id.as_bytes()), Value::from(artifacts.as_deref()), Value::from(proof.as_deref())];
         if tx.execute(LOCATE, &params).await? == 0 {
             return Ok(false);
         }
         let task = tx.query_opt(TASK, &[self.task_id.as_bytes().into()]).await?;
         let task = task.ok_or_else(|| Error::internal("a result without its task"))?;
         let assigned = [ReceiptId::from_slice(task.bytes(1)?)?];
-        let completed = self.completed_receipt(ctx.settings(), task.text(0)?, hold.worker, task.int(2)?, &assigned);
+        let completed =
+            self.completed_receipt(ctx.settings(), work, task.text(0)?, hold.worker, task.int(2)?, &assigned);
         let again: Statement<'_> = (
             AGAIN,
             vec![
@@ -318,8 +334,21 @@ impl Complete {
     }
 }
 
+fn check_artifacts(settings: &Settings, artifacts: Option<&Tree>) -> Result<()> {
+    if artifacts.is_some_and(|artifacts| !is_pointer(artifacts)) {
+        return Err(Error::invalid("artifacts must be an object or a list of objects."));
+    }
+    let max = settings.receipt_artifacts_max;
+    let count = artifacts.and_then(Tree::as_array).map_or(0, Vec::len);
+    if count > max {
+        let message = format!("There are {count} artifacts; at most {max} are allowed.");
+        return Err(Error::new(Code::ReceiptTooLarge, message).with("limit", max));
+    }
+    Ok(())
+}
+
 /// `{mode, target, status, at, proof}`; of these only the mode must be there.
-fn check_proof(proof: &Json) -> Result<()> {
+fn check_proof(proof: &Tree) -> Result<()> {
     let refused = |what: &str| Err(Error::invalid(format!("delivery_proof{what}.")));
     if !proof.is_object() {
         return refused(" must be an object");
@@ -341,9 +370,11 @@ fn check_proof(proof: &Json) -> Result<()> {
 }
 
 /// The result in the receipt, where there is room for it; otherwise how to get it.
-fn with_result(settings: &Settings, mut body: Json, result: &Json) -> Json {
-    body["result_payload"] = result.clone();
-    if receipts::body_text(&body).len() > settings.receipt_body_bytes_max {
+fn with_result(settings: &Settings, mut body: Tree, result: Option<&Tree>) -> Tree {
+    if let Some(result) = result {
+        body["result_payload"] = result.clone();
+    }
+    if result.is_none() || receipts::body_text(&body).len() > settings.receipt_body_bytes_max {
         if let Some(fields) = body.as_object_mut() {
             fields.remove("result_payload");
         }
@@ -353,21 +384,21 @@ fn with_result(settings: &Settings, mut body: Json, result: &Json) -> Json {
 }
 
 /// Long enough to recognise the result by, short enough for a list.
-fn summary(result: &Json) -> String {
+fn summary(result: &Tree) -> String {
     const SUMMARY_CHARS_MAX: usize = 200;
     let text = result.as_str().map_or_else(|| result.to_string(), str::to_owned);
     text.chars().take(SUMMARY_CHARS_MAX).collect()
 }
 
-fn is_pointer(artifacts: &Json) -> bool {
-    artifacts.is_object() || artifacts.as_array().is_some_and(|list| list.iter().all(Json::is_object))
+fn is_pointer(artifacts: &Tree) -> bool {
+    artifacts.is_object() || artifacts.as_array().is_some_and(|list| list.iter().all(Tree::is_object))
 }
 
-fn is_empty(value: &Json) -> bool {
+fn is_empty(value: &Tree) -> bool {
     match value {
-        Json::Null => true,
-        Json::Array(list) => list.is_empty(),
-        Json::Object(fields) => fields.is_empty(),
+        Tree::Null => true,
+        Tree::Array(list) => list.is_empty(),
+        Tree::Object(fields) => fields.is_empty(),
         _ => false,
     }
 }

@@ -40,7 +40,8 @@ pub struct CreateTask {
     /// Higher goes first.
     #[serde(default)]
     pub priority: i32,
-    /// Makes the call safe to repeat: a second call with the same key returns the first call's task.
+    /// Makes the call safe to repeat: a second call with the same key returns the first call's task. Keys of other owners
+    /// are other keys.
     #[schemars(length(min = 1, max = 255))]
     pub idempotency_key: Option<String>,
     /// How often the task may be executed, counting the first time.
@@ -101,7 +102,7 @@ impl Operation for CreateTask {
         let creator = ctx.caller.principal.to_string();
         let owner = self.owner(ctx, tx).await?.to_string();
         if !self.insert(ctx, tx, task_id, assigned, &owner, payload).await? {
-            return self.replay(ctx, tx).await;
+            return self.replay(ctx, tx, &owner).await;
         }
         let receipt = Receipt {
             id: assigned,
@@ -172,7 +173,7 @@ impl CreateTask {
         Err(forbidden(message, &[Role::Admin], &ctx.caller.roles))
     }
 
-    /// False when the key is taken: nothing was written then.
+    /// False when the owner has a task under the key: nothing was written then.
     async fn insert(
         &self,
         ctx: &Ctx<'_>,
@@ -210,18 +211,18 @@ impl CreateTask {
                      assigned_receipt, needs, held, instance, epoch, renewals, expiries, progress_receipts)
                  VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7, $8, 0, $9, $10, $11, $12, $12, $13, $14, $15, $16, $17,
                      0, 0, 0, 0)
-                 ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING",
+                 ON CONFLICT (tenant, owner, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING",
                 &params,
             )
             .await?;
         Ok(inserted == 1)
     }
 
-    async fn replay(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Created>> {
+    async fn replay(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, owner: &str) -> Result<Reply<Created>> {
         let row = tx
             .query_opt(
-                "SELECT task_id, status, created_at FROM tasks WHERE tenant = $1 AND idempotency_key = $2",
-                &[self.idempotency_key.as_deref().into()],
+                "SELECT task_id, status, created_at FROM tasks WHERE tenant = $1 AND owner = $2 AND idempotency_key = $3",
+                &[owner.into(), self.idempotency_key.as_deref().into()],
             )
             .await?
             .ok_or_else(|| Error::internal("a task was refused for a key that no task has"))?;

@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{Code, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use crate::Settings;
@@ -70,13 +70,14 @@ impl Operation for Fail {
             "SELECT owner, assigned_receipt, attempt, max_attempts, retry_backoff_s, epoch FROM tasks WHERE ",
             lease_is_live!()
         );
-        let digest = Fingerprint::of(&json!([self.error, self.retryable]))?;
+        let settings = ctx.settings::<Settings>();
+        let error = receipts::tree(settings, "The error makes", &self.error)?;
+        let digest = Fingerprint::of(&(&error, self.retryable))?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         let Some(task) = tx.query_opt(HELD, &hold.params(&[])).await? else {
             return self.repeat(ctx, tx, &hold, digest).await;
         };
-        let settings = ctx.settings::<Settings>();
         let (attempt, max) = (task.int(2)?, task.int(3)?);
         let after = after_failure(attempt, max, self.retryable, task.int(4)?, settings.retry_backoff_s_max);
         let next_eligible_at = match after {
@@ -84,12 +85,12 @@ impl Operation for Fail {
             AfterFailure::Final => None,
         };
         // What tells the owner that there is a result says less around it.
-        receipts::check_body(settings, "The error makes", &self.told(&task, next_eligible_at)?)?;
+        receipts::check_body(settings, "The error makes", &self.told(&error, &task, next_eligible_at)?)?;
         if !self.end(ctx, tx, &hold, after, next_eligible_at).await? {
             // Ended by somebody else between the two statements.
             return self.repeat(ctx, tx, &hold, digest).await;
         }
-        self.record(ctx, tx, &task, &worker, &digest, next_eligible_at).await?;
+        self.record(ctx, tx, &task, &worker, &digest, &error, next_eligible_at).await?;
         Ok(Reply::Done(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }))
     }
 }
@@ -132,6 +133,7 @@ impl Fail {
         task: &Row,
         worker: &str,
         digest: &Fingerprint,
+        error: &Tree,
         next_eligible_at: Option<Time>,
     ) -> Result<()> {
         let owner = task.text(0)?;
@@ -153,7 +155,7 @@ impl Fail {
             schedule_id: None,
             parents: &assigned,
             unlocated: false,
-            body: self.told(task, next_eligible_at)?,
+            body: self.told(error, task, next_eligible_at)?,
         };
         if next_eligible_at.is_some() {
             receipts::emit_all(tx, ctx, vec![end], &[told]).await?;
@@ -162,8 +164,7 @@ impl Fail {
             return Ok(());
         }
         let failed_id = told.id;
-        let error = self.error.to_string();
-        let result = unsuccessful(self.task_id.as_bytes(), Status::Failed, &error, &failed_id, ctx.now);
+        let result = unsuccessful(task_id, Status::Failed, self.error.as_str(), &failed_id, ctx.now);
         let ready = Receipt {
             id: ReceiptId(ctx.ids.next()),
             kind: ReceiptType::TaskResultReady,
@@ -174,7 +175,7 @@ impl Fail {
             schedule_id: None,
             parents: std::slice::from_ref(&failed_id),
             unlocated: false,
-            body: json!({ "status": Status::Failed, "error": self.error }),
+            body: json!({ "status": Status::Failed, "error": error }),
         };
         receipts::emit_all(tx, ctx, vec![result, end], &[told, ready]).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
@@ -182,14 +183,14 @@ impl Fail {
     }
 
     /// What the owner is told: when it is tried again, or that it has failed.
-    fn told(&self, task: &Row, next_eligible_at: Option<Time>) -> Result<Json> {
+    fn told(&self, error: &Tree, task: &Row, next_eligible_at: Option<Time>) -> Result<Tree> {
         let (attempt, max_attempts) = (task.int(2)?, task.int(3)?);
         Ok(match next_eligible_at {
             Some(at) => json!({
-                "error": self.error, "attempt": attempt + 1, "max_attempts": max_attempts, "requeued": true,
+                "error": error, "attempt": attempt + 1, "max_attempts": max_attempts, "requeued": true,
                 "next_eligible_at": at,
             }),
-            None => json!({ "error": self.error, "retry_recommended": self.retryable, "retry_after_seconds": null }),
+            None => json!({ "error": error, "retry_recommended": self.retryable, "retry_after_seconds": null }),
         })
     }
 

@@ -1,6 +1,7 @@
 //! List receipts: what is addressed to a principal, or everything that was said about a task, oldest first.
 //!
 //! Receipts of a task are found by their links, from the one that assigned it on: an index by task would cost every create.
+//! What is said of a schedule has no such link, and an index of its own.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,15 +85,16 @@ impl Operation for ListReceipts {
     }
 }
 
-/// `$6` is the task, `$7` an addressee or NULL. Every receipt of a task but the first and one kind names another of the
-/// task as its parent; the one kind is a completion that does not say where the work is, which the result names. What is
-/// archived has left its links behind, and leads to those that came after it. 20,000 is more than leases and the bounded
+/// `$6` is the task, `$7` an addressee or NULL. Every receipt of a task but the first and two kinds names another of the
+/// task as its parent. The one kind is a completion that does not say where the work is, which the result names; the other
+/// is what is said of a schedule, whose parent if it has one is another task's. What is archived has left its links behind, and leads to those that came after it. 20,000 is more than leases and the bounded
 /// reports of a task come to.
 const OF_TASK: Feed = Feed {
     sql: concat!(
         "WITH RECURSIVE linked (receipt_id) AS ( \
            SELECT assigned_receipt FROM tasks WHERE tenant = $1 AND task_id = $6 \
            UNION ALL SELECT receipt_id FROM results WHERE tenant = $1 AND task_id = $6 \
+           UNION ALL SELECT receipt_id FROM receipts WHERE tenant = $1 AND task_id = $6 AND schedule_id IS NOT NULL \
            UNION ALL SELECT receipt_id FROM archived_receipts WHERE tenant = $1 AND task_id = $6 \
            UNION SELECT p.child_id FROM linked c JOIN receipt_parents p ON p.tenant = $1 AND p.parent_id = c.receipt_id \
          ) SELECT r.xact, r.seq, ",

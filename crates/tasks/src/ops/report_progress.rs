@@ -3,8 +3,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use serde_json::json;
+use waybill_kernel::{Door, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use crate::Settings;
@@ -62,7 +62,7 @@ impl Operation for ReportProgress {
         const PROGRESS: &str = "INSERT INTO task_progress (tenant, task_id, progress, updated_at) VALUES ($1, $2, $3, $4) \
             ON CONFLICT (tenant, task_id) DO UPDATE SET progress = excluded.progress, updated_at = excluded.updated_at";
         let settings = ctx.settings::<Settings>();
-        let (progress, body) = (self.progress.to_string(), json!({ "progress": self.progress }));
+        let body = json!({ "progress": receipts::tree(settings, "The report makes", &self.progress)? });
         // The bound is the same where no receipt is written.
         receipts::check_body(settings, "The report makes", &body)?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
@@ -71,7 +71,7 @@ impl Operation for ReportProgress {
             return Err(lease::refusal(ctx, tx, &hold).await);
         };
         let latest: Statement<'_> =
-            (PROGRESS, vec![self.task_id.as_bytes().into(), Value::from(&progress), ctx.now.into()]);
+            (PROGRESS, vec![self.task_id.as_bytes().into(), Value::from(self.progress.as_str()), ctx.now.into()]);
         let receipt = Receipt {
             id: ReceiptId(ctx.ids.next()),
             kind: ReceiptType::TaskProgress,

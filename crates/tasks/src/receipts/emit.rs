@@ -206,6 +206,16 @@ pub(crate) fn check_body(settings: &Settings, what: &str, body: &Json) -> Result
     Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max))
 }
 
+/// What a receipt will carry, read. It is refused by its length before a tree is built of it.
+pub(crate) fn tree(settings: &Settings, what: &str, given: &waybill_kernel::Json) -> Result<Json> {
+    let (bytes, max) = (given.as_str().len(), settings.receipt_body_bytes_max);
+    if bytes > max {
+        let message = format!("{what} a receipt of more than {bytes} bytes; at most {max} are allowed.");
+        return Err(Error::new(Code::ReceiptTooLarge, message).with("limit_bytes", max));
+    }
+    serde_json::from_str(given.as_str()).map_err(Error::internal)
+}
+
 /// As it is stored: with its version, compact.
 pub(crate) fn body_text(body: &Json) -> String {
     let mut body = body.clone();

@@ -8,7 +8,7 @@ mod record;
 
 pub use archive::KeptReceipt;
 pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
-pub(crate) use emit::{body_text, check_body};
+pub(crate) use emit::{body_text, check_body, tree};
 pub(crate) use record::receipt_columns;
 pub use record::{COLUMNS, Party, ReceiptRecord};
 

@@ -98,8 +98,8 @@ impl ReceiptRecord {
 
 impl Party {
     pub(crate) fn read(stored: &str) -> Result<Self> {
-        let principal: Principal =
-            stored.parse().map_err(|error| Error::internal(format!("stored principal: {error}")))?;
+        let principal =
+            Principal::from_stored(stored).map_err(|error| Error::internal(format!("stored principal: {error}")))?;
         Ok(Self { kind: principal.kind, id: principal.id })
     }
 }

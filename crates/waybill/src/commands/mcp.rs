@@ -182,7 +182,7 @@ fn advice(error: &Error) -> String {
     if let Some(cause) = error.cause() {
         tracing::warn!(error.code = %error.code(), cause, "a call to the server failed");
     }
-    format!("{} {}", error.message(), error.code().entry().cure)
+    format!("{} {}", error.message(), error.cure())
 }
 
 impl ServerHandler for Bridge {

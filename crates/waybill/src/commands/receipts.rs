@@ -121,7 +121,7 @@ fn unwritable(path: &Path, error: Error) -> Error {
         return error;
     }
     let because = error.cause().unwrap_or_default().to_owned();
-    Error::invalid(format!("{} cannot be written.", path.display())).because(because)
+    Error::new(Code::PathUnusable, format!("{} cannot be written.", path.display())).because(because)
 }
 
 /// A check under way.
@@ -160,24 +160,31 @@ impl Check {
     }
 
     fn file(&mut self, path: &Path) -> Result<()> {
-        let invalid = |why: String| Error::invalid(format!("{}: {why}.", path.display()));
+        let unreadable =
+            |error: io::Error| Error::new(Code::PathUnusable, format!("{} cannot be read: {error}.", path.display()));
+        let invalid = |why: String| {
+            let error = Error::invalid(format!("{} is no export: {why}.", path.display()));
+            error.with_cure("Name a file that `waybill receipts export` has written, whole and unchanged.")
+        };
         let mut reader: Box<dyn BufRead> = if path == Path::new("-") {
             Box::new(BufReader::new(io::stdin()))
         } else {
-            Box::new(BufReader::new(File::open(path).map_err(|error| invalid(error.to_string()))?))
+            Box::new(BufReader::new(File::open(path).map_err(unreadable)?))
         };
         let (mut text, mut end) = (Vec::new(), None);
         for number in 1_u64.. {
             text.clear();
             let read = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
-            if read.map_err(|error| invalid(error.to_string()))? == 0 {
+            if read.map_err(unreadable)? == 0 {
                 break;
             }
-            let line = serde_json::from_slice(&text).map_err(|error| invalid(format!("line {number}: {error}")))?;
+            let line = serde_json::from_slice(&text).map_err(|error| {
+                invalid(format!("line {number} holds neither a receipt nor the end")).because(error)
+            })?;
             match line {
                 Line::Receipt(sealed) if end.is_none() => self.next(&sealed)?,
                 Line::End(last) if end.is_none() => end = Some(last),
-                _ => return Err(invalid(format!("line {number}: there is something after the end"))),
+                _ => return Err(invalid(format!("line {number} comes after the end"))),
             }
         }
         self.compare(end);

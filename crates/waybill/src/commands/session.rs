@@ -154,5 +154,9 @@ fn text(value: &Json) -> String {
 /// The server's error, as ours.
 fn told(body: &Json) -> Error {
     let code = Code::ALL.iter().find(|code| body["error"] == code.entry().code).copied().unwrap_or(Code::Internal);
-    Error::new(code, body["message"].as_str().unwrap_or("The server gave no reason."))
+    let error = Error::new(code, body["message"].as_str().unwrap_or("The server gave no reason."));
+    match body["help"].as_str() {
+        Some(help) => error.with_cure(help),
+        None => error,
+    }
 }

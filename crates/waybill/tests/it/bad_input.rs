@@ -113,7 +113,11 @@ async fn a_request_for_something_else_is_told_what_is_wrong() {
         if has_body {
             request = request.json(&json!({ "type": "echo" }));
         }
-        Reply::of(request).await.must_be(code, what);
+        let cure = match code {
+            Code::NotFound => "Check the spelling of the path: /docs and /openapi.json have every one there is.",
+            code => code.entry().cure,
+        };
+        Reply::of(request).await.must_be_cured(code, cure, what);
     }
     for media in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""] {
         let request = world.http.post(world.url("/v1/tasks")).bearer_auth(&key).body("{\"type\":\"echo\"}");

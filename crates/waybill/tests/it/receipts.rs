@@ -88,7 +88,10 @@ async fn what_was_exported_is_verified_without_a_server(engine: Engine) {
         program(&["receipts", "verify", &path]).must_be(Code::ChainBroken, &path);
     }
     let garbage = altered(&file, "garbage", |_| vec!["{}".to_owned()]);
-    program(&["receipts", "verify", &garbage]).must_be(Code::InvalidRequest, "no export");
+    let ended = program(&["receipts", "verify", &garbage]);
+    ended.must_be_cured(Code::InvalidRequest, "Name a file that `waybill receipts export` has written", "no export");
+    assert!(ended.stderr.contains("line 1 holds neither a receipt nor the end"), "{}", ended.stderr);
+    program(&["receipts", "verify", "/no/such/file"]).must_be(Code::PathUnusable, "no file");
 }
 
 #[tokio::test(flavor = "multi_thread")]

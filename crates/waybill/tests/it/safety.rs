@@ -102,7 +102,7 @@ async fn backups_and_restores_that_cannot_be_made_are_refused_and_leave_nothing(
     run(&["backup", text(&home.path().join("no/where"))]).must_be(Code::PathUnusable, "a folder in none");
     let empty = home.path().join("empty");
     let absent = program(&["backup", text(&home.path().join("b")), "--data", text(&empty)]);
-    absent.must_be(Code::NotFound, "no database");
+    absent.must_be_cured(Code::NotFound, "Name the server's data folder with --data", "no database");
     assert!(!empty.exists() && !data.join("in").exists());
 
     let used = run(&["restore", text(&backup)]);

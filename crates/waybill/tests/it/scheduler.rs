@@ -427,5 +427,6 @@ async fn two_schedulers_do_not_share_a_file() {
     scheduler.says("keeping schedules").await;
     let (server, file) = (plan.office.world.url(""), plan.file());
     let args = ["scheduler", "run", "--server", &server, "--file", file.to_str().unwrap(), "--key", &plan.key];
-    program(&args).must_be(waybill_kernel::Code::DataFolderLocked, "a file in use");
+    let cure = "Stop that scheduler, or choose another file with --file.";
+    program(&args).must_be_cured(waybill_kernel::Code::DataFolderLocked, cure, "a file in use");
 }

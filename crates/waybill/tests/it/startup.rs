@@ -127,23 +127,49 @@ impl Work for Newer {
 
 #[test]
 fn an_unreachable_postgresql_is_told_without_its_password() {
+    const SETTING: &str = Code::ConfigInvalid.entry().cure;
     let start = Start::new();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let rows = [
-        (format!("postgres://waybill:{PASSWORD}@{free}/waybill"), Code::StoreUnavailable),
-        (format!("postgres://waybill:{PASSWORD}@no-such-host.invalid/waybill"), Code::StoreUnavailable),
-        (format!("postgres://waybill:{PASSWORD}@{free}/waybill?no_such_setting=1"), Code::ConfigInvalid),
-        (format!("postgres://waybill:{PASSWORD}@127.0.0.1:port/waybill"), Code::ConfigInvalid),
-        (format!("mysql://waybill:{PASSWORD}@127.0.0.1/waybill"), Code::ConfigInvalid),
+        (
+            format!("postgres://waybill:{PASSWORD}@{free}/waybill"),
+            Code::StoreUnavailable,
+            "Start PostgreSQL, or correct",
+        ),
+        (
+            format!("postgres://waybill:{PASSWORD}@no-such-host.invalid/waybill"),
+            Code::StoreUnavailable,
+            "Start PostgreSQL, or correct the address in --store",
+        ),
+        (format!("postgres://waybill:{PASSWORD}@{free}/waybill?no_such_setting=1"), Code::ConfigInvalid, SETTING),
+        (format!("postgres://waybill:{PASSWORD}@127.0.0.1:port/waybill"), Code::ConfigInvalid, SETTING),
+        (format!("mysql://waybill:{PASSWORD}@127.0.0.1/waybill"), Code::ConfigInvalid, SETTING),
     ];
-    for (store, code) in rows {
+    for (store, code, cure) in rows {
         for command in [vec!["serve", "--http", "127.0.0.1:0", "--log", "trace"], vec!["tenant", "list"]] {
             let data = start.data();
             let ended = program(&[command.as_slice(), &["--data", &data, "--store", &store]].concat());
-            ended.must_be(code, &store);
+            ended.must_be_cured(code, cure, &store);
             let said = format!("{}{}", ended.stdout, ended.stderr);
             assert!(!said.contains(PASSWORD), "{command:?} told the password: {said}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_postgresql_refuses_is_told_with_what_to_change() {
+    let world = World::with(Engine::Postgres, "", &[]).await;
+    let url = &world.database.as_ref().unwrap().url;
+    let (server, _) = url.rsplit_once('/').unwrap();
+    let (scheme, rest) = server.split_once("://").unwrap();
+    let (_, host) = rest.rsplit_once('@').unwrap();
+    let start = Start::new();
+    for (store, cure) in [
+        (format!("{server}/no_such_database"), "Make the database with `createdb`"),
+        (format!("{scheme}://no_such_user@{host}/waybill"), "Correct the user or the password in --store"),
+    ] {
+        let ended = start.serve(&["--http", "127.0.0.1:0", "--store", &store]);
+        ended.must_be_cured(Code::StoreUnavailable, cure, &store);
     }
 }
 
@@ -170,12 +196,14 @@ fn a_setting_that_is_not_known_or_not_right_is_named() {
         let file = config(&text);
         let path = file.path().to_str().unwrap();
         let ended = start.serve(&["--http", "127.0.0.1:0", "--config", path]);
-        ended.must_be(Code::ConfigInvalid, &text);
+        let cure =
+            if named.starts_with("postgres.") { "Correct the setting" } else { "Correct that line; docs/settings.md" };
+        ended.must_be_cured(Code::ConfigInvalid, cure, &text);
         assert!(ended.stderr.contains(path) && ended.stderr.contains(named), "{text}: {}", ended.stderr);
         assert!(!ended.stderr.contains(PASSWORD), "told the password: {}", ended.stderr);
     }
     let ended = start.serve(&["--http", "127.0.0.1:0", "--config", "/no/such/file.toml"]);
-    ended.must_be(Code::ConfigInvalid, "no file");
+    ended.must_be_cured(Code::ConfigInvalid, "Name a file that you can read with --config", "no file");
     assert!(ended.stderr.contains("/no/such/file.toml"), "{}", ended.stderr);
     let ended = start.serve(&["--http", "127.0.0.1:0", "--log", "a=b=c"]);
     ended.must_be(Code::ConfigInvalid, "a filter that is none");

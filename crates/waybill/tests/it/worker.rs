@@ -276,7 +276,7 @@ async fn what_cannot_work_is_refused_at_once_and_a_server_that_is_away_is_waited
     let run = |args: &[&str]| program(&[&["worker", "run", "--server", &server], args].concat());
     run(&[]).must_be(Code::Unauthorized, "no key");
     run(&["--key", "aga_nonsense"]).must_be(Code::Unauthorized, "an unknown key");
-    run(&["--key-file", "/nowhere"]).must_be(Code::Unauthorized, "no key file");
+    run(&["--key-file", "/nowhere"]).must_be_cured(Code::Unauthorized, "Name a file that you can read", "no key file");
     run(&["--key", &office.agent]).must_be(Code::Forbidden, "an agent's key");
     run(&["--key", &office.worker, "--worker-id", "somebody"]).must_be(Code::Forbidden, "another's name");
     run(&["--key", &office.worker, "--accept-type", "exec"]).must_be(Code::InvalidRequest, "exec without a program");

@@ -174,10 +174,15 @@ impl Reply {
 
     /// An error as the catalogue has it, with everything that every error carries.
     pub fn must_be(&self, code: Code, what: &str) {
+        self.must_be_cured(code, code.entry().cure, what);
+    }
+
+    /// As `must_be`, with advice of its own.
+    pub fn must_be_cured(&self, code: Code, cure: &str, what: &str) {
         let entry = code.entry();
         let body = self.json();
         assert_eq!((self.status, body["error"].as_str()), (entry.http, Some(entry.code)), "{what}: {}", self.text);
-        assert_eq!(body["help"], entry.cure, "{what}");
+        assert_eq!(body["help"], cure, "{what}");
         assert!(body["message"].as_str().is_some_and(|message| message.ends_with('.')), "{what}: {}", self.text);
         assert!(self.header("x-request-id").is_some(), "{what}: no x-request-id");
         assert_eq!(self.header("content-type"), Some("application/json"), "{what}");
@@ -215,10 +220,15 @@ pub struct Ended {
 impl Ended {
     /// A refusal as the catalogue has it: exit code, code, and what to do.
     pub fn must_be(&self, code: Code, what: &str) {
+        self.must_be_cured(code, code.entry().cure, what);
+    }
+
+    /// As `must_be`, with advice of its own.
+    pub fn must_be_cured(&self, code: Code, cure: &str, what: &str) {
         let entry = code.entry();
         assert_eq!(self.exit, i32::from(entry.exit), "{what}: {}", self.stderr);
         assert!(self.stderr.contains(&format!("[{}]", entry.code)), "{what}: {}", self.stderr);
-        assert!(self.stderr.contains(entry.cure), "{what}: {}", self.stderr);
+        assert!(self.stderr.contains(cure), "{what}: {}", self.stderr);
     }
 
     pub fn json(&self) -> Json {

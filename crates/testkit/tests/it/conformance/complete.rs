@@ -7,6 +7,7 @@ use crate::support::{claim, footprint, held, ledger, ok, refusal, with, worker};
 waybill_testkit::both! {
     a12_5_a_completion_with_artifacts_ends_the_obligation,
     a12_5_one_without_leaves_it_open_and_a_located_resend_closes_it,
+    r12_a_repair_with_the_artifacts_alone_keeps_the_result,
     a_repetition_is_answered_the_same_and_other_words_are_a_conflict,
     a12_6_a_large_result_completes_and_too_many_artifacts_do_not,
     empty_artifacts_are_none,
@@ -68,6 +69,51 @@ async fn a12_5_one_without_leaves_it_open_and_a_located_resend_closes_it(on: Tes
     assert_eq!(receipts[5..], ["task.completed worker:w > agent:alice <- task.assigned"]);
     assert!(on.call(&w, "complete", located(&lease)).await.unwrap().replay);
     assert_eq!(ledger(&on).await.len(), 6);
+}
+
+async fn r12_a_repair_with_the_artifacts_alone_keeps_the_result(on: TestStore) {
+    let (alice, w) = (on.agent("alice").unwrap(), worker(&on, "w"));
+    let work = json!({ "sum": 42, "parts": [1, { "b": null, "a": "x" }] });
+    let pointer = json!({ "artifacts": [{ "type": "file", "path": "out.txt" }] });
+    let proof = json!({ "delivery_proof": { "mode": "push" } });
+    for (result, place, otherwise) in [
+        (json!({ "result": work }), &pointer, &proof),
+        (json!({}), &pointer, &proof),
+        (json!({ "result": work }), &proof, &pointer),
+    ] {
+        let lease = held(&on, &w, json!({ "type": "work" })).await;
+        ok(&on, &w, "complete", with(&lease, result.clone())).await;
+        assert_eq!(open_obligations(&on).await, 1);
+        let before = footprint(&on).await;
+        // Neither nothing at all nor another result is the success that was recorded.
+        if result != json!({}) {
+            assert_eq!(refusal(&on, &w, "complete", lease.clone()).await, Code::InvalidStateTransition);
+        }
+        let other = with(&with(&lease, place.clone()), json!({ "result": 43 }));
+        assert_eq!(refusal(&on, &w, "complete", other).await, Code::InvalidStateTransition);
+        assert_eq!(footprint(&on).await, before);
+
+        let repair = with(&lease, place.clone());
+        let repaired = on.call(&w, "complete", repair.clone()).await.unwrap();
+        assert!(!repaired.replay);
+        assert_eq!(open_obligations(&on).await, 0);
+        let shown = ok(&on, &alice, "get_task", json!({ "task_id": lease["task_id"] })).await;
+        assert_eq!(shown["result"]["result"], result.get("result").cloned().unwrap_or_default(), "it is kept");
+        let field = place.as_object().unwrap().keys().next().unwrap();
+        assert_eq!(shown["result"][field], place[field]);
+        let bodies = on.rows("SELECT body FROM receipts WHERE receipt_type = 'task.completed' ORDER BY seq DESC").await;
+        let body: Json = serde_json::from_str(bodies.unwrap()[0].text(0).unwrap()).unwrap();
+        assert_eq!((&body["result_payload"], &body[field]), (&shown["result"]["result"], &place[field]));
+
+        // After a lost answer: the same again, with the result or without; another place is another matter.
+        let before = footprint(&on).await;
+        for again in [repair.clone(), with(&repair, result.clone())] {
+            assert!(on.call(&w, "complete", again).await.unwrap().replay);
+        }
+        let elsewhere = with(&lease, otherwise.clone());
+        assert_eq!(refusal(&on, &w, "complete", elsewhere).await, Code::InvalidStateTransition);
+        assert_eq!(footprint(&on).await, before);
+    }
 }
 
 async fn a_repetition_is_answered_the_same_and_other_words_are_a_conflict(on: TestStore) {

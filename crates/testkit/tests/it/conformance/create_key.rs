@@ -2,12 +2,14 @@ use serde_json::json;
 use waybill_kernel::{Caller, Code, Scope, Scopes};
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{NOBODY, ok, refusal, refused, text};
+use crate::support::{NOBODY, ok, refusal, refused, text, texts};
 
 waybill_testkit::both! {
     a_key_belongs_to_its_makers_tenant_and_only_its_hash_is_stored,
     an_operator_makes_keys_for_a_tenant_by_name_or_id,
     nobody_else_may_name_a_tenant,
+    keys_of_the_servers_own_kind_are_made_by_operators_alone,
+    a_principal_that_looks_like_another_gets_no_key_and_one_of_before_keeps_its_own,
     what_makes_no_key_is_refused_and_nothing_written,
     a_narrowed_key_makes_none_that_is_wider_than_itself,
 }
@@ -76,6 +78,37 @@ async fn nobody_else_may_name_a_tenant(on: TestStore) {
         answers.push(error.to_json());
     }
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+async fn keys_of_the_servers_own_kind_are_made_by_operators_alone(on: TestStore) {
+    let other = on.tenant("other").await.unwrap();
+    for principal in ["system:asyncgate", "asyncgate:asyncgate", "system:cron"] {
+        for input in [json!({ "principal": principal }), json!({ "principal": principal, "role": "agent" })] {
+            assert_eq!(refusal(&on, &other, "create_key", input.clone()).await, Code::Forbidden, "{input}");
+            ok(&on, &on.admin, "create_key", input.clone()).await;
+        }
+    }
+    let theirs = json!({ "principal": "system:cron", "tenant": "other" });
+    let key_id = ok(&on, &on.admin, "create_key", theirs).await["key_id"].clone();
+    // What an operator has made for the tenant, its admin may renew.
+    ok(&on, &other, "rotate_key", json!({ "key_id": key_id })).await;
+    ok(&on, &other, "create_key", json!({ "principal": "service:system", "role": "system" })).await;
+}
+
+async fn a_principal_that_looks_like_another_gets_no_key_and_one_of_before_keeps_its_own(on: TestStore) {
+    let odd = ["agent:ada\u{200B}", "agent:\u{202E}ada", " agent:ada", "agent: ada", "agent:ada ", "agent:a\u{2009}da"];
+    for principal in odd {
+        let input = json!({ "principal": principal });
+        assert_eq!(refusal(&on, &on.admin, "create_key", input).await, Code::InvalidRequest, "{principal:?}");
+    }
+    let told = refused(&on, &on.admin, "create_key", json!({ "principal": odd[0] })).await;
+    assert!(told.message().contains("U+200B"), "{told}");
+    for principal in ["human:Ünsal Ä", "agent:李小龙", "agent:مريم"] {
+        ok(&on, &on.admin, "create_key", json!({ "principal": principal })).await;
+    }
+    on.write(&format!("UPDATE api_keys SET principal = '{}'", odd[0])).await.unwrap();
+    let listed = ok(&on, &on.admin, "list_keys", json!({})).await;
+    assert!(texts(&listed["keys"], "principal").iter().all(|principal| principal == odd[0]), "{listed}");
 }
 
 async fn what_makes_no_key_is_refused_and_nothing_written(on: TestStore) {

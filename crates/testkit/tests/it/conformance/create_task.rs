@@ -10,6 +10,8 @@ waybill_testkit::both! {
     the_receipt_of_assignment_opens_an_obligation_of_the_owner,
     a12_3_a_second_call_with_the_key_gets_the_first_task_and_writes_nothing,
     keys_of_two_tenants_do_not_meet,
+    r11_keys_of_two_owners_do_not_meet_and_tell_nothing_of_each_other,
+    r11_who_acts_for_an_owner_uses_the_owners_keys,
     a12_3_of_fifty_calls_at_once_with_one_key_one_makes_the_task,
     what_is_out_of_range_is_refused_and_nothing_written,
     a_payload_of_just_the_limit_fits_and_one_byte_more_does_not,
@@ -101,6 +103,47 @@ async fn keys_of_two_tenants_do_not_meet(on: TestStore) {
     let theirs = done(on.call(&other, "create_task", input).await);
     assert!(!theirs.replay);
     assert_ne!(ours.json["task_id"], theirs.json["task_id"]);
+}
+
+/// Neither who comes first nor who comes second learns anything.
+async fn r11_keys_of_two_owners_do_not_meet_and_tell_nothing_of_each_other(on: TestStore) {
+    let (alice, bob) = (on.agent("alice").unwrap(), on.agent("bob").unwrap());
+    let input = json!({ "type": "work", "idempotency_key": "invoice-4711" });
+    let hers = done(on.call(&alice, "create_task", input.clone()).await);
+    let his = done(on.call(&bob, "create_task", input.clone()).await);
+    assert!(!his.replay, "bob is told of alice's task");
+    assert_ne!(hers.json["task_id"], his.json["task_id"]);
+    for (owner, first) in [(&alice, &hers), (&bob, &his)] {
+        let again = done(on.call(owner, "create_task", input.clone()).await);
+        assert_eq!((&again.json, again.replay), (&first.json, true));
+        assert_eq!(obligations(&on, owner).await, [text(&first.json, "task_id")]);
+    }
+    // A name that another begins with, or a key that continues it, is no other's.
+    let alic = on.agent("alic").unwrap();
+    let near = done(on.call(&alic, "create_task", json!({ "type": "work", "idempotency_key": "einvoice-4711" })).await);
+    assert!(!near.replay);
+    assert_eq!(on.count("SELECT count(*) FROM tasks").await.unwrap(), 3);
+}
+
+async fn r11_who_acts_for_an_owner_uses_the_owners_keys(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    let own = json!({ "type": "work", "idempotency_key": "k" });
+    let for_her = with(&own, json!({ "created_by": "agent:alice" }));
+    let hers = done(on.call(&alice, "create_task", own.clone()).await);
+    let again = done(on.call(&on.admin, "create_task", for_her.clone()).await);
+    assert_eq!((&again.json, again.replay), (&hers.json, true), "the admin, in her name");
+    let admins = done(on.call(&on.admin, "create_task", own).await);
+    assert!(!admins.replay, "the admin, in its own name");
+
+    // What a scheduler fires is alice's, also when she has used such a key before.
+    scheduled(&on, &alice, "s1").await;
+    let delegate = scheduler(&on, &[Role::Agent, Role::Worker, Role::Delegate]);
+    let fired = done(on.call(&delegate, "create_task", firing("s1", "agent:alice")).await);
+    assert!(!fired.replay);
+    let hers_too = done(on.call(&alice, "create_task", firing("s1", "agent:alice")).await);
+    assert_eq!((&hers_too.json, hers_too.replay), (&fired.json, true));
+    let mine = json!({ "type": "tick", "idempotency_key": firing("s1", "agent:alice")["idempotency_key"] });
+    assert!(!done(on.call(&delegate, "create_task", mine).await).replay, "the scheduler's own");
 }
 
 async fn a12_3_of_fifty_calls_at_once_with_one_key_one_makes_the_task(on: TestStore) {

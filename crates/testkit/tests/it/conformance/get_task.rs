@@ -18,6 +18,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 waybill_testkit::both! {
     an_unknown_task_and_another_tenants_task_are_the_same_not_found,
     another_principals_task_is_forbidden_and_an_admin_sees_it,
+    a_task_of_a_principal_that_could_not_be_made_today_is_shown,
     r60_the_scope_of_leasing_shows_what_was_leased_and_nothing_else,
     a_waiter_is_answered_when_the_task_is_canceled,
     a_waiter_is_answered_at_once_when_the_task_has_ended,
@@ -39,6 +40,16 @@ async fn another_principals_task_is_forbidden_and_an_admin_sees_it(on: TestStore
     let bob = on.agent("bob").unwrap();
     assert_eq!(refusal(&on, &bob, "get_task", json!({ "task_id": task_id })).await, Code::Forbidden);
     assert_eq!(task_status(&on, &on.admin, &task_id).await, "queued");
+}
+
+async fn a_task_of_a_principal_that_could_not_be_made_today_is_shown(on: TestStore) {
+    let task_id = plain_task(&on, &on.agent("alice").unwrap()).await;
+    on.write("UPDATE tasks SET owner = 'agent:alice\u{200B}'").await.unwrap();
+    on.write("UPDATE receipts SET sender = 'agent:alice ', addressee = 'agent:alice\u{200B}'").await.unwrap();
+    let shown = ok(&on, &on.admin, "get_task", json!({ "task_id": task_id })).await;
+    assert_eq!(shown["created_by"]["principal_id"], "alice\u{200B}");
+    let listed = ok(&on, &on.admin, "list_receipts", json!({ "task_id": task_id })).await;
+    assert_eq!(listed["receipts"][0]["from"]["id"], "alice ");
 }
 
 async fn r60_the_scope_of_leasing_shows_what_was_leased_and_nothing_else(on: TestStore) {

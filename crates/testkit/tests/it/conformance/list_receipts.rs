@@ -3,13 +3,14 @@ use waybill_kernel::{Caller, Code};
 use waybill_testkit::stores::TestStore;
 
 use super::ledger::{claimed, types, with, worker};
-use crate::support::{NOBODY, ok, plain_task, refusal, text, texts};
+use crate::support::{NOBODY, ok, plain_task, refusal, task, text, texts};
 
 waybill_testkit::both! {
     an_inbox_is_read_in_order_by_pages_that_go_on_where_the_last_ended,
     a_caller_reads_its_own_inbox_and_an_admin_anybodys,
     the_receipts_of_a_task_are_for_its_owner_and_those_who_held_it,
     a_receipt_of_another_task_is_not_this_ones_though_it_refers_to_it,
+    what_a_task_says_of_a_schedule_is_among_its_receipts,
     a_receipt_is_shown_with_everything_it_says,
     a_cursor_must_be_a_receipt_of_the_same_list,
     a_page_has_at_least_one_and_at_most_two_hundred_receipts,
@@ -108,6 +109,34 @@ async fn a_receipt_of_another_task_is_not_this_ones_though_it_refers_to_it(on: T
         let own = ids(&on, &alice, json!({ "task_id": task_id })).await;
         assert_eq!(own, ids(&on, &alice, json!({})).await[place..=place]);
     }
+}
+
+async fn what_a_task_says_of_a_schedule_is_among_its_receipts(on: TestStore) {
+    let (alice, scheduler) = (on.agent("alice").unwrap(), worker(&on, "scheduler"));
+    let asked = async |kind: &str, payload: Json, result: Json| {
+        let task_id = task(&on, &alice, json!({ "type": kind, "payload": payload })).await;
+        let done = with(claimed(&on, &scheduler).await, json!({ "result": result, "artifacts": { "url": "x" } }));
+        ok(&on, &scheduler, "complete", done).await;
+        task_id
+    };
+    let created = asked("schedule.create", json!({ "interval_seconds": 60 }), json!({ "schedule_id": "s1" })).await;
+    let paused = asked("schedule.pause", json!({ "schedule_id": "s1" }), json!({ "ok": true })).await;
+    let deleted = asked("schedule.delete", json!({ "schedule_id": "s1" }), json!({ "ok": true })).await;
+    let ended = ["task.assigned", "task.accepted", "task.completed", "task.result_ready"];
+    for (task_id, said) in [(&created, Some("schedule.created")), (&paused, None), (&deleted, Some("schedule.deleted"))]
+    {
+        let expected: Vec<&str> = ended.into_iter().chain(said).collect();
+        for caller in [&alice, &scheduler] {
+            assert_eq!(types(&on, caller, task_id).await, expected);
+        }
+    }
+    // What somebody says about it is found from there on, and pages go through it.
+    let last = ids(&on, &alice, json!({ "task_id": created })).await.pop().unwrap();
+    ok(&on, &alice, "ack_receipt", json!({ "receipt_id": last })).await;
+    assert_eq!(types(&on, &alice, &created).await[4..], ["schedule.created", "receipt.acknowledged"]);
+    let after = json!({ "task_id": created, "since_receipt_id": last });
+    let after = ok(&on, &alice, "list_receipts", after).await;
+    assert_eq!(texts(&after["receipts"], "receipt_type"), ["receipt.acknowledged"]);
 }
 
 async fn a_receipt_is_shown_with_everything_it_says(on: TestStore) {

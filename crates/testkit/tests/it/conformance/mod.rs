@@ -16,6 +16,7 @@ mod get_receipt;
 mod get_task;
 mod grace;
 mod lease_next;
+mod lease_over;
 pub mod ledger;
 mod list_keys;
 mod list_open_obligations;
@@ -72,6 +73,7 @@ fn every_operation_of_the_registry_has_cases() {
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
     assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty() && !few_renewals::CASES.is_empty());
+    assert!(!lease_over::CASES.is_empty());
     assert!(!short_pages::CASES.is_empty() && !grace::CASES.is_empty() && !short_sessions::CASES.is_empty());
 }
 

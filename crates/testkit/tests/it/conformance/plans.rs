@@ -115,7 +115,8 @@ async fn every_statement_finds_its_rows_by_an_index() {
         ("the receipts of a task", "WITH RECURSIVE linked"),
         ("the walk of the archive", "(SELECT s.completed_at FROM results s"),
         ("the archive of a task", "r.task_id = $6 AND ($7 IS NULL OR r.addressee = $7) AND (r.xact, r.seq)"),
-        ("the look at a key", "tenant = $1 AND idempotency_key = $2"),
+        ("the look at a key", "tenant = $1 AND owner = $2 AND idempotency_key = $3"),
+        ("the look at a relationship", "SELECT first_seen_at, last_seen_at, sessions_count, instances"),
         ("the end of an obligation", "UPDATE receipts SET open = 0"),
     ] {
         assert!(statements.iter().any(|sql| sql.contains(marks)), "{what} was not seen among {statements:#?}");

@@ -66,8 +66,9 @@ async fn both_engines_have_the_same_tables_columns_and_indexes() {
         "receipts.xact bigint not null default",
         "receipts key seq",
         "tasks key tenant,task_id",
-        "tasks tasks_by_key tenant,idempotency_key unique where idempotency_key is not null",
+        "tasks tasks_by_key tenant,owner,idempotency_key unique where idempotency_key is not null",
         "receipts receipts_open tenant,addressee,xact,seq where open = 1",
+        "receipts receipts_of_schedules tenant,task_id where schedule_id is not null",
     ] {
         assert!(sqlite.contains(fact), "{fact} is missing from {sqlite:#?}");
     }

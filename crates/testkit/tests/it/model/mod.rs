@@ -111,7 +111,7 @@ const KINDS: [&str; 16] = [
     "bootstrap: continued done forbidden invalid_cursor invalid_request",
     "cancel_task: done forbidden not_found nothing",
     "complete: INVALID_STATE_TRANSITION LEASE_INVALID_OR_EXPIRED done forbidden invalid_request not_found replayed",
-    "create_task: done invalid_request replayed",
+    "create_task: done forbidden invalid_request replayed",
     "fail: INVALID_STATE_TRANSITION LEASE_INVALID_OR_EXPIRED done forbidden not_found replayed requeued",
     "get_config: done",
     "get_receipt: done forbidden not_found",

@@ -98,12 +98,13 @@ pub struct ListOf {
     pub kind: Option<&'static str>,
 }
 
-/// One that has called bootstrap.
+/// One that has called bootstrap, or has only asked for its obligations: then nothing of it is written down yet.
 #[derive(Clone, Debug)]
 pub struct Visitor {
     pub tenant: Tenant,
     pub principal: String,
-    pub instance: Option<&'static str>,
+    /// Each with its latest visit.
+    pub instances: Vec<(&'static str, usize)>,
     pub first: usize,
     pub last: usize,
     pub sessions: usize,

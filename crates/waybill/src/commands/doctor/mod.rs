@@ -59,7 +59,7 @@ impl Check {
     /// A check that could not be made.
     fn of_error(check: &'static str, error: &Error) -> Self {
         let cause = error.cause().map(|cause| format!(" ({cause})")).unwrap_or_default();
-        Self::failed(check, format!("{}{cause}", error.message()), error.code().entry().cure)
+        Self::failed(check, format!("{}{cause}", error.message()), error.cure())
     }
 }
 

@@ -100,7 +100,9 @@ impl Book {
     pub fn open(path: &Path) -> Result<Self> {
         let unusable = |why: String| {
             let message = format!("The scheduler's file {} cannot be used: {why}.", path.display());
-            Error::new(Code::DataFolderUnusable, message)
+            let cure = "Check that you may write it and its folder; a file that is damaged or something else is left as it is: \
+                        choose another with --file.";
+            Error::new(Code::DataFolderUnusable, message).with_cure(cure)
         };
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             data::create_folder(folder).map_err(|error| unusable(error.to_string()))?;
@@ -110,6 +112,7 @@ impl Book {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 let message = format!("The scheduler's file {} is in use by another scheduler.", path.display());
                 Error::new(Code::DataFolderLocked, message)
+                    .with_cure("Stop that scheduler, or choose another file with --file.")
             }
             _ => unusable(error.to_string()),
         })?;

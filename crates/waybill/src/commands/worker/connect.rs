@@ -33,7 +33,9 @@ pub fn client(connection: &Connection) -> Result<Client> {
 fn key(connection: &Connection) -> Result<String> {
     if let Some(path) = &connection.key_file {
         return std::fs::read_to_string(path).map_err(|error| {
-            Error::new(Code::Unauthorized, format!("The key file {} cannot be read: {error}.", path.display()))
+            let message = format!("The key file {} cannot be read: {error}.", path.display());
+            Error::new(Code::Unauthorized, message)
+                .with_cure("Name a file that you can read, with the key in it, by --key-file.")
         });
     }
     session::named_key(connection.key.clone()).ok_or_else(|| {

@@ -80,32 +80,54 @@ impl Bootstrap {
 }
 
 impl World {
-    fn visit(&mut self, tenant: Tenant, principal: &str, instance: Option<&'static str>) {
-        let (step, now) = (self.step(), self.now_ms());
-        let place = self.visitors.iter().position(|known| known.tenant == tenant && known.principal == principal);
-        let Some(place) = place else {
-            let principal = principal.to_owned();
-            self.visitors.push(Visitor { tenant, principal, instance, first: step, last: step, sessions: 1 });
-            return;
-        };
-        let silent_ms = now - self.ms(Moment { step: self.visitors[place].last, plus_s: 0 });
-        let known = &mut self.visitors[place];
-        let another = instance.is_some() && instance != known.instance;
-        if another || silent_ms >= NOTE_EVERY_MS {
-            known.sessions += usize::from(another || silent_ms > SILENCE_MS);
-            (known.last, known.instance) = (step, instance.or(known.instance));
+    fn visitor(&mut self, tenant: Tenant, principal: &str) -> Option<&mut Visitor> {
+        self.visitors.iter_mut().find(|known| known.tenant == tenant && known.principal == principal)
+    }
+
+    /// A look at the obligations. Nobody writes it down while a history is played.
+    pub fn look_in(&mut self, tenant: Tenant, principal: &str) {
+        let step = self.step();
+        match self.visitor(tenant, principal) {
+            Some(known) if known.sessions == 0 => known.last = step,
+            Some(_) => {}
+            None => {
+                let (principal, instances) = (principal.to_owned(), Vec::new());
+                self.visitors.push(Visitor { tenant, principal, instances, first: step, last: step, sessions: 0 });
+            }
         }
     }
 
-    /// One that has never been here is here for the first time now.
+    fn visit(&mut self, tenant: Tenant, principal: &str, instance: Option<&'static str>) {
+        self.look_in(tenant, principal);
+        let (step, now) = (self.step(), self.now_ms());
+        let Some(known) = self.visitor(tenant, principal) else { return };
+        let before = match instance {
+            Some(instance) => known.instances.iter().find(|(name, _)| *name == instance).map(|(_, last)| *last),
+            None => Some(known.last).filter(|_| known.sessions > 0),
+        };
+        let silent_ms = before.map(|before| now - self.ms(Moment { step: before, plus_s: 0 }));
+        let Some(known) = self.visitor(tenant, principal) else { return };
+        if silent_ms.is_some_and(|silent_ms| silent_ms < NOTE_EVERY_MS) {
+            return;
+        }
+        known.sessions += usize::from(silent_ms.is_none_or(|silent_ms| silent_ms > SILENCE_MS));
+        known.last = step;
+        if let Some(instance) = instance {
+            known.instances.retain(|(name, _)| *name != instance);
+            known.instances.push((instance, step));
+        }
+    }
+
+    /// One that has never been here is here for the first time now. All histories share the operator's.
     pub fn relationship(&self, tenant: Tenant, principal: &str) -> Json {
         let known = self.visitors.iter().find(|known| known.tenant == tenant && known.principal == principal);
         let step = self.step();
         let (first, last, sessions) = known.map_or((step, step, 0), |known| (known.first, known.last, known.sessions));
         let (kind, id) = split(principal);
+        let time = |step| if tenant == Tenant::Default { names::anything() } else { names::time(step, 0) };
         json!({
             "principal_kind": kind, "principal_id": id, "sessions_count": sessions,
-            "first_seen_at": names::time(first, 0), "last_seen_at": names::time(last, 0),
+            "first_seen_at": time(first), "last_seen_at": time(last),
         })
     }
 }

@@ -1,3 +1,4 @@
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value as Json, json};
@@ -19,7 +20,7 @@ pub struct Complete {
 /// What is handed in.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    pub result: u8,
+    pub result: Option<u8>,
     pub artifacts: Artifacts,
     pub proof: bool,
 }
@@ -34,7 +35,8 @@ pub enum Artifacts {
     Wrong,
 }
 
-/// Besides whatever anybody says of a lease: what was said of it before, and the same work with a place to find it at.
+/// Besides whatever anybody says of a lease: what was said of it before, and the same work with a place to find it at, whose
+/// result is said again or not.
 pub fn strategy(world: &World) -> BoxedStrategy<(Who, Complete)> {
     let fresh = (held::strategy(world), work()).prop_map(|((who, held), work)| (who, Complete { held, work }));
     let said = world.leases.iter().enumerate().filter_map(|(number, lease)| match lease.said {
@@ -52,8 +54,8 @@ pub fn strategy(world: &World) -> BoxedStrategy<(Who, Complete)> {
     });
     let done: Vec<((Who, Held), Work)> = said.iter().copied().chain(given_up).collect();
     let again = select(said).prop_map(|((who, held), work)| (who, Complete { held, work }));
-    let located = select(done).prop_map(|((who, held), work)| {
-        let work = Work { artifacts: Artifacts::At("a"), ..work };
+    let located = (select(done), proptest::bool::ANY).prop_map(|(((who, held), work), alone)| {
+        let work = Work { artifacts: Artifacts::At("a"), result: work.result.filter(|_| !alone), ..work };
         (who, Complete { held, work })
     });
     prop_oneof![6 => fresh, 1 => again, 1 => located].boxed()
@@ -66,11 +68,8 @@ fn work() -> impl Strategy<Value = Work> {
         4 => select(vec![Artifacts::At("a"), Artifacts::At("b")]),
         1 => Just(Artifacts::Wrong),
     ];
-    (0..2_u8, artifacts, proptest::bool::weighted(0.2)).prop_map(|(result, artifacts, proof)| Work {
-        result,
-        artifacts,
-        proof,
-    })
+    (option::weighted(0.8, 0..2_u8), artifacts, proptest::bool::weighted(0.2))
+        .prop_map(|(result, artifacts, proof)| Work { result, artifacts, proof })
 }
 
 impl Work {
@@ -100,7 +99,7 @@ impl Work {
 
     fn receipt_body(self, attempt: i64) -> Json {
         let mut body = json!({
-            "result_summary": self.result.to_string(),
+            "result_summary": json!(self.result).to_string(),
             "completion_metadata": { "attempt": attempt },
             "result_payload": self.result,
         });
@@ -112,13 +111,13 @@ impl Work {
 impl Complete {
     pub fn input(&self) -> Json {
         let mut input = self.held.input();
-        input["result"] = json!(self.work.result);
         let artifacts = match self.work.artifacts {
             Artifacts::Empty => Some(json!([])),
             Artifacts::Wrong => Some(json!("a")),
             _ => self.work.pointers(),
         };
-        add(&mut input, [("artifacts", artifacts), ("delivery_proof", self.work.proven())]);
+        let result = self.work.result.map(Json::from);
+        add(&mut input, [("result", result), ("artifacts", artifacts), ("delivery_proof", self.work.proven())]);
         input
     }
 
@@ -135,9 +134,10 @@ impl Complete {
         let past = self.held.past(who, &worker, world).and_then(|lease| lease.said.as_ref());
         match past {
             None => Err(self.held.refusal(who, world)),
-            Some(Said::Done(said)) if said.is_same_as(self.work) => Ok(Answer::again(done)),
+            Some(Said::Done(said)) if said.is_same_as(self.beside(*said)) => Ok(Answer::again(done)),
             Some(Said::Done(said)) if self.repairs(*said) => {
-                self.locate(&worker, world);
+                let work = self.beside(*said);
+                self.locate(&worker, work, world);
                 Ok(Answer::done(done))
             }
             Some(Said::Failed { again: Some(_), .. }) => Err(Code::LeaseInvalidOrExpired),
@@ -161,13 +161,21 @@ impl Complete {
         world.end(held.task, ending);
     }
 
-    /// The same result of the same lease, which was not to be found and now is.
-    fn repairs(&self, said: Work) -> bool {
-        !said.is_located() && self.work.is_located() && said.result == self.work.result
+    /// What is said, given what was: whoever says where the work is need not say again what came out.
+    fn beside(&self, said: Work) -> Work {
+        match self.work {
+            work @ Work { result: None, .. } if work.is_located() => Work { result: said.result, ..work },
+            work => work,
+        }
     }
 
-    fn locate(&self, worker: &str, world: &mut World) {
-        let (held, work) = (self.held, self.work);
+    /// The same result of the same lease, which was not to be found and now is.
+    fn repairs(&self, said: Work) -> bool {
+        !said.is_located() && self.work.is_located() && said.result == self.beside(said).result
+    }
+
+    fn locate(&self, worker: &str, work: Work, world: &mut World) {
+        let held = self.held;
         world.leases[held.lease].said = Some(Said::Done(work));
         let task = &mut world.tasks[held.task];
         task.end.as_mut().unwrap().work = Some(work);

@@ -1,3 +1,4 @@
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value as Json, json};
@@ -12,6 +13,8 @@ use crate::model::tasks::Task;
 
 #[derive(Clone, Debug)]
 pub struct CreateTask {
+    /// Whose task it is to be, if the caller says so.
+    pub of: Option<Who>,
     pub kind: &'static str,
     pub payload: u8,
     pub key: Option<&'static str>,
@@ -35,6 +38,7 @@ pub fn strategy(_: &World) -> impl Strategy<Value = (Who, CreateTask)> + use<> {
     let delay = prop_oneof![4 => Just(0), 1 => Just(60)];
     let call = (select(KINDS.to_vec()), 0..4_u8, key, -1..=1, capability, attempts, backoff, delay).prop_map(
         |(kind, payload, key, priority, capability, max_attempts, retry_backoff_s, delay_s)| CreateTask {
+            of: None,
             kind,
             payload,
             key,
@@ -45,7 +49,11 @@ pub fn strategy(_: &World) -> impl Strategy<Value = (Who, CreateTask)> + use<> {
             delay_s,
         },
     );
-    (one_of(&OWNERS), call)
+    let of = option::weighted(0.2, one_of(&OWNERS));
+    (one_of(&OWNERS), of, call).prop_map(|(who, of, call)| {
+        let of = of.filter(|owner| owner.tenant() == who.tenant());
+        (who, CreateTask { of, ..call })
+    })
 }
 
 impl CreateTask {
@@ -59,6 +67,7 @@ impl CreateTask {
             "requirements": self.requirements(),
         });
         let optional = [
+            ("created_by", self.of.map(|owner| json!(owner.principal()))),
             ("idempotency_key", self.key.map(Json::from)),
             ("max_attempts", self.max_attempts.map(Json::from)),
             ("retry_backoff_seconds", self.retry_backoff_s.map(Json::from)),
@@ -67,18 +76,22 @@ impl CreateTask {
         input
     }
 
-    /// The first with a key decides, whoever of the tenant asks again and whatever for.
+    /// The first of an owner with a key decides, whatever is asked for again.
     pub fn predict(&self, who: Who, world: &mut World) -> Result<Answer, Code> {
         if self.max_attempts.is_some_and(|attempts| attempts < 1) {
             return Err(Code::InvalidRequest);
         }
-        let same_key = |task: &Task| task.tenant() == who.tenant() && task.asked.key == self.key;
+        let owner = self.of.unwrap_or(who);
+        if !who.may_act_on(owner) {
+            return Err(Code::Forbidden);
+        }
+        let same_key = |task: &Task| task.owner == owner && task.asked.key == self.key;
         if let Some(first) = self.key.and_then(|_| world.tasks.iter().position(same_key)) {
             let body = json!({ "task_id": names::task(first), "status": world.tasks[first].status });
             return Ok(Answer::again(body));
         }
-        let (number, step, owner) = (world.tasks.len(), world.step(), who.principal());
-        world.tasks.push(Task::new(who, self, step, world.receipts.len()));
+        let (number, step) = (world.tasks.len(), world.step());
+        world.tasks.push(Task::new(owner, self, step, world.receipts.len()));
         let body = json!({
             "instructions": { "type": self.kind },
             "requirements": self.requirements(),
@@ -86,7 +99,8 @@ impl CreateTask {
             "timeouts": { "lease_ttl": 300 },
         });
         let kind = "task.assigned";
-        world.prove(Proof { kind, from: &owner, to: &owner, task: number, lease: None, parent: None, body });
+        let (from, to) = (who.principal(), owner.principal());
+        world.prove(Proof { kind, from: &from, to: &to, task: number, lease: None, parent: None, body });
         Ok(Answer::done(json!({ "task_id": names::task(number), "status": "queued" })))
     }
 }

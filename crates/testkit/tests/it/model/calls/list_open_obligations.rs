@@ -49,9 +49,13 @@ impl ListOpenObligations {
             |receipt| receipt.to == of,
             |receipt| receipt.open,
         )?;
+        let relationship = world.relationship(who.tenant(), &of);
+        if of == who.principal() {
+            world.look_in(who.tenant(), &of);
+        }
         Ok(Answer::done(json!({
             "server": { "name": "waybill", "version": "0.3.0", "instance_id": "", "uptime": names::anything() },
-            "relationship": world.relationship(who.tenant(), &of),
+            "relationship": relationship,
             "open_obligations": found.iter().map(|number| world.receipt(*number)).collect::<Vec<_>>(),
             "cursor": found.last().copied().map(names::receipt),
         })))
