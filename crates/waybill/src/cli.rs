@@ -30,7 +30,7 @@ pub enum Command {
         #[command(subcommand)]
         command: Key,
     },
-    /// The server's own key, under which digests of API keys are made: replace it, or say which one a database goes with.
+    /// The server's own key: replace it, or say which one a database goes with.
     ServerKey {
         #[command(subcommand)]
         command: ServerKey,

@@ -204,3 +204,23 @@ async fn whoever_listens_in_the_open_is_told_unless_a_proxy_is_trusted() {
         assert!(!told.contains(TOLD), "{told}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_sees_every_tenant_is_told_of_with_the_statements_that_mend_it() {
+    let world = World::with(Engine::Postgres, "", &[]).await;
+    let (database, data) = (world.database.as_ref().unwrap(), &world.server.data_dir);
+    let superuser = check(data, "login role", &["--store", &database.url]);
+    assert_eq!(superuser["verdict"], "warning", "bound by no policy: {superuser}");
+
+    let (client, login) = (database.connect().await.unwrap(), format!("inherits_{}", database.name));
+    let make = format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN; GRANT waybill_system TO {login}");
+    client.batch_execute(&make).await.unwrap();
+    let url = database.url_as(&login);
+    let inherits = check(data, "login role", &["--store", &url]);
+    assert_eq!(inherits["verdict"], "failed", "{inherits}");
+    assert!(inherits["found"].as_str().unwrap().contains(&format!("{login} inherits waybill_system")), "{inherits}");
+    let cure = inherits["cure"].as_str().unwrap();
+    assert!(cure.contains("NOINHERIT") && cure.contains("REVOKE"), "{cure}");
+    client.batch_execute(cure).await.unwrap();
+    assert_eq!(check(data, "login role", &["--store", &url])["verdict"], "ok");
+}
