@@ -69,4 +69,5 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::RevokeKey>()
         .with::<ops::CreateTenant>()
         .with::<ops::ListTenants>()
+        .with::<ops::Whoami>()
 }
