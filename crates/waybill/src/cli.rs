@@ -116,7 +116,7 @@ pub struct Reach {
     /// A running server, as in http://127.0.0.1:7700.
     #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
     pub url: Option<String>,
-    /// The key to use with it [default: the data folder's admin.key].
+    /// The key to use with it [default: the data folder's admin.key, for the server that runs on that folder].
     #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
     pub key: Option<String>,
     /// Print JSON instead of a table.
@@ -248,7 +248,7 @@ pub struct Mcp {
     /// The server [default: the one that runs on the data folder].
     #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
     pub url: Option<String>,
-    /// The key to use with it [default: the data folder's admin.key].
+    /// The key of the agent that uses the tools.
     #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
     pub key: Option<String>,
     #[command(flatten)]

@@ -38,10 +38,9 @@ async fn run(command: Command) -> Result<()> {
         Command::Restore(flags) => commands::restore::run(flags).await,
         Command::Doctor(flags) => commands::doctor::run(flags).await,
         Command::Mcp(flags) => {
-            let server = commands::session::server(&flags.place, flags.url, flags.key)?;
-            let (url, key) =
-                server.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
-            commands::mcp::run(&url, Some(key)).await
+            let url = commands::session::address(&flags.place, flags.url)?;
+            let url = url.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
+            commands::mcp::run(&url, commands::session::named_key(flags.key)).await
         }
         Command::Worker { command } => commands::worker::run(command).await,
         Command::Scheduler { command } => commands::scheduler::run(command).await,
