@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands::demo::Demo;
 use crate::commands::scheduler::Scheduler;
 use crate::commands::worker::Worker;
+use crate::commands::worker::flags::Connection;
 
 #[derive(Parser)]
 #[command(
@@ -70,6 +71,17 @@ pub enum Command {
     },
     /// Print the completion script of a shell.
     Completions { shell: clap_complete::Shell },
+}
+
+impl Command {
+    /// Of those that work for a server, beside programs of others.
+    pub fn connection(&self) -> Option<&Connection> {
+        match self {
+            Command::Worker { command: Worker::Run(flags) } => Some(&flags.connection),
+            Command::Scheduler { command: Scheduler::Run(flags) } => Some(&flags.connection),
+            _ => None,
+        }
+    }
 }
 
 /// Where the server's data and settings are.
