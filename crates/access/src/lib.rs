@@ -76,4 +76,5 @@ pub fn register(registry: Registry) -> Registry {
         .with::<ops::RevokeKey>()
         .with::<ops::CreateTenant>()
         .with::<ops::ListTenants>()
+        .with::<ops::Whoami>()
 }

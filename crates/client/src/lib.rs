@@ -11,5 +11,6 @@ mod tasks;
 pub use backoff::Backoff;
 pub use client::{Answer, Client, Options, Repeat, Request};
 pub use tasks::{
-    Claim, Completion, Created, Failed, Failure, Lease, LeaseRef, NewTask, Receipt, ReceiptPrincipal, Renewed, Task,
+    Claim, Completion, Created, Failed, Failure, Identity, Lease, LeaseRef, NewTask, Receipt, ReceiptPrincipal,
+    Renewed, Task,
 };

@@ -157,6 +157,24 @@ pub struct Receipt {
     pub body: Json,
 }
 
+/// What the key is good for.
+#[derive(Debug, Deserialize)]
+pub struct Identity {
+    pub principal: String,
+    pub roles: Vec<String>,
+    pub scopes: Vec<String>,
+}
+
+impl Identity {
+    /// May it create tasks that belong to this principal? Its own; a delegate's too, once their schedule is known.
+    pub fn may_create_for(&self, owner: &str) -> bool {
+        let has = |held: &[String], any_of: &[&str]| held.iter().any(|word| any_of.contains(&word.as_str()));
+        has(&self.roles, &["agent", "admin", "system"])
+            && has(&self.scopes, &["tasks:write", "admin:write"])
+            && (self.principal == owner || has(&self.roles, &["delegate", "admin", "system"]))
+    }
+}
+
 #[derive(Deserialize)]
 struct Leases {
     tasks: Vec<Lease>,
@@ -183,10 +201,13 @@ impl Client {
 
     /// Waits up to `wait` (at most 20 s) for the task to end.
     pub async fn get_task(&self, task_id: Uuid, wait: Duration) -> Result<Task> {
-        let wait = wait.min(Duration::from_secs(WAIT_S_MAX));
-        let input = json!({ "task_id": task_id, "wait_seconds": wait.as_secs() });
-        let request = Request { method: Method::Get, path: "/v1/tasks/{task_id}", input, repeat: Repeat::Safe, wait };
-        self.read(request).await
+        self.read(task_request(task_id, wait)).await
+    }
+
+    /// As `get_task`, sent once: for whoever watches a task beside other ways to learn of its end, and must not press a server
+    /// that has no place for one more who waits.
+    pub async fn watch_task(&self, task_id: Uuid, wait: Duration) -> Result<Task> {
+        self.read(Request { repeat: Repeat::Never, ..task_request(task_id, wait) }).await
     }
 
     /// Never sent twice by itself: the answer that was lost may have held a lease. Whoever lost one asks again later, and
@@ -228,6 +249,11 @@ impl Client {
         self.read(post("/v1/tasks/{task_id}/fail", input, Repeat::Safe)).await
     }
 
+    pub async fn whoami(&self) -> Result<Identity> {
+        let (input, repeat, wait) = (json!({}), Repeat::Safe, Duration::ZERO);
+        self.read(Request { method: Method::Get, path: "/v1/whoami", input, repeat, wait }).await
+    }
+
     /// Every receipt of a task, oldest first.
     pub async fn task_receipts(&self, task_id: Uuid) -> Result<Vec<Receipt>> {
         let mut all: Vec<Receipt> = Vec::new();
@@ -252,6 +278,37 @@ impl Client {
     }
 }
 
+fn task_request(task_id: Uuid, wait: Duration) -> Request<'static> {
+    let wait = wait.min(Duration::from_secs(WAIT_S_MAX));
+    let input = json!({ "task_id": task_id, "wait_seconds": wait.as_secs() });
+    Request { method: Method::Get, path: "/v1/tasks/{task_id}", input, repeat: Repeat::Safe, wait }
+}
+
 fn post(path: &str, input: Json, repeat: Repeat) -> Request<'_> {
     Request { method: Method::Post, path, input, repeat, wait: Duration::ZERO }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_creates_for_others_as_a_delegate_or_an_admin_and_never_without_role_and_scope() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        for (roles, scopes, own, others) in [
+            ("agent worker delegate", "tasks:write tasks:lease", true, true),
+            ("agent worker", "tasks:write tasks:lease", true, false),
+            ("worker delegate", "tasks:write tasks:lease", false, false),
+            ("agent delegate", "tasks:read tasks:lease", false, false),
+            ("agent delegate", "admin:write", true, true),
+            ("admin", "tasks:write", true, true),
+            ("system", "tasks:write", true, true),
+            ("", "tasks:write", false, false),
+        ] {
+            let principal = "service:scheduler".to_owned();
+            let key = Identity { principal, roles: words(roles), scopes: words(scopes) };
+            let may = (key.may_create_for("service:scheduler"), key.may_create_for("agent:alice"));
+            assert_eq!(may, (own, others), "{roles} with {scopes}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 pub mod actor;
 mod anomaly;
 pub mod audit;
+mod cron;
 mod figures;
 mod lease;
 mod metrics;
@@ -31,6 +32,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
     Migration { version: 8, name: "archive", sql: include_str!("../schema/V0008__archive.sql") },
     Migration { version: 9, name: "misuses", sql: include_str!("../schema/V0009__misuses.sql") },
+    Migration { version: 12, name: "cron_watch", sql: include_str!("../schema/V0012__cron_watch.sql") },
     Migration { version: 13, name: "contract", sql: include_str!("../schema/V0013__contract.sql") },
 ];
 

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::{Error, Result, Time};
 use waybill_store::{Ctx, Tx, Value};
 
+use crate::cron;
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
 use crate::task::TaskId;
 
@@ -15,6 +16,8 @@ const KEY_PREFIX: &str = "schedule:";
 /// As in 2026-01-01T00:00:00Z.
 const RUN_AT_CHARS: usize = 20;
 const ID_CHARS_MAX: usize = 200;
+/// For a schedule whose rhythm nobody has told: so late, twice, is a run that was announced.
+const GAP_UNKNOWN: Duration = Duration::from_secs(86_400);
 
 /// A task that has succeeded.
 pub(crate) struct Success<'a> {
@@ -40,9 +43,9 @@ pub(crate) async fn succeeded(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: Success<'_>)
     };
     let next_run_at = time(&result["next_run_at"]);
     match what {
-        "create" => created(tx, ctx, &task, id, interval(&payload), next_run_at).await,
+        "create" => created(tx, ctx, &task, id, Rhythm::of(&payload), next_run_at).await,
         "pause" => paused(tx, &task, id).await,
-        "resume" => resumed(tx, &task, id, next_run_at).await,
+        "resume" => resumed(tx, ctx, &task, id, next_run_at).await,
         "delete" => deleted(tx, ctx, &task, id).await,
         _ => Ok(()),
     }
@@ -50,10 +53,20 @@ pub(crate) async fn succeeded(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: Success<'_>)
 
 /// A task was made under this key. One that a schedule fired has the schedule and the time in it, and the schedule's owner.
 pub(crate) async fn fired(tx: &mut Tx<'_>, key: Option<&str>, owner: &str) -> Result<()> {
-    const FIRED: &str = "UPDATE schedule_watch SET last_run_at = $3, reported_at = NULL, \
-        next_run_at = $3 + coalesce(interval_us, $3 - last_run_at), \
-        overdue_at = CASE WHEN enabled = 1 THEN $3 + 3 * coalesce(interval_us, $3 - last_run_at) ELSE NULL END \
-        WHERE tenant = $1 AND schedule_id = $2 AND owner = $4 AND (last_run_at IS NULL OR last_run_at < $3)";
+    // The gap to the run before counts only if there was no pause in between.
+    macro_rules! gap {
+        () => {
+            "coalesce(interval_us, CASE WHEN last_run_at > coalesce(resumed_at, 0) THEN $3 - last_run_at END, gap_us)"
+        };
+    }
+    const FIRED: &str = concat!(
+        "UPDATE schedule_watch SET last_run_at = $3, reported_at = NULL, next_run_at = $3 + ",
+        gap!(),
+        ", overdue_at = CASE WHEN enabled = 1 THEN $3 + 3 * ",
+        gap!(),
+        " ELSE NULL END WHERE tenant = $1 AND schedule_id = $2 AND owner = $4 \
+         AND (last_run_at IS NULL OR last_run_at < $3)"
+    );
     let Some((id, run_at)) = key.and_then(read_key) else { return Ok(()) };
     tx.execute(FIRED, &[Value::from(id), Value::from(run_at), Value::from(owner)]).await.map(drop)
 }
@@ -76,14 +89,30 @@ fn time(value: &Json) -> Option<Time> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// None for cron, whose interval shows itself.
-fn interval(payload: &Json) -> Option<Duration> {
-    let seconds = payload["interval_seconds"].as_u64().filter(|seconds| *seconds > 0)?;
-    Some(Duration::from_secs(seconds.min(u64::from(u32::MAX))))
+/// How far apart a schedule's runs are.
+struct Rhythm {
+    /// None for cron.
+    interval: Option<Duration>,
+    /// For cron: the widest gap, until two runs show theirs.
+    gap: Option<Duration>,
 }
 
-fn overdue_at(next_run_at: Option<Time>, interval: Option<Duration>) -> Option<Time> {
-    Some(next_run_at?.after(interval? * 2))
+impl Rhythm {
+    fn of(payload: &Json) -> Self {
+        let seconds = payload["interval_seconds"].as_u64().filter(|seconds| *seconds > 0);
+        let interval = seconds.map(|seconds| Duration::from_secs(seconds.min(u64::from(u32::MAX))));
+        let gap = if interval.is_none() { payload["cron_expr"].as_str().and_then(cron::widest_gap) } else { None };
+        Self { interval, gap }
+    }
+
+    /// When the silence of a schedule that has announced its next run is reported.
+    fn overdue_at(&self, next_run_at: Option<Time>) -> Option<Time> {
+        Some(next_run_at?.after(self.interval.or(self.gap).unwrap_or(GAP_UNKNOWN) * 2))
+    }
+}
+
+fn micros(time: Option<Duration>) -> Value<'static> {
+    Value::from(time.map(|time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX)))
 }
 
 async fn created(
@@ -91,16 +120,17 @@ async fn created(
     ctx: &Ctx<'_>,
     task: &Success<'_>,
     id: &str,
-    interval: Option<Duration>,
+    rhythm: Rhythm,
     next_run_at: Option<Time>,
 ) -> Result<()> {
-    const WATCH: &str = "INSERT INTO schedule_watch (tenant, schedule_id, owner, receipt_id, interval_us, next_run_at, \
-        enabled, overdue_at) VALUES ($1, $2, $3, $4, $5, $6, 1, $7) ON CONFLICT (tenant, schedule_id) DO NOTHING";
-    const AGAIN: &str = "UPDATE schedule_watch SET interval_us = $3, next_run_at = $4, overdue_at = $5, enabled = 1, \
-                         reported_at = NULL WHERE tenant = $1 AND schedule_id = $2 AND owner = $6";
+    const WATCH: &str = "INSERT INTO schedule_watch (tenant, schedule_id, owner, receipt_id, interval_us, gap_us, \
+        next_run_at, enabled, overdue_at) VALUES ($1, $2, $3, $4, $5, $6, $7, 1, $8) \
+        ON CONFLICT (tenant, schedule_id) DO NOTHING";
+    const AGAIN: &str = "UPDATE schedule_watch SET interval_us = $3, gap_us = $4, next_run_at = $5, overdue_at = $6, \
+        enabled = 1, reported_at = NULL WHERE tenant = $1 AND schedule_id = $2 AND owner = $7";
     let receipt_id = receipts::keyed_id(ReceiptType::ScheduleCreated, &[task.task_id.as_bytes(), id.as_bytes()]);
-    let interval_us = interval.map(|interval| i64::try_from(interval.as_micros()).unwrap_or(i64::MAX));
-    let timing = [Value::from(interval_us), Value::from(next_run_at), Value::from(overdue_at(next_run_at, interval))];
+    let overdue_at = rhythm.overdue_at(next_run_at);
+    let timing = [micros(rhythm.interval), micros(rhythm.gap), Value::from(next_run_at), Value::from(overdue_at)];
     let params =
         [&[Value::from(id), Value::from(task.owner), Value::from(receipt_id.as_bytes())], &timing[..]].concat();
     if tx.execute(WATCH, &params).await? == 0 {
@@ -121,10 +151,24 @@ async fn paused(tx: &mut Tx<'_>, task: &Success<'_>, id: &str) -> Result<()> {
     tx.execute(PAUSE, &[Value::from(id), Value::from(task.owner)]).await.map(drop)
 }
 
-async fn resumed(tx: &mut Tx<'_>, task: &Success<'_>, id: &str, next_run_at: Option<Time>) -> Result<()> {
-    const RESUME: &str = "UPDATE schedule_watch SET enabled = 1, reported_at = NULL, next_run_at = $3, \
-                          overdue_at = $3 + 2 * interval_us WHERE tenant = $1 AND schedule_id = $2 AND owner = $4";
-    tx.execute(RESUME, &[Value::from(id), Value::from(next_run_at), Value::from(task.owner)]).await.map(drop)
+async fn resumed(
+    tx: &mut Tx<'_>,
+    ctx: &Ctx<'_>,
+    task: &Success<'_>,
+    id: &str,
+    next_run_at: Option<Time>,
+) -> Result<()> {
+    const RESUME: &str = "UPDATE schedule_watch SET enabled = 1, reported_at = NULL, next_run_at = $3, resumed_at = $5, \
+        overdue_at = $3 + 2 * coalesce(interval_us, gap_us, $6) \
+        WHERE tenant = $1 AND schedule_id = $2 AND owner = $4";
+    let params = [
+        Value::from(id),
+        Value::from(next_run_at),
+        Value::from(task.owner),
+        Value::from(ctx.now),
+        micros(Some(GAP_UNKNOWN)),
+    ];
+    tx.execute(RESUME, &params).await.map(drop)
 }
 
 async fn deleted(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: &Success<'_>, id: &str) -> Result<()> {

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands::demo::Demo;
 use crate::commands::scheduler::Scheduler;
 use crate::commands::worker::Worker;
+use crate::commands::worker::flags::Connection;
 
 #[derive(Parser)]
 #[command(
@@ -77,6 +78,17 @@ pub enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
+impl Command {
+    /// Of those that work for a server, beside programs of others.
+    pub fn connection(&self) -> Option<&Connection> {
+        match self {
+            Command::Worker { command: Worker::Run(flags) } => Some(&flags.connection),
+            Command::Scheduler { command: Scheduler::Run(flags) } => Some(&flags.connection),
+            _ => None,
+        }
+    }
+}
+
 /// Where the server's data and settings are.
 #[derive(Args, Clone, Default)]
 pub struct Place {
@@ -127,7 +139,7 @@ pub struct Reach {
     /// A running server, as in http://127.0.0.1:7700.
     #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
     pub url: Option<String>,
-    /// The key to use with it [default: the data folder's admin.key].
+    /// The key to use with it [default: the data folder's admin.key, for the server that runs on that folder].
     #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
     pub key: Option<String>,
     /// Print JSON instead of a table.
@@ -276,7 +288,7 @@ pub struct Mcp {
     /// The server [default: the one that runs on the data folder].
     #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
     pub url: Option<String>,
-    /// The key to use with it [default: the data folder's admin.key].
+    /// The key of the agent that uses the tools.
     #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
     pub key: Option<String>,
     #[command(flatten)]

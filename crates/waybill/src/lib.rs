@@ -11,12 +11,22 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
+use commands::worker::{keeper, secrecy};
 use waybill_kernel::{Code, Error, Result};
 pub use wiring::{migrations, registry};
 
 /// Runs the command line this process was started with.
 pub fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|word| word == keeper::NAME) {
+        return keeper::run(args);
+    }
     let command = Cli::parse().command;
+    if let Some(connection) = command.connection()
+        && let Err(error) = secrecy::keep(connection)
+    {
+        return report(&error);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report(&Error::internal(error)),
@@ -39,10 +49,9 @@ async fn run(command: Command) -> Result<()> {
         Command::Restore(flags) => commands::restore::run(flags).await,
         Command::Doctor(flags) => commands::doctor::run(flags).await,
         Command::Mcp(flags) => {
-            let server = commands::session::server(&flags.place, flags.url, flags.key)?;
-            let (url, key) =
-                server.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
-            commands::mcp::run(&url, Some(key)).await
+            let url = commands::session::address(&flags.place, flags.url)?;
+            let url = url.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
+            commands::mcp::run(&url, commands::session::named_key(flags.key)).await
         }
         Command::Worker { command } => commands::worker::run(command).await,
         Command::Scheduler { command } => commands::scheduler::run(command).await,

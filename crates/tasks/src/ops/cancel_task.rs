@@ -1,4 +1,4 @@
-//! Cancel: the owner's way out. Ends any live lease at once; the worker learns it on its next call.
+//! Cancel: the owner's way out. Ends any live lease at once; the worker learns it on its next call, or at once if it waits on the task.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@
 //! server we speak the stateless revision only, so a server may be restarted or replaced between two calls.
 //!
 //! # What may fail
-//! At the start: no server at the URL, or a key it does not know; the process ends with the catalogue's exit code.
+//! At the start: no server at the URL, no key, or one it does not know; the process ends with the catalogue's exit code.
 //! Later: the same as a tool error, which the model can read. A call whose answer was lost is `unavailable`, not failed:
 //! sent again with the same idempotency key it finds the truth.
 
@@ -41,9 +41,15 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 const CALLS_MAX: usize = 128;
 
 /// Serves stdin and stdout until stdin ends.
+///
+/// The folder's admin key is never used: whatever a model asks for would be done as an admin.
 pub async fn run(url: &str, key: Option<String>) -> Result<()> {
     let endpoint = endpoint(url)?;
-    let client = connect(&endpoint, key).await?;
+    let has_key = key.is_some();
+    let client = connect(&endpoint, key).await.map_err(|error| match error.code() {
+        Code::Unauthorized if !has_key => asked_for_a_key(),
+        _ => error,
+    })?;
     let bridge = Bridge::new(&client, &endpoint);
     let server = match bridge.serve(stdio()).await {
         Ok(server) => server,
@@ -106,6 +112,12 @@ fn refusal(error: &ClientInitializeError, endpoint: &Url) -> Error {
         _ => Error::new(Code::ServerUnreachable, format!("What answers at {endpoint} is not a Waybill server."))
             .because(error),
     }
+}
+
+fn asked_for_a_key() -> Error {
+    let message = "An MCP client acts under a key of its own: set WAYBILL_KEY, or say --key; \
+                   `waybill key create --principal agent:NAME` makes one.";
+    Error::new(Code::Unauthorized, message)
 }
 
 fn unauthorized() -> Error {

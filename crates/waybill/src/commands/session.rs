@@ -1,9 +1,11 @@
 //! How a command reaches the operations: through a running server, or by opening the data folder itself when none runs.
 //! Both ways call the same operation by name, so a command cannot mean one thing here and another there.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::Url;
 use serde_json::{Map, Value as Json};
 use waybill_kernel::{Caller, Code, Error, Method, OperationSpec, Result};
 use waybill_store::{Backend, Store};
@@ -31,6 +33,8 @@ impl Session {
             let http = reqwest::Client::builder()
                 // A proxy set for the web has no business between this machine and its own server.
                 .no_proxy()
+                // The key is for the server that was named and for no other.
+                .redirect(reqwest::redirect::Policy::none())
                 .connect_timeout(CONNECT_TIMEOUT)
                 .timeout(REQUEST_TIMEOUT)
                 .build()
@@ -96,22 +100,74 @@ pub fn named_key(key: Option<String>) -> Option<String> {
     key.filter(is_key).or_else(|| std::env::var("ASYNCGATE_API_KEY").ok().filter(is_key))
 }
 
+/// Where a command finds its server.
+enum Found {
+    /// The one that runs on the data folder, at the address it has written down there.
+    OfFolder(String),
+    Elsewhere(String),
+}
+
 /// The address and key of the server to speak to; None when none runs on the data folder. Changes nothing in it.
+///
+/// The folder's own key goes to the folder's own server and to nobody else: an address in the environment may be anybody's.
 pub fn server(place: &Place, url: Option<String>, key: Option<String>) -> Result<Option<(String, String)>> {
     let config = Config::of_place(place)?;
-    let key = named_key(key).or_else(|| data::admin_key(&config.data));
-    let url = match url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => match (data::holder(&config.data)?, data::running(&config.data)) {
-            (None, _) => return Ok(None),
-            (Some(_), Some(running)) => format!("http://{}", running.http),
-            (Some(holder), None) => return Err(data::in_use(&config.data, &holder)),
+    match (named_key(key), url) {
+        // The folder has no say in it, and need not be there.
+        (Some(key), Some(url)) => Ok(Some((url.trim_end_matches('/').to_owned(), key))),
+        (key, url) => match find(&config, url)? {
+            None => Ok(None),
+            Some(Found::OfFolder(url)) => {
+                let key = key.or_else(|| data::admin_key(&config.data)).ok_or_else(|| no_key(&url, ""))?;
+                Ok(Some((url, key)))
+            }
+            Some(Found::Elsewhere(url)) => {
+                let folder = config.data.display();
+                let why = format!(" The key in {folder} is only for the server that runs on that folder.");
+                key.map(|key| Some((url.clone(), key))).ok_or_else(|| no_key(&url, &why))
+            }
         },
+    }
+}
+
+/// The address alone.
+pub fn address(place: &Place, url: Option<String>) -> Result<Option<String>> {
+    match url {
+        Some(url) => Ok(Some(url)),
+        None => Ok(find(&Config::of_place(place)?, None)?.map(|(Found::OfFolder(url) | Found::Elsewhere(url))| url)),
+    }
+}
+
+fn no_key(url: &str, why: &str) -> Error {
+    Error::new(Code::Unauthorized, format!("There is no key for {url}: say --key, or set WAYBILL_KEY.{why}"))
+}
+
+fn find(config: &Config, url: Option<String>) -> Result<Option<Found>> {
+    let holder = data::holder(&config.data)?;
+    // A file that a killed server has left says where somebody else may listen by now.
+    let running = data::running(&config.data).filter(|running| holder.as_deref() == Some(&*running.pid.to_string()));
+    match (url, holder, running) {
+        (None, None, _) => Ok(None),
+        (None, Some(holder), None) => Err(data::in_use(&config.data, &holder)),
+        (None, _, Some(running)) => Ok(Some(Found::OfFolder(format!("http://{}", running.http)))),
+        // It is asked where it says that it listens, and not where a name may lead.
+        (Some(url), _, Some(running)) if names(&url, running.http) => {
+            Ok(Some(Found::OfFolder(format!("http://{}", running.http))))
+        }
+        (Some(url), ..) => Ok(Some(Found::Elsewhere(url.trim_end_matches('/').to_owned()))),
+    }
+}
+
+/// Does the URL mean the server that listens there, on this machine?
+fn names(url: &str, server: SocketAddr) -> bool {
+    let Ok(url) = Url::parse(url.trim()) else { return false };
+    let plain = url.scheme() == "http" && url.path() == "/" && url.username().is_empty() && url.password().is_none();
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let is_it = match host.parse::<IpAddr>() {
+        Ok(ip) => ip == server.ip() || (server.ip().is_unspecified() && ip.is_loopback()),
+        Err(_) => host == "localhost" && (server.ip().is_loopback() || server.ip().is_unspecified()),
     };
-    let key = key.ok_or_else(|| {
-        Error::new(Code::Unauthorized, format!("There is no key for {url}: say --key, or set WAYBILL_KEY."))
-    })?;
-    Ok(Some((url, key)))
+    plain && is_it && url.port_or_known_default() == Some(server.port())
 }
 
 async fn send(http: &reqwest::Client, url: &str, key: &str, spec: &OperationSpec, input: Json) -> Result<Json> {
@@ -158,5 +214,37 @@ fn told(body: &Json) -> Error {
     match body["help"].as_str() {
         Some(help) => error.with_cure(help),
         None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_folders_own_server_is_taken_for_it() {
+        for (url, server, is_it) in [
+            ("http://127.0.0.1:7700", "127.0.0.1:7700", true),
+            ("http://127.0.0.1:7700/", "127.0.0.1:7700", true),
+            ("http://localhost:7700", "127.0.0.1:7700", true),
+            ("http://[::1]:7700", "[::1]:7700", true),
+            ("http://127.0.0.1:7700", "0.0.0.0:7700", true),
+            ("http://10.1.2.3:7700", "10.1.2.3:7700", true),
+            ("http://127.0.0.1", "127.0.0.1:80", true),
+            ("http://127.0.0.1:7701", "127.0.0.1:7700", false),
+            ("http://127.0.0.2:7700", "127.0.0.1:7700", false),
+            ("http://10.1.2.3:7700", "0.0.0.0:7700", false),
+            ("http://localhost:7700", "10.1.2.3:7700", false),
+            ("http://localhost.evil.example:7700", "127.0.0.1:7700", false),
+            ("http://127.0.0.1.evil.example:7700", "127.0.0.1:7700", false),
+            ("http://127.0.0.1:7700@evil.example:7700", "127.0.0.1:7700", false),
+            ("http://user@127.0.0.1:7700", "127.0.0.1:7700", false),
+            ("https://127.0.0.1:7700", "127.0.0.1:7700", false),
+            ("http://127.0.0.1:7700/elsewhere", "127.0.0.1:7700", false),
+            ("127.0.0.1:7700", "127.0.0.1:7700", false),
+            ("", "127.0.0.1:7700", false),
+        ] {
+            assert_eq!(names(url, server.parse().unwrap()), is_it, "{url} for {server}");
+        }
     }
 }

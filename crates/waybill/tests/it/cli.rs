@@ -1,5 +1,8 @@
 //! The command line: the same command means the same whether a server runs or not, on either store.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -220,4 +223,60 @@ fn the_bare_program_and_a_wrong_word_show_how_it_is_used() {
         assert_eq!(script.exit, 0);
         assert!(script.stdout.contains("insecure-dev") && script.stdout.contains("rotate"), "{shell}");
     }
+}
+
+/// Whoever listens where a server is said to be: it was asked nothing if nobody has come.
+fn was_left_alone(listener: &TcpListener) -> bool {
+    listener.set_nonblocking(true).unwrap();
+    listener.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folders_key_goes_to_the_folders_server_and_to_nobody_else() {
+    let mut world = World::start().await;
+    let place = Place::of(&world);
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let elsewhere = format!("http://{}", stranger.local_addr().unwrap());
+    let port = world.address().rsplit_once(':').unwrap().1;
+    for command in [&["key", "list"][..], &["tenant", "list"], &["sweeps"], &["receipts", "verify"]] {
+        let ended = place.run(&[command, &["--url", &elsewhere]].concat());
+        ended.must_be(Code::Unauthorized, &format!("{command:?}"));
+        assert!(ended.stderr.contains("only for the server that runs on that folder"), "{}", ended.stderr);
+        for own in [world.url(""), world.url("/"), format!("http://localhost:{port}")] {
+            let ended = place.run(&[command, &["--url", &own]].concat());
+            assert_eq!(ended.exit, 0, "{command:?} at {own}: {}", ended.stderr);
+        }
+    }
+
+    // A server that was killed has left its address, where somebody else may listen by now; and the folder is in use.
+    world.server.kill9().unwrap();
+    let left = world.server.data_dir.join("server.json");
+    let mut running: Json = serde_json::from_slice(&std::fs::read(&left).unwrap()).unwrap();
+    running["http"] = json!(stranger.local_addr().unwrap().to_string());
+    std::fs::write(&left, running.to_string()).unwrap();
+    let lock = File::options().write(true).truncate(true).open(world.server.data_dir.join("waybill.lock")).unwrap();
+    lock.lock().unwrap();
+    writeln!(&lock, "{}", std::process::id()).unwrap();
+    place.run(&["key", "list"]).must_be(Code::DataFolderLocked, "a folder in use");
+    place.run(&["key", "list", "--url", &elsewhere]).must_be(Code::Unauthorized, "an address that was left");
+    assert!(was_left_alone(&stranger), "a stranger was shown the folder's key");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_client_acts_under_a_key_of_its_own() {
+    let world = World::start().await;
+    let place = Place::of(&world);
+    let url = world.url("");
+    for args in [&["mcp"][..], &["mcp", "--url", &url]] {
+        let ended = place.run(args);
+        ended.must_be(Code::Unauthorized, &format!("{args:?}"));
+        assert!(ended.stderr.contains("under a key of its own"), "{}", ended.stderr);
+    }
+    let key = world.key(json!({ "principal": "agent:alice" })).await;
+    let ended = place.run(&["mcp", "--key", &key]);
+    assert_eq!(ended.exit, 0, "{}", ended.stderr);
+
+    let open = World::with(Engine::Sqlite, "", &["--insecure-dev"]).await;
+    let ended = Place::of(&open).run(&["mcp"]);
+    assert_eq!(ended.exit, 0, "a server that asks for no key: {}", ended.stderr);
 }

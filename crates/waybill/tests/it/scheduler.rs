@@ -411,6 +411,37 @@ impl Plan {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_that_its_scheduler_may_not_fire_is_refused_when_it_is_created() {
+    let mut plan = Plan::open().await;
+    let payload = json!({
+        "name": "n", "mode": "interval", "interval_seconds": 1,
+        "task_template": { "type": "tick", "payload_template": { "by": "{{schedule_id}}" } },
+    });
+    let keys = [
+        json!({ "principal": "service:scheduler", "roles": ["agent", "worker"] }),
+        json!({ "principal": "service:scheduler", "roles": ["worker", "delegate"] }),
+        json!({
+            "principal": "service:scheduler", "roles": ["agent", "worker", "delegate"],
+            "scopes": ["tasks:lease", "tasks:read"],
+        }),
+    ];
+    for (number, key) in keys.into_iter().enumerate() {
+        plan.key = plan.office.world.key(key).await;
+        let mut scheduler = plan.start();
+        let refused = plan.ask("schedule.create", payload.clone()).await;
+        let error = &refused["result"]["error"];
+        assert_eq!((&refused["status"], &error["code"]), (&json!("failed"), &json!("may_not_fire")), "{refused}");
+        assert!(error["message"].as_str().unwrap().contains("delegate"), "{error}");
+        if number == 0 {
+            // Its own tasks it may create.
+            let own = plan.ask_as("service:scheduler", "schedule.create", payload.clone()).await;
+            assert_eq!(own["status"], "succeeded", "{own}");
+        }
+        assert_eq!(scheduler.term(), Some(0), "{}", scheduler.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn its_key_may_be_where_clients_of_asyncgate_have_theirs() {
     let plan = Plan::open().await;
     let (server, file) = (plan.office.world.url(""), plan.file());

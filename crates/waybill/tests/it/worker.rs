@@ -43,6 +43,10 @@ impl Background {
         until(&format!("the process to say {words:?}: {}", self.log()), || async { self.log().contains(words) }).await;
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn kill9(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -174,22 +178,115 @@ async fn it_does_every_kind_of_task_and_says_where_the_result_is() {
     assert_eq!((&away["status"], &away["attempt"]), (&json!("queued"), &json!(1)), "{away}");
 }
 
+/// A command that starts a process in each of the ways there are to get out of a program's reach (in the background, in a
+/// session of its own, and there with a parent that is gone), names all three in a file, and goes on.
+fn lingering(file: &Path) -> Json {
+    let session = "setsid sh -c 'echo $$; exec sleep 1000' &";
+    let script = format!(
+        "{{ sleep 1000 & echo $!; {session} ( ( {session} ) & ) }} > {0}.part
+         while [ $(wc -l < {0}.part) -lt 3 ]; do sleep 0.01; done; mv {0}.part {0}; sleep 1000",
+        file.display()
+    );
+    json!({"type": "exec", "payload": {"command": "sh", "args": ["-c", script]}})
+}
+
+fn started(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// A renewal comes long after the test has given up.
+const LONG_LEASE: [&str; 2] = ["--lease-ttl-seconds", "1800"];
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_lease_ends_the_work_and_all_it_has_started() {
+async fn a_cancel_ends_the_work_at_once_and_all_it_has_started() {
     let office = Office::open("").await;
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("pid");
-    let script = format!("sleep 1000 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display());
-    let task = office.hand_over(&json!({"type": "exec", "payload": {"command": "sh", "args": ["-c", script]}})).await;
-    // Long enough to start the command on a busy machine; a third of it passes until the loss is noticed.
-    let mut worker = office.worker(&["--once", "--lease-ttl-seconds", "10", "--exec", "sh=/bin/sh"]);
-    until("the command to start", || async { file.exists() }).await;
-    let cancel = office.world.post(&office.agent, &format!("/v1/tasks/{task}/cancel"), &json!({})).await;
-    assert_eq!(cancel.json()["ok"], true, "{}", cancel.text);
-    worker.says("the lease is lost").await;
-    assert_eq!(worker.ended(), Some(0), "{}", worker.log());
-    let pid = std::fs::read_to_string(&file).unwrap();
-    until("the process to be gone", || async { is_gone(pid.trim()) }).await;
+    let file = folder.path().join("pids");
+    let tasks = [lingering(&file), json!({"type": "sleep_then_return", "payload": {"seconds": 1000}})];
+    let words = ["the program was ended with all it had started", "the work was stopped"];
+    for (task, how) in tasks.iter().zip(words) {
+        let task = office.hand_over(task).await;
+        let mut worker = office.worker(&[&LONG_LEASE[..], &["--once", "--exec", "sh=/bin/sh"]].concat());
+        worker.says("leased").await;
+        if how == words[0] {
+            until("the command to start", || async { file.exists() }).await;
+        }
+        let cancel = office.world.post(&office.agent, &format!("/v1/tasks/{task}/cancel"), &json!({})).await;
+        assert_eq!(cancel.json()["ok"], true, "{}", cancel.text);
+        worker.says(&format!("the task was canceled: {how}")).await;
+        // It is said once it is so.
+        assert!(started(&file).iter().all(|pid| is_gone(pid)), "{}", worker.log());
+        assert_eq!(worker.ended(), Some(0), "{}", worker.log());
+        assert!(!worker.log().contains("the lease is lost"), "{}", worker.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_program_outlives_a_worker_that_is_killed() {
+    let office = Office::open("").await;
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["a", "b"].map(|name| folder.path().join(name));
+    for file in &files {
+        office.hand_over(&lingering(file)).await;
+    }
+    let mut worker = office.worker(&["--concurrency", "2", "--exec", "sh=/bin/sh"]);
+    until("the commands to start", || async { files.iter().all(|file| file.exists()) }).await;
+    worker.kill9();
+    let pids: Vec<_> = files.iter().flat_map(|file| started(file)).collect();
+    assert_eq!(pids.len(), 6, "{pids:?}");
+    until("the processes to be gone", || async { pids.iter().all(|pid| is_gone(pid)) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_key_is_nowhere_a_program_could_look() {
+    let office = Office::open("").await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = office.world.url("");
+    let key = office.worker.as_str();
+    let run = ["worker", "run", "--server", &server, "--exec", "sh=/bin/sh", "--once"];
+    let ways: [(&str, &[&str], &[(&str, &str)]); 3] = [
+        ("environment", &[], &[("WAYBILL_KEY", key)]),
+        ("alias", &[], &[("ASYNCGATE_API_KEY", key), ("WAYBILL_STORE", "postgres://waybill:secret@nowhere/db")]),
+        ("flag", &["--key", key], &[]),
+    ];
+    for (way, args, environment) in ways {
+        let file = folder.path().join(way);
+        let task = office.hand_over(&lingering(&file)).await;
+        let mut worker = Background::start_in(&[&run, args].concat(), environment);
+        until("the command to start", || async { file.exists() }).await;
+        let mut looked_at = 0;
+        for pid in family(worker.pid()) {
+            for shown in ["environ", "cmdline"] {
+                // Whoever is not root is not even let in.
+                let Ok(bytes) = std::fs::read(format!("/proc/{pid}/{shown}")) else { continue };
+                let text = String::from_utf8_lossy(&bytes);
+                assert!(!text.contains(key) && !text.contains("secret"), "{way}: {pid} shows it in {shown}: {text}");
+                looked_at += 1;
+            }
+        }
+        assert!(looked_at >= 2, "{way}: nobody was looked at");
+        office.world.post(&office.agent, &format!("/v1/tasks/{task}/cancel"), &json!({})).await;
+        assert_eq!(worker.ended(), Some(0), "{way}: {}", worker.log());
+    }
+}
+
+/// A process and all beneath it.
+fn family(pid: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            Some((pid, stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?))
+        })
+        .collect();
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = family.get(next).copied() {
+        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    family
 }
 
 fn is_gone(pid: &str) -> bool {

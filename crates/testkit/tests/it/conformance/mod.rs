@@ -34,6 +34,7 @@ mod schemas;
 mod short_pages;
 mod short_sessions;
 mod strict;
+mod whoami;
 
 use waybill_testkit::stores;
 
@@ -63,6 +64,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("create_tenant", create_tenant::CASES),
     ("list_tenants", list_tenants::CASES),
     ("list_sweeps", list_sweeps::CASES),
+    ("whoami", whoami::CASES),
 ];
 
 #[test]

@@ -156,7 +156,10 @@ async fn decide(shared: &Shared, lease: &Lease, now_s: i64) -> Result<std::resul
     // A schedule and what it fires belong to whoever asked for it.
     let asker = fire::owner(&shared.client, lease.task_id).await?;
     if lease.kind == "schedule.create" {
-        return Ok(create(lease, asker, now_s).map_err(Refusal::payload));
+        return match refusal_to_fire(shared, &asker).await? {
+            Some(refusal) => Ok(Err(refusal)),
+            None => Ok(create(lease, asker, now_s).map_err(Refusal::payload)),
+        };
     }
     let named: Named = match serde_json::from_value(lease.payload.clone()) {
         Ok(named) => named,
@@ -173,6 +176,25 @@ async fn decide(shared: &Shared, lease: &Lease, now_s: i64) -> Result<std::resul
         }
     };
     change(&lease.kind, schedule, now_s).map(Ok)
+}
+
+/// Why this scheduler could keep a schedule of theirs and never fire it.
+async fn refusal_to_fire(shared: &Shared, owner: &str) -> Result<Option<Refusal>> {
+    let key = match shared.client.whoami().await {
+        Ok(key) if key.may_create_for(owner) => return Ok(None),
+        Ok(key) => key,
+        // A server that cannot say is asked by the first firing.
+        Err(error) if error.code() == Code::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let message = format!(
+        "The scheduler may not create tasks of {owner}: its key ({}) has the roles {} and the scopes {}, and needs agent, \
+         delegate and tasks:write. Whoever runs it must give it another key.",
+        key.principal,
+        key.roles.join(", "),
+        key.scopes.join(", ")
+    );
+    Ok(Some(Refusal::new("may_not_fire", message)))
 }
 
 /// A schedule has the id of the task that asked for it: asked again after a crash, it is the same schedule.

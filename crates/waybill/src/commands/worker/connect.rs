@@ -9,6 +9,7 @@ use waybill_client::{Backoff, Client, Options};
 use waybill_kernel::{Code, Error, Result};
 
 use super::flags::Connection;
+use super::secrecy;
 use crate::commands::session;
 
 /// Between two tries to reach a server that is away.
@@ -32,7 +33,7 @@ pub fn client(connection: &Connection) -> Result<Client> {
 
 fn key(connection: &Connection) -> Result<String> {
     if let Some(path) = &connection.key_file {
-        return std::fs::read_to_string(path).map_err(|error| {
+        return secrecy::read_key_file(path).map_err(|error| {
             let message = format!("The key file {} cannot be read: {error}.", path.display());
             Error::new(Code::Unauthorized, message)
                 .with_cure("Name a file that you can read, with the key in it, by --key-file.")

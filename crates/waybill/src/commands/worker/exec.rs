@@ -1,33 +1,32 @@
-//! `exec`: a program the operator has named, with the arguments of the task. No shell, no environment of ours, and the
-//! whole process group ends with the task.
+//! `exec`: a program the operator has named, with the arguments of the task. No shell, no environment of ours, and all it
+//! has started ends with the task.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{getpid, set_child_subreaper};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 use waybill_client::Lease;
 use waybill_kernel::{Error, Result};
 
-use super::handlers::{payload, text};
+use super::handlers::{Stop, payload};
 use super::held::Refusal;
+use super::program::{Exit, Program};
+use super::streams::Output;
 
 const ARGS_MAX: usize = 1_000;
-/// What a program may need to find its way; everything else, keys above all, stays here.
-const ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
-const READ_BYTES: usize = 8 << 10;
-/// Of each stream of a program that failed, as JSON: what it said last tells why, and a failure must fit into its receipt.
-const LAST_WORDS_BYTES_MAX: usize = 8 << 10;
+/// The program that runs here, also when its file has been replaced meanwhile.
+pub const OWN: &str = "/proc/self/exe";
 
 pub struct Exec {
     programs: BTreeMap<String, PathBuf>,
+    /// Where this program is found, which keeps those it starts.
+    own: PathBuf,
     timeout: Duration,
     output_bytes_max: usize,
 }
@@ -42,139 +41,59 @@ struct Run {
     stdin: String,
 }
 
-/// Kills the group unless the program has ended. A group outlives its leader, and a background process would hold the pipes.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn kill(&mut self) {
-        if let Some(group) = self.0.take() {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-struct Output {
-    /// The first of it, `max` at most.
-    bytes: Vec<u8>,
-    /// The last of what came behind those.
-    end: Vec<u8>,
-    max: usize,
-    truncated: bool,
-}
-
-impl Output {
-    fn up_to(max: usize) -> Self {
-        Self { bytes: Vec::new(), end: Vec::new(), max, truncated: false }
-    }
-
-    fn take(&mut self, chunk: &[u8]) {
-        let (kept, further) = chunk.split_at(chunk.len().min(self.max - self.bytes.len()));
-        self.bytes.extend_from_slice(kept);
-        self.truncated |= !further.is_empty();
-        self.end.extend_from_slice(further);
-        let surplus = self.end.len().saturating_sub(self.last_words_max());
-        self.end.drain(..surplus);
-    }
-
-    fn last_words_max(&self) -> usize {
-        self.max.min(LAST_WORDS_BYTES_MAX)
-    }
-
-    /// Its text, and whether there was more.
-    fn told(&self) -> (String, bool) {
-        (text(&self.bytes).0, self.truncated)
-    }
-
-    fn last_words(&self) -> (String, bool) {
-        let (all, _) = text(&[&self.bytes[..], &self.end[..]].concat());
-        let words = end_of(&all, self.last_words_max());
-        (words.to_owned(), self.truncated || words.len() < all.len())
-    }
-}
-
-/// The end that takes at most `max` bytes as JSON, without the quotes.
-fn end_of(text: &str, max: usize) -> &str {
-    let mut left = max;
-    let fits = |(_, char): &(usize, char)| {
-        let bytes = match char {
-            '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-            '\0'..='\u{1f}' => 6,
-            _ => char.len_utf8(),
-        };
-        let fits = bytes <= left;
-        left = left.saturating_sub(bytes);
-        fits
-    };
-    let first = text.char_indices().rev().take_while(fits).last();
-    &text[first.map_or(text.len(), |(at, _)| at)..]
-}
-
 impl Exec {
     /// `named` holds NAME=PATH. What cannot be started is refused here and not at the first task.
-    pub fn new(named: &[String], timeout: Duration, output_bytes_max: usize) -> Result<Self> {
+    pub fn new(named: &[String], own: PathBuf, timeout: Duration, output_bytes_max: usize) -> Result<Self> {
         let programs = named.iter().map(|text| program(text)).collect::<Result<BTreeMap<_, _>>>()?;
         if programs.len() < named.len() {
             return Err(Error::invalid("--exec: a name is given twice."));
         }
-        Ok(Self { programs, timeout, output_bytes_max })
+        if !programs.is_empty() {
+            // What a keeper that was killed leaves behind comes to us.
+            set_child_subreaper(Some(getpid())).map_err(Error::internal)?;
+        }
+        Ok(Self { programs, own, timeout, output_bytes_max })
     }
 
     pub fn is_empty(&self) -> bool {
         self.programs.is_empty()
     }
 
-    pub async fn run(&self, lease: &Lease, abandon: &CancellationToken) -> std::result::Result<Json, Refusal> {
+    /// Until it has ended, its time is up, or it is to end.
+    pub async fn run(&self, lease: &Lease, end: &CancellationToken) -> std::result::Result<Json, Stop> {
         let run: Run = payload(lease)?;
         let Some(program) = self.programs.get(&run.command) else {
             let known = self.programs.keys().cloned().collect::<Vec<_>>().join(", ");
-            return Err(Refusal::payload(format!("There is no command {:?} here, only {known}.", run.command)));
+            return Err(Refusal::payload(format!("There is no command {:?} here, only {known}.", run.command)).into());
         };
         if run.args.len() > ARGS_MAX || run.args.iter().any(|arg| arg.contains('\0')) {
-            return Err(Refusal::payload(format!("args must be at most {ARGS_MAX} texts without NUL.")));
+            return Err(Refusal::payload(format!("args must be at most {ARGS_MAX} texts without NUL.")).into());
         }
-        let mut child = self.start(program, &run.args)?;
-        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
-        tokio::select! {
-            ended = self.finish(&mut child, &mut group, run.stdin) => ended,
+        let not_started = |why: String| Refusal::new("command_not_started", format!("It cannot be started: {why}."));
+        let mut program = Program::start(&self.own, program, &run.args, self.output_bytes_max)
+            .map_err(|error| not_started(error.to_string()))?;
+        let exit = tokio::select! {
+            exit = program.finish(run.stdin.as_bytes()) => exit,
             () = tokio::time::sleep(self.timeout) => {
-                let message = format!("{} was still running after {} s and was ended.", run.command, self.timeout.as_secs());
-                Err(Refusal::new("command_timed_out", message))
+                let after = format!("{} was still running after {} s", run.command, self.timeout.as_secs());
+                let message = format!("{after}; {}.", stopped(program.end().await));
+                return Err(Refusal::new("command_timed_out", message).into());
             }
-            () = abandon.cancelled() => Err(Refusal::transport("The worker was stopped.")),
+            () = end.cancelled() => return Err(Stop::Told(stopped(program.end().await))),
+        };
+        match exit {
+            Exit::Known(status) => Ok(report(status, &program.out, &program.err)?),
+            Exit::NotStarted(why) => Err(not_started(why).into()),
+            Exit::Unknown => Err(Refusal::transport("Nobody knows how the program ended.").into()),
         }
     }
+}
 
-    fn start(&self, program: &Path, args: &[String]) -> std::result::Result<Child, Refusal> {
-        let kept = ENVIRONMENT.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        let mut command = Command::new(program);
-        command.args(args).env_clear().envs(kept).process_group(0).kill_on_drop(true);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().map_err(|error| Refusal::new("command_not_started", format!("It cannot be started: {error}.")))
-    }
-
-    async fn finish(&self, child: &mut Child, group: &mut Group, stdin: String) -> std::result::Result<Json, Refusal> {
-        let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let feed = async move {
-            if let Some(mut input) = input {
-                // A program may end without reading what it was given.
-                let _ = input.write_all(stdin.as_bytes()).await;
-            }
-        };
-        let wait = async {
-            let status = child.wait().await;
-            group.kill();
-            status
-        };
-        let max = self.output_bytes_max;
-        let (status, (), out, err) = tokio::join!(wait, feed, read(out, max), read(err, max));
-        let status = status.map_err(|error| Refusal::transport(format!("Nobody knows how it ended: {error}.")))?;
-        report(status, &out, &err)
+/// What became of a program that was to end.
+fn stopped(left: usize) -> String {
+    match left {
+        0 => "the program was ended with all it had started".to_owned(),
+        left => format!("the program was ended, but {left} of the processes it started could not be"),
     }
 }
 
@@ -198,18 +117,6 @@ fn report(status: ExitStatus, out: &Output, err: &Output) -> std::result::Result
     Err(refusal)
 }
 
-/// All there is, of which the first `max` bytes and the last words are kept: a program that writes more must not hang on a
-/// full pipe.
-async fn read(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Output {
-    let mut output = Output::up_to(max);
-    let Some(mut stream) = stream else { return output };
-    let mut chunk = vec![0; READ_BYTES];
-    while let Ok(read @ 1..) = stream.read(&mut chunk).await {
-        output.take(&chunk[..read]);
-    }
-    output
-}
-
 fn program(text: &str) -> Result<(String, PathBuf)> {
     let invalid = |why: &str| Error::invalid(format!("--exec {text}: {why}"));
     let (name, path) = text.split_once('=').ok_or_else(|| invalid("write it as NAME=/path/to/program."))?;
@@ -229,6 +136,8 @@ mod tests {
     use waybill_kernel::Time;
     use waybill_kernel::id::Uuid;
 
+    use super::super::program::ENVIRONMENT;
+    use super::super::streams::LAST_WORDS_BYTES_MAX;
     use super::*;
 
     fn lease(payload: Json) -> Lease {
@@ -236,12 +145,21 @@ mod tests {
         Lease { task_id, lease_id, kind: "exec".to_owned(), payload, attempt: 0, expires_at: Time::EPOCH }
     }
 
-    fn exec(timeout: Duration) -> Exec {
-        Exec::new(&["sh=/bin/sh".to_owned(), "cat=/bin/cat".to_owned()], timeout, 16).unwrap()
+    /// The program as it was built: the one that runs the tests keeps nobody.
+    fn exec(named: &[&str], timeout: Duration, output_bytes_max: usize) -> Exec {
+        let named: Vec<_> = named.iter().map(|text| (*text).to_owned()).collect();
+        Exec::new(&named, waybill_testkit::server::binary(), timeout, output_bytes_max).unwrap()
+    }
+
+    async fn run_with(exec: &Exec, payload: Json) -> std::result::Result<Json, Refusal> {
+        exec.run(&lease(payload), &CancellationToken::new()).await.map_err(|stop| match stop {
+            Stop::Refused(refusal) => refusal,
+            Stop::Told(how) => panic!("nobody told it to stop: {how}"),
+        })
     }
 
     async fn run(payload: Json) -> std::result::Result<Json, Refusal> {
-        exec(Duration::from_secs(20)).run(&lease(payload), &CancellationToken::new()).await
+        run_with(&exec(&["sh=/bin/sh", "cat=/bin/cat"], Duration::from_secs(20), 16), payload).await
     }
 
     #[tokio::test]
@@ -249,6 +167,9 @@ mod tests {
         let args = json!(["-c", "printf '%s|' \"$@\"; exit 0", "x", "$(id)", "a b", ";"]);
         assert_eq!(run(json!({"command": "sh", "args": args})).await.unwrap()["stdout"], "$(id)|a b|;|");
         assert_eq!(run(json!({"command": "cat", "stdin": "né\n"})).await.unwrap()["stdout"], "né\n");
+        // More than a pipe holds, and not read.
+        let unread = json!({"command": "sh", "args": ["-c", "echo fine"], "stdin": "x".repeat(1 << 20)});
+        assert_eq!(run(unread).await.unwrap()["stdout"], "fine\n");
     }
 
     #[tokio::test]
@@ -259,6 +180,9 @@ mod tests {
         let failed = run(json!({"command": "sh", "args": ["-c", "echo no >&2; exit 3"]})).await.unwrap_err();
         assert_eq!((failed.code, failed.retryable), ("command_failed", false));
         assert_eq!((&failed.details["exit_code"], &failed.details["stderr"]), (&json!(3), &json!("no\n")));
+        let killed = run(json!({"command": "sh", "args": ["-c", "kill -9 $$"]})).await.unwrap_err();
+        assert!(killed.message.contains("signal: 9"), "{}", killed.message);
+        assert_eq!((killed.code, &killed.details["exit_code"]), ("command_failed", &Json::Null));
         for payload in [
             json!({"command": "/bin/sh"}),
             json!({"command": "sh", "env": {}}),
@@ -270,13 +194,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_cannot_be_started_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("program");
+        std::fs::write(&file, "#!/nowhere\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let exec = exec(&[&format!("x={}", file.display())], Duration::from_secs(20), 16);
+        let refusal = run_with(&exec, json!({"command": "x"})).await.unwrap_err();
+        assert_eq!((refusal.code, refusal.retryable), ("command_not_started", false), "{}", refusal.message);
+    }
+
+    #[tokio::test]
     async fn a_failure_keeps_its_status_and_the_end_of_what_was_said() {
-        let exec = Exec::new(&["sh=/bin/sh".to_owned()], Duration::from_secs(20), 128 << 10).unwrap();
+        let exec = exec(&["sh=/bin/sh"], Duration::from_secs(20), 128 << 10);
         // Less than is kept of a success, more than that, and what JSON makes six times as long.
         for (bytes, byte) in [(100_000, "e"), (1_000_000, "e"), (100_000, "\\001")] {
             let script = format!("head -c {bytes} /dev/zero | tr '\\0' '{byte}' >&2; echo the end >&2; exit 7");
-            let task = lease(json!({"command": "sh", "args": ["-c", script]}));
-            let details = exec.run(&task, &CancellationToken::new()).await.unwrap_err().details;
+            let details = run_with(&exec, json!({"command": "sh", "args": ["-c", script]})).await.unwrap_err().details;
             assert_eq!((&details["exit_code"], &details["stderr_truncated"]), (&json!(7), &json!(true)));
             assert_eq!((&details["stdout"], &details["stdout_truncated"]), (&json!(""), &json!(false)));
             assert!(details["stderr"].as_str().unwrap().ends_with("the end\n"), "{bytes} of {byte}");
@@ -285,85 +219,130 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_end_is_measured_as_json_and_cut_between_characters() {
-        for (text, max, end) in
-            [("abc", 2, "bc"), ("abc", 9, "abc"), ("aää", 3, "ä"), ("a\n", 2, "\n"), ("a\u{1}", 5, ""), ("", 3, "")]
-        {
-            assert_eq!(end_of(text, max), end, "{text:?}");
-        }
-    }
-
     #[tokio::test]
     async fn the_environment_of_the_worker_stays_with_it() {
         let ours = |name: &str| !ENVIRONMENT.contains(&name) && !["PWD", "OLDPWD", "SHLVL", "_"].contains(&name);
         assert!(std::env::vars().any(|(name, _)| ours(&name)), "there is nothing to keep back");
-        let exec = Exec::new(&["sh=/bin/sh".to_owned()], Duration::from_secs(20), 1 << 20).unwrap();
-        let task = lease(json!({"command": "sh", "args": ["-c", "env"]}));
-        let shown = exec.run(&task, &CancellationToken::new()).await.unwrap();
+        let exec = exec(&["sh=/bin/sh"], Duration::from_secs(20), 1 << 20);
+        // Its own, and that of its keeper.
+        let script = "env; tr '\\0' '\\n' < /proc/$PPID/environ || true";
+        let shown = run_with(&exec, json!({"command": "sh", "args": ["-c", script]})).await.unwrap();
         for line in shown["stdout"].as_str().unwrap().lines() {
             let name = line.split('=').next().unwrap();
             assert!(!ours(name), "{name} reached the program");
         }
     }
 
-    /// A process of the group is gone, or a zombie that somebody else has yet to collect.
+    /// Gone, or a zombie that somebody else has yet to collect.
     fn is_gone(pid: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         stat.map_or(true, |stat| stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
     }
 
-    #[tokio::test]
-    async fn a_background_process_neither_holds_the_task_nor_survives_it() {
-        let quick = run(json!({"command": "sh", "args": ["-c", "sleep 1000 & echo $!"]})).await.unwrap();
-        let pid = quick["stdout"].as_str().unwrap().trim().to_owned();
-        while !is_gone(&pid) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    /// Starts a sleeper in each of the ways there are to get out of a program's reach, and names all three in a file: in the
+    /// background, in a session of its own, and there with a parent that is gone.
+    fn sleepers(file: &std::path::Path) -> String {
+        let session = "setsid sh -c 'echo $$; exec sleep 1000' &";
+        format!(
+            "{{ sleep 1000 & echo $!; {session} ( ( {session} ) & ) }} > {0}.part
+             while [ $(wc -l < {0}.part) -lt 3 ]; do sleep 0.01; done; mv {0}.part {0}",
+            file.display()
+        )
+    }
+
+    fn started(file: &std::path::Path) -> Vec<String> {
+        std::fs::read_to_string(file).unwrap().lines().map(|line| line.trim().to_owned()).collect()
     }
 
     #[tokio::test]
-    async fn the_group_ends_with_the_time_the_worker_and_the_lease() {
+    async fn no_process_holds_the_task_or_survives_it() {
         let folder = tempfile::tempdir().unwrap();
-        for how in ["time", "abandon", "drop"] {
+        let file = folder.path().join("pids");
+        let script = sleepers(&file);
+        run(json!({"command": "sh", "args": ["-c", script]})).await.unwrap();
+        // Not soon, but by the time the program's end is told.
+        let started = started(&file);
+        assert_eq!(started.len(), 3, "{started:?}");
+        assert!(started.iter().all(|pid| is_gone(pid)), "{started:?}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_kills_its_keeper_ends_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pids");
+        let script = format!("{}; kill -9 $PPID; sleep 1000", sleepers(&file));
+        let refusal = run(json!({"command": "sh", "args": ["-c", script]})).await.unwrap_err();
+        assert_eq!((refusal.code, refusal.retryable), ("transport_error", true), "{}", refusal.message);
+        assert!(started(&file).iter().all(|pid| is_gone(pid)), "{:?}", started(&file));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_stops_its_keeper_ends_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pids");
+        let script = format!("kill -STOP $PPID; {}; sleep 1000", sleepers(&file));
+        let (task, end) = (lease(json!({"command": "sh", "args": ["-c", script]})), CancellationToken::new());
+        let exec = exec(&["sh=/bin/sh"], Duration::from_secs(1000), 16);
+        let told = async {
+            while !file.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            end.cancel();
+        };
+        let (ended, ()) = tokio::join!(exec.run(&task, &end), told);
+        let Err(Stop::Told(how)) = ended else { panic!("it went on") };
+        assert_eq!(how, stopped(0));
+        assert!(started(&file).iter().all(|pid| is_gone(pid)), "{:?}", started(&file));
+    }
+
+    #[tokio::test]
+    async fn all_of_it_ends_with_the_time_the_worker_and_the_lease() {
+        let folder = tempfile::tempdir().unwrap();
+        for how in ["time", "told", "drop"] {
             let file = folder.path().join(how);
-            let script = format!("sleep 1000 & echo $! > {0}.part; mv {0}.part {0}; wait", file.display());
-            let task = lease(json!({"command": "sh", "args": ["-c", script]}));
-            let abandon = CancellationToken::new();
+            let task = lease(json!({"command": "sh", "args": ["-c", format!("{}; sleep 1000", sleepers(&file))]}));
+            let end = CancellationToken::new();
             let limit = if how == "time" { Duration::from_secs(10) } else { Duration::from_secs(1000) };
-            let exec = exec(limit);
-            let work = exec.run(&task, &abandon);
+            let exec = exec(&["sh=/bin/sh"], limit, 16);
+            let work = exec.run(&task, &end);
             tokio::pin!(work);
-            let started = async {
+            let begun = async {
                 while !file.exists() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            tokio::select! { _ = &mut work => panic!("{how}: it ended by itself"), () = started => {} }
+            tokio::select! { _ = &mut work => panic!("{how}: it ended by itself"), () = begun => {} }
             match how {
-                "time" => assert_eq!(work.as_mut().await.unwrap_err().code, "command_timed_out"),
-                "abandon" => {
-                    abandon.cancel();
-                    assert!(work.as_mut().await.is_err());
+                "time" => match work.as_mut().await.unwrap_err() {
+                    Stop::Refused(refusal) => assert_eq!(refusal.code, "command_timed_out"),
+                    Stop::Told(how) => panic!("{how}"),
+                },
+                "told" => {
+                    end.cancel();
+                    let Err(Stop::Told(how)) = work.as_mut().await else { panic!("it went on") };
+                    assert_eq!(how, stopped(0));
                 }
-                _ => {}
-            }
-            if how == "drop" {
                 // The pinned future lives to the end of the block: a second run in its place drops it.
-                work.set(exec.run(&task, &abandon));
+                _ => work.set(exec.run(&task, &end)),
             }
-            let pid = std::fs::read_to_string(&file).unwrap();
-            while !is_gone(pid.trim()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+            for pid in started(&file) {
+                while !is_gone(&pid) {
+                    assert_eq!(how, "drop", "{pid} was said to be gone");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
             }
         }
     }
 
     #[test]
     fn only_programs_can_be_named() {
+        let new = |named: &[&str]| {
+            let named: Vec<_> = named.iter().map(|text| (*text).to_owned()).collect();
+            Exec::new(&named, OWN.into(), Duration::ZERO, 0)
+        };
         for text in ["sh", "=/bin/sh", "sh=sh", "sh=bin/sh", "sh=/nowhere", "sh=/etc/passwd", "sh=/"] {
-            assert!(Exec::new(&[text.to_owned()], Duration::ZERO, 0).is_err(), "{text}");
+            assert!(new(&[text]).is_err(), "{text}");
         }
-        assert!(Exec::new(&["a=/bin/sh".to_owned(), "a=/bin/cat".to_owned()], Duration::ZERO, 0).is_err());
+        assert!(new(&["a=/bin/sh", "a=/bin/cat"]).is_err());
     }
 }

@@ -20,10 +20,11 @@ pub struct Connection {
     /// The server.
     #[arg(long, alias = "url", env = "WAYBILL_URL", value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub server: String,
-    /// The key to use with it; better in the environment or a file than on the command line.
+    /// The key to use with it; better in the environment or a file than on the command line. Neither shows it for long.
     #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
     pub key: Option<String>,
-    /// A file that holds the key; it goes before the other two.
+    /// A file that holds the key, `-` for stdin; it goes before the other two. Programs that run as the same user can read
+    /// what this one can.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// The name to lease under [default: that of the key].

@@ -139,21 +139,45 @@ fn is_global_v4(ip: Ipv4Addr) -> bool {
             | [198, 51, 100, _]             // documentation
             | [203, 0, 113, _] // documentation
     );
-    !special
+    !special && !is_clouds_own(ip)
 }
 
-/// Only 2000::/3 is global unicast. That leaves out by itself ::, ::1, ::ffff:0:0/96 (IPv4 in disguise), 64:ff9b::/96 and
-/// 64:ff9b:1::/48 (NAT64), 100::/64, fc00::/7, fe80::/10 and ff00::/8.
+/// Addresses that look public, and lead to a service of the cloud the machine stands in, which trusts whoever reaches it.
+fn is_clouds_own(ip: Ipv4Addr) -> bool {
+    matches!(
+        ip.octets(),
+        [168, 63, 129, 16]                  // Azure: the host's own agent, with certificates and settings
+            | [161, 26, ..]                 // IBM Cloud: services of the private network
+            | [166, 8..=11, ..]             // IBM Cloud: private endpoints
+            | [199, 36, 153, 4..=11] // Google Cloud: APIs for machines without a public address
+    )
+}
+
+/// What the registry has given out of 2000::/3, less what it calls special. That leaves out by itself ::, ::1,
+/// ::ffff:0:0/96 and ::/96 (IPv4 in disguise), 64:ff9b::/96 and 64:ff9b:1::/48 (NAT64), 100::/64, 5f00::/16, fc00::/7,
+/// fe80::/10 and ff00::/8.
 fn is_global_v6(ip: Ipv6Addr) -> bool {
     let special = matches!(
         ip.segments(),
         [0x2001, 0x0000..=0x01ff, ..]       // protocol assignments: Teredo, benchmarks, ORCHID
             | [0x2001, 0x0db8, ..]          // documentation
             | [0x2002, ..]                  // 6to4: an IPv4 address inside
-            | [0x3fff, 0x0000..=0x0fff, ..] // documentation
             | [0x2620, 0x004f, 0x8000, ..] // AS112
     );
-    matches!(ip.segments()[0], 0x2000..=0x3fff) && !special
+    matches!(ip.segments()[0], 0x2001..=0x2cff) && !special && !leads_to_inner_v4(ip)
+}
+
+/// Below a prefix of anybody's own, an address may stand for one of IPv4: behind ISATAP, or behind a NAT64 that does not use
+/// the prefix made for it. Small numbers are left alone: they are how people number their hosts.
+fn leads_to_inner_v4(ip: Ipv6Addr) -> bool {
+    let [.., fifth, sixth, high, low] = ip.segments();
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    match (fifth, sixth) {
+        (0x0000 | 0x0200, 0x5efe) => true,
+        (0, 0) => matches!(a, 1..=223) && !is_global_v4(Ipv4Addr::new(a, b, c, d)),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -249,11 +273,42 @@ mod tests {
             "[ff02::1]",
             "[100::1]",
             "[5f00::1]",
+            "168.63.129.16",
+            "2822734096",
+            "161.26.0.10",
+            "166.9.14.1",
+            "199.36.153.8",
+            "100.100.100.200",
+            "192.0.0.192",
+            "[::ffff:168.63.129.16]",
+            "[::168.63.129.16]",
+            "[64:ff9b::a83f:8110]",
+            "[2002:a83f:8110::1]",
+            "[2001:0:4136:e378:8000:63bf:57c0:7eef]",
+            "[fd20:ce::254]",
+            "[2a00:1450::5efe:a00:1]",
+            "[2a00:1450::200:5efe:808:808]",
+            "[2a00:1450:1:2::a9fe:a9fe]",
+            "[2a00:1450:1:2::a83f:8110]",
+            "[2000::1]",
+            "[2d00::1]",
+            "[3ffe::1]",
         ] {
             assert_eq!(code(&guard, &format!("http://{host}/")).await, "address_refused", "{host}");
         }
         assert_eq!(guard.resolver.asked.load(Ordering::Relaxed), 0, "an address was looked up as a name");
-        for host in ["8.8.8.8", "1.1.1.1", "100.63.255.255", "172.32.0.1", "[2606:4700::1111]", "[2a00:1450::1]"] {
+        for host in [
+            "8.8.8.8",
+            "1.1.1.1",
+            "100.63.255.255",
+            "168.63.129.15",
+            "172.32.0.1",
+            "[2606:4700::1111]",
+            "[2a00:1450::1]",
+            "[2a00:1450:1:2::808:808]",
+            "[2a00:1450:4001:81c::200e]",
+            "[2c0f:fb50::1]",
+        ] {
             assert_eq!(code(&guard, &format!("https://{host}/")).await, "admitted", "{host}");
         }
     }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use waybill_client::Lease;
 use waybill_kernel::{Error, Result};
 
-use super::exec::Exec;
+use super::exec::{Exec, OWN};
 use super::flags::Run;
 use super::guard::{Guard, SystemResolver};
 use super::held::{Outcome, Refusal};
@@ -21,6 +21,26 @@ pub const HTTP_GET: &str = "http_get";
 pub const EXEC: &str = "exec";
 
 const SLEEP_S_MAX: f64 = 86_400.0;
+
+/// How the work ended.
+pub enum Work {
+    Ended(Outcome),
+    /// It was told to end, and what became of it.
+    Stopped(String),
+}
+
+/// Why there is no result.
+#[derive(Debug)]
+pub enum Stop {
+    Refused(Refusal),
+    Told(String),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
 
 pub struct Handlers {
     http_get: HttpGet<SystemResolver>,
@@ -42,7 +62,7 @@ impl Handlers {
         let exec_timeout = Duration::from_secs(flags.exec_timeout_seconds);
         Ok(Self {
             http_get: HttpGet::new(guard, http_timeout, flags.http_body_bytes_max),
-            exec: Exec::new(&flags.exec, exec_timeout, flags.exec_output_bytes_max)?,
+            exec: Exec::new(&flags.exec, OWN.into(), exec_timeout, flags.exec_output_bytes_max)?,
         })
     }
 
@@ -60,19 +80,32 @@ impl Handlers {
         Ok(if asked.is_empty() { known.into_iter().map(str::to_owned).collect() } else { asked.to_vec() })
     }
 
+    /// Until it is done or is to end.
+    ///
     /// # Cancel safety
     /// Dropping it ends the work: connections are closed, and programs are killed with all they have started.
-    pub async fn run(&self, lease: &Lease, abandon: &CancellationToken) -> Outcome {
+    pub async fn run(&self, lease: &Lease, end: &CancellationToken) -> Work {
         let worked = match lease.kind.as_str() {
+            EXEC => self.exec.run(lease, end).await,
+            _ => tokio::select! {
+                worked = self.work(lease) => worked.map_err(Stop::Refused),
+                () = end.cancelled() => Err(Stop::Told("the work was stopped".to_owned())),
+            },
+        };
+        match worked {
+            Ok(result) => Work::Ended(Outcome::Done(result)),
+            Err(Stop::Refused(refusal)) => Work::Ended(Outcome::Failed(refusal)),
+            Err(Stop::Told(how)) => Work::Stopped(how),
+        }
+    }
+
+    /// What has nothing to clear away.
+    async fn work(&self, lease: &Lease) -> std::result::Result<Json, Refusal> {
+        match lease.kind.as_str() {
             ECHO => Ok(lease.payload.clone()),
             SLEEP => sleep(lease).await,
             HTTP_GET => self.http_get.run(lease).await,
-            EXEC => self.exec.run(lease, abandon).await,
             other => Err(Refusal::new("unknown_type", format!("This worker has no handler for {other}."))),
-        };
-        match worked {
-            Ok(result) => Outcome::Done(result),
-            Err(refusal) => Outcome::Failed(refusal),
         }
     }
 }

@@ -7,12 +7,24 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use waybill_client::{Backoff, Claim, Client, Completion, Failure, Lease, LeaseRef};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use waybill_client::{Backoff, Claim, Client, Completion, Failure, Lease, LeaseRef, Task};
 use waybill_kernel::{Code, Error, Result, Time};
 
 /// The part of a lease after which it is renewed.
 const RENEW_AT: u32 = 3;
+
+const CANCELED: &str = "canceled";
+/// Work that is done sooner is not watched: it costs a call.
+const WATCH_AFTER: Duration = Duration::from_millis(200);
+/// How long the server is asked to hold its answer back.
+const WATCH_WAIT: Duration = Duration::from_secs(20);
+/// An answer that comes sooner was not waited for.
+const WATCHED_MIN: Duration = Duration::from_secs(1);
+const WATCH_PAUSE_FIRST: Duration = Duration::from_secs(1);
+const WATCH_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// For a single question about a task that was lost.
+const ASK_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Of a message when the whole was refused as too large.
 const BRIEF_CHARS_MAX: usize = 1_000;
@@ -74,6 +86,8 @@ impl Refusal {
 /// Why the task is no longer ours.
 #[derive(Debug)]
 pub enum Lost {
+    /// Its owner does not want it any more.
+    Canceled,
     /// The server says so.
     Taken(Error),
     /// No renewal came through in time, or the server grants no more of them.
@@ -83,8 +97,9 @@ pub enum Lost {
 impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Lost::Taken(error) => f.write_str(error.message()),
-            Lost::RanOut => f.write_str("it ran out before it was renewed"),
+            Lost::Canceled => f.write_str("the task was canceled"),
+            Lost::Taken(error) => write!(f, "the lease is lost ({})", error.message()),
+            Lost::RanOut => f.write_str("the lease is lost (it ran out before it was renewed)"),
         }
     }
 }
@@ -128,9 +143,23 @@ impl Held {
         &self.lease
     }
 
-    /// Renews at every third of the lease; ends when the lease has.
+    /// Renews at every third of the lease, and watches whether the task is canceled; ends when the lease has.
     pub async fn keep(&self) -> Lost {
-        self.term.keep(|| self.client.renew_lease(&self.lease, self.extend_by)).await
+        let lost = tokio::select! {
+            lost = self.term.keep(|| self.client.renew_lease(&self.lease, self.extend_by)) => lost,
+            lost = watch(|| self.client.watch_task(self.lease.task_id, WATCH_WAIT)) => lost,
+        };
+        match lost {
+            // A renewal may come before the word of whoever watches.
+            Lost::Taken(_) if self.is_canceled().await => Lost::Canceled,
+            lost => lost,
+        }
+    }
+
+    /// Has its owner canceled it? No, where nobody can say.
+    pub async fn is_canceled(&self) -> bool {
+        let asked = timeout(ASK_WAIT_MAX, self.client.watch_task(self.lease.task_id, Duration::ZERO)).await;
+        matches!(asked, Ok(Ok(task)) if task.status == CANCELED)
     }
 
     /// Reports the outcome, and does not give up before the lease has run out.
@@ -168,6 +197,27 @@ impl Held {
                 Ok(if failed.requeued { Recorded::Requeued } else { Recorded::Failed })
             }
         }
+    }
+}
+
+/// Asks for the task's end, over and over, until it was canceled. The renewals go on beside it, so whoever is refused (a
+/// server gives each key so many places to wait) or gets no answer has time to ask again.
+async fn watch<F: Future<Output = Result<Task>>>(ask: impl Fn() -> F) -> Lost {
+    sleep(WATCH_AFTER).await;
+    let mut backoff = Backoff::new(WATCH_PAUSE_FIRST, WATCH_PAUSE_MAX);
+    loop {
+        let asked_at = Instant::now();
+        match ask().await {
+            Ok(task) if task.status == CANCELED => return Lost::Canceled,
+            Ok(_) if asked_at.elapsed() >= WATCHED_MIN => {
+                backoff.reset();
+                continue;
+            }
+            // It ended otherwise, and the next renewal tells; or the server does not wait for us.
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a task is not watched; its renewals tell whether it is ours"),
+        }
+        sleep(backoff.pause()).await;
     }
 }
 
@@ -221,6 +271,8 @@ fn refused_result(result: &Json, error: &Error) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+
+    use waybill_kernel::id::Uuid;
 
     use super::*;
 
@@ -286,5 +338,43 @@ mod tests {
         let (asked, lost, ended) = renewals(&[Ok(()), Err(enough)]).await;
         assert!(matches!(lost, Lost::RanOut), "{lost}");
         assert_eq!((asked.as_slice(), ended), ([100, 200].as_slice(), 400), "the one that was granted was sent at 100");
+    }
+    fn task(status: &str) -> Task {
+        serde_json::from_value(json!({ "task_id": Uuid::nil(), "status": status, "attempt": 0 })).unwrap()
+    }
+
+    /// The seconds at which a task is asked about, by a server that holds back each answer for as long as it says.
+    async fn questions(answers: &[(u64, Result<&str>)]) -> Vec<u64> {
+        let began = Instant::now();
+        let asked = RefCell::new(Vec::new());
+        let watched = watch(|| {
+            let answer = answers.get(asked.borrow().len());
+            asked.borrow_mut().push(began.elapsed().as_secs());
+            async move {
+                let Some((seconds, answer)) = answer else { return std::future::pending().await };
+                sleep(Duration::from_secs(*seconds)).await;
+                answer.as_ref().map(|status| task(status)).map_err(copied)
+            }
+        });
+        let lost = timeout(Duration::from_secs(3600), watched).await;
+        assert!(matches!(lost, Err(_) | Ok(Lost::Canceled)), "{lost:?}");
+        assert_eq!(lost.is_ok(), matches!(answers.last(), Some((_, Ok("canceled")))), "{lost:?}");
+        asked.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_is_watched_without_a_pause_until_it_is_canceled() {
+        assert_eq!(questions(&[(20, Ok("leased")), (20, Ok("running")), (3, Ok("canceled"))]).await, [0, 20, 40]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_refused_or_not_waited_for_asks_ever_more_seldom() {
+        let busy = || Err(Error::new(Code::Overloaded, ""));
+        let refused: Vec<_> = (0..10).map(|_| (0, busy())).chain([(0, Ok("canceled"))]).collect();
+        let asked = questions(&refused).await;
+        assert_eq!(asked.len(), 11);
+        assert!(asked.last().unwrap() > &60, "{asked:?}");
+        let ended: Vec<_> = (0..10).map(|_| (0, Ok("succeeded"))).collect();
+        assert!(questions(&ended).await.last().unwrap() > &60, "another end is none of its business");
     }
 }

@@ -11,7 +11,7 @@ use waybill_kernel::{Clock, Result};
 
 use super::connect::{self, Stop};
 use super::flags::Run;
-use super::handlers::Handlers;
+use super::handlers::{Handlers, Work};
 use super::held::{Held, Recorded};
 
 /// An empty answer that comes sooner means that the server does not wait for us: then we do.
@@ -30,7 +30,7 @@ struct Worker {
 /// What became of a task that was leased.
 enum End {
     Recorded,
-    /// Somebody else has it, or will: its lease was lost, or its outcome could not be delivered.
+    /// It was canceled; or somebody else has it, or will: its lease was lost, or its outcome could not be delivered.
     Lost,
     /// Let go of because the worker stops; its lease runs out.
     Left(Uuid),
@@ -120,18 +120,28 @@ impl Worker {
         let held = Held::new(&self.client, &lease, &self.claim, asked_at, self.clock.now());
         let (task_id, kind) = (lease.task_id, lease.kind.clone());
         tracing::info!(%task_id, kind, attempt = lease.attempt, "leased");
-        let outcome = tokio::select! {
-            outcome = self.handlers.run(&lease, &self.stop.abandon) => outcome,
+        // The worker's own end is that of all its work; this work may end before.
+        let end = self.stop.abandon.child_token();
+        let work = self.handlers.run(&lease, &end);
+        tokio::pin!(work);
+        let worked = tokio::select! {
+            worked = &mut work => worked,
             lost = held.keep() => {
-                tracing::warn!(%task_id, "the lease is lost, the work was stopped: {lost}");
+                end.cancel();
+                let how = match timeout(LET_GO_WAIT, work).await {
+                    Ok(Work::Stopped(how)) => how,
+                    Ok(Work::Ended(_)) => "the work had just ended, and its outcome is not recorded".to_owned(),
+                    Err(_) => "the work was told to stop".to_owned(),
+                };
+                tracing::warn!(%task_id, "{lost}: {how}");
                 return End::Lost;
             }
-            () = self.stop.abandon.cancelled() => return End::Left(task_id),
         };
         // A handler that saw the same signal first has no outcome worth telling.
-        if self.stop.abandon.is_cancelled() {
-            return End::Left(task_id);
-        }
+        let outcome = match worked {
+            Work::Ended(outcome) if !self.stop.abandon.is_cancelled() => outcome,
+            _ => return End::Left(task_id),
+        };
         let delivered = tokio::select! {
             delivered = held.deliver(outcome) => delivered,
             () = self.stop.abandon.cancelled() => return End::Left(task_id),
@@ -145,6 +155,10 @@ impl Worker {
                 };
                 tracing::info!(%task_id, kind, "{how}");
                 End::Recorded
+            }
+            Err(_) if held.is_canceled().await => {
+                tracing::warn!(%task_id, "the task was canceled: the work was done, and its outcome is not recorded");
+                End::Lost
             }
             Err(error) => {
                 tracing::warn!(%task_id, %error, "the outcome was not taken; the task is done again when its lease has run out");
