@@ -63,7 +63,7 @@ fn widest(mut times: Vec<u32>, round: u32) -> u32 {
 fn values(field: &str, first: u32, last: u32) -> Option<Vec<u32>> {
     let mut values = Vec::new();
     for part in field.split(',') {
-        let (range, step) = part.split_once('/').map_or((part, "1"), |(range, step)| (range, step));
+        let (range, step) = part.split_once('/').unwrap_or((part, "1"));
         let (from, to) = match range.split_once('-') {
             _ if is_any(range) => (first, last),
             Some((from, to)) => (from.parse().ok()?, to.parse().ok()?),

@@ -64,9 +64,8 @@ fn piped(key: &str) -> Result<std::io::PipeReader> {
 }
 
 /// The arguments without `--key KEY`, and whether it was among them.
-fn without_key(args: impl Iterator<Item = OsString>) -> (Vec<OsString>, bool) {
+fn without_key(mut args: impl Iterator<Item = OsString>) -> (Vec<OsString>, bool) {
     let (mut kept, mut found) = (Vec::new(), false);
-    let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         if arg == "--key" {
             args.next();
