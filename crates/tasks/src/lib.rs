@@ -5,8 +5,10 @@ mod anomaly;
 pub mod audit;
 mod figures;
 mod lease;
+mod lines;
 mod metrics;
 mod misuse;
+mod needs;
 pub mod ops;
 mod outcome;
 mod process;
@@ -31,6 +33,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
     Migration { version: 8, name: "archive", sql: include_str!("../schema/V0008__archive.sql") },
     Migration { version: 9, name: "misuses", sql: include_str!("../schema/V0009__misuses.sql") },
+    Migration { version: 11, name: "lines", sql: include_str!("../schema/V0011__lines.sql") },
 ];
 
 pub fn register(registry: Registry) -> Registry {
