@@ -31,8 +31,8 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
         Ok(())
     }
 
-    /// True for a list by a feed's order that must show what its caller wrote before: on PostgreSQL the call waits a
-    /// moment while older transactions hold that back.
+    /// True for a list that gives out places to go on from, which must not stay behind what its caller wrote before: on
+    /// PostgreSQL the call waits a moment while older transactions hold that back.
     const SETTLES: bool = false;
 
     /// The path that takes its place, once it is deprecated: every answer says so.

@@ -11,7 +11,7 @@ use crate::{Row, Topic, Value, postgres, sqlite};
 /// More distinct wakes than any one operation has reason for.
 const WAKES_MAX: usize = 64;
 /// Statements on their way to the server at once.
-const STATEMENTS_MAX: usize = 30;
+pub const STATEMENTS_MAX: usize = 30;
 
 /// A statement and its parameters.
 pub type Statement<'a> = (&'static str, Vec<Value<'a>>);
@@ -49,6 +49,17 @@ impl<'a> Tx<'a> {
             return Err(Error::internal(format!("{} rows where one at most was expected: {sql}", rows.len())));
         }
         Ok(rows.pop())
+    }
+
+    /// Several reads none of which needs another's answer: one round trip on PostgreSQL.
+    pub async fn query_all(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>> {
+        assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
+        match &mut self.backend {
+            Backend::Sqlite(connection) => {
+                statements.iter().map(|(sql, params)| connection.query(sql, self.tenant, params)).collect()
+            }
+            Backend::Postgres(transaction) => transaction.query_all(self.tenant, statements).await,
+        }
     }
 
     /// The number of rows written: a guarded write looks at it.
@@ -101,6 +112,15 @@ impl<'a> Tx<'a> {
             }
         };
         if demanded.iter().any(|part| written[*part] == 0) { Err(otherwise()) } else { Ok(()) }
+    }
+
+    /// Whether this transaction is the only one, until it ends, that has come past here for this topic. If not, another
+    /// was, and has ended by now. On SQLite every transaction that writes is alone.
+    pub async fn alone(&mut self, topic: Topic) -> Result<bool> {
+        match &mut self.backend {
+            Backend::Sqlite(_) => Ok(true),
+            Backend::Postgres(transaction) => transaction.alone(topic).await,
+        }
     }
 
     /// Feeds read rows whose transaction is below this number: every one of those has ended, so no row can appear

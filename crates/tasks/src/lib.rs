@@ -6,8 +6,10 @@ pub mod audit;
 mod cron;
 mod figures;
 mod lease;
+mod lines;
 mod metrics;
 mod misuse;
+mod needs;
 pub mod ops;
 mod outcome;
 mod process;
@@ -32,6 +34,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
     Migration { version: 8, name: "archive", sql: include_str!("../schema/V0008__archive.sql") },
     Migration { version: 9, name: "misuses", sql: include_str!("../schema/V0009__misuses.sql") },
+    Migration { version: 11, name: "lines", sql: include_str!("../schema/V0011__lines.sql") },
     Migration { version: 12, name: "cron_watch", sql: include_str!("../schema/V0012__cron_watch.sql") },
     Migration { version: 13, name: "contract", sql: include_str!("../schema/V0013__contract.sql") },
 ];

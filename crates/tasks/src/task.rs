@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::id::{Uuid, digest_id};
 use waybill_kernel::{Error, Json, Principal, PrincipalKind, Result, Tenant, Time, id_type};
 use waybill_store::{Row, Topic};
 
@@ -39,15 +38,6 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// A digest of what a worker must accept and have: equal for tasks that fit the same workers.
-    pub(crate) fn needs(&self, kind: &str) -> Uuid {
-        let mut parts: Vec<&[u8]> = self.capabilities.iter().map(String::as_bytes).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        parts.insert(0, kind.as_bytes());
-        digest_id(&parts)
-    }
-
     pub fn check(&self) -> Result<()> {
         for (field, names) in [("capabilities", &self.capabilities), ("tags", &self.tags)] {
             if names.len() > NAMES_MAX {

@@ -88,7 +88,7 @@ pub fn postgres_options(url: &str) -> PostgresOptions {
     options.connect_timeout = CONNECT_MAX;
     options.statement_timeout = STATEMENT_MAX;
     options.retry_for = RETRY_FOR;
-    // Other tests have transactions open in the same cluster, and its horizon is that of all of them.
+    // A race holds its transactions open for as long as it wants.
     options.settle_max = SETTLE_MAX;
     // Drawn to the database's, the clock would pass fewer seconds than it is told.
     options.clock_interval = Duration::MAX;

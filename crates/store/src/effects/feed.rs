@@ -5,8 +5,10 @@
 //! out only rows below the horizon, under which every transaction has ended. On SQLite commits come one after another
 //! and every row is below it.
 //!
-//! The price is that rows are withheld while older transactions are open, for a few milliseconds as a rule. A list that
-//! must show its caller's own write says so ([`crate::Operation::SETTLES`]) and waits for at most [`SETTLE_MAX`].
+//! The price is that rows are withheld while older transactions of the same database are open, for a few milliseconds as a
+//! rule. A list is no feed but a state: it shows whatever is committed ([`Feed::read_all`]), and only a place that somebody
+//! may keep to go on from later must be below the horizon. A list that gives out such places says so
+//! ([`crate::Operation::SETTLES`]) and waits for at most [`SETTLE_MAX`] until its caller's own writes are below it too.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -73,8 +75,26 @@ pub struct Page {
 impl Feed {
     /// `further` follows the four parameters every feed has.
     pub async fn read(&self, tx: &mut Tx<'_>, after: Cursor, limit: i64, further: &[Value<'_>]) -> Result<Page> {
-        let limit = limit.clamp(1, PAGE_MAX);
         let horizon = tx.horizon().await?;
+        self.read_below(tx, horizon, after, limit, further).await
+    }
+
+    /// Everything that is committed by now: for lists, which are a state and read anew. Something older may still be added
+    /// before a place in such a page.
+    pub async fn read_all(&self, tx: &mut Tx<'_>, after: Cursor, limit: i64, further: &[Value<'_>]) -> Result<Page> {
+        self.read_below(tx, i64::MAX, after, limit, further).await
+    }
+
+    /// As [`Self::read`], by a horizon that was asked for before.
+    pub async fn read_below(
+        &self,
+        tx: &mut Tx<'_>,
+        horizon: i64,
+        after: Cursor,
+        limit: i64,
+        further: &[Value<'_>],
+    ) -> Result<Page> {
+        let limit = limit.clamp(1, PAGE_MAX);
         let mut params: Vec<Value<'_>> = [after.xact, after.seq, horizon, limit].into_iter().map(Value::from).collect();
         params.extend_from_slice(further);
         let rows = tx.query(self.sql, &params).await?;

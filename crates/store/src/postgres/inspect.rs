@@ -148,13 +148,13 @@ impl PostgresInspection {
         rows.iter().map(replica).collect()
     }
 
-    /// The oldest of the whole cluster, in whatever database: the horizon of feeds is that of all of them.
+    /// The oldest of this database, of whichever program: the horizon of feeds is that of all of them.
     pub async fn oldest_write(&self) -> Result<Option<OpenWrite>> {
         const ASK: &str = "SELECT pid::bigint, coalesce(database, 'unknown'), \
              extract(epoch FROM clock_timestamp() - began)::bigint FROM \
              (SELECT pid, datname::text, xact_start, backend_xid FROM pg_stat_activity WHERE backend_xid IS NOT NULL \
              UNION ALL SELECT NULL, database::text, prepared, transaction FROM pg_prepared_xacts) \
-             AS writes (pid, database, began, xid) ORDER BY age(xid) DESC LIMIT 1";
+             AS writes (pid, database, began, xid) WHERE database = current_database() ORDER BY age(xid) DESC LIMIT 1";
         let Some(row) = self.client.query_opt(ASK, &[]).await.map_err(|error| refused(&error))? else {
             return Ok(None);
         };

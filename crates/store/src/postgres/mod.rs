@@ -10,6 +10,7 @@ mod failure;
 mod fence;
 pub(crate) mod inspect;
 mod notify;
+mod others;
 pub(crate) mod roles;
 mod transaction;
 

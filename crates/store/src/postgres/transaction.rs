@@ -91,6 +91,33 @@ impl Transaction {
         rows.iter().map(row).collect()
     }
 
+    /// All of them are sent before the first answer is waited for.
+    pub(crate) async fn query_all(
+        &mut self,
+        tenant: Option<Tenant>,
+        statements: &[crate::Statement<'_>],
+    ) -> Result<Vec<Vec<Row>>> {
+        self.send_conclusion().await?;
+        self.check(tenant, statements)?;
+        self.pass_gate().await;
+        let begin = self.begin.take();
+        let client = self.client()?;
+        let sent = async {
+            let mut prepared = Vec::with_capacity(statements.len());
+            for (sql, params) in statements {
+                prepared.push(prepare(client, sql, tenant, params).await?);
+            }
+            let answers =
+                prepared.iter().zip(statements).map(|(statement, (_, params))| ask(client, statement, tenant, params));
+            // The first error is the cause; those after it say that the transaction is aborted.
+            let all = async { join_all(answers).await.into_iter().collect::<std::result::Result<Vec<_>, _>>() };
+            begun(client, begin, all).await
+        };
+        let answered = timeout(self.patience, sent).await;
+        let answers = self.judged(answered)?;
+        answers.iter().map(|(rows, _)| rows.iter().map(row).collect()).collect()
+    }
+
     pub(crate) async fn execute(
         &mut self,
         sql: &'static str,
@@ -184,15 +211,6 @@ impl Transaction {
         let answered = timeout(self.patience, sent).await;
         written.extend(self.judged(answered)?);
         Ok(written)
-    }
-
-    /// The lowest number of a transaction that is still open, and the lowest that none has yet.
-    pub(crate) async fn bounds(&mut self) -> Result<(i64, i64)> {
-        const BOUNDS: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
-                              pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
-        let rows = self.query(BOUNDS, None, &[]).await?;
-        let row = rows.first().ok_or_else(|| Error::internal("no snapshot"))?;
-        Ok((row.int(0)?, row.int(1)?))
     }
 
     pub(super) async fn commit(mut self) -> std::result::Result<(), Failure> {

@@ -8,7 +8,7 @@ use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Re
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use super::get_config::{PRODUCT, SPECIFICATION, VERSION};
-use crate::receipts::inbox::{self, INBOX, Of, RECEIPT_AT};
+use crate::receipts::inbox::{self, INBOX, Listed, Of};
 use crate::receipts::{ReceiptId, ReceiptRecord};
 use crate::relationship::Relationship;
 use crate::{Process, Settings};
@@ -110,10 +110,8 @@ impl Operation for Bootstrap {
         let max_items = inbox::page_size(settings, "max_items", self.max_items)?;
         let instance = self.instance()?;
         let principal = self.principal(ctx)?;
-        let after = inbox::place(tx, self.since_receipt_id, Of::Addressee(&principal)).await?;
-        let page = INBOX.read(tx, after, max_items, &[(&principal).into()]).await?;
-        let mut receipts: Vec<ReceiptRecord> =
-            page.rows.iter().map(|row| ReceiptRecord::from_row(row, RECEIPT_AT)).collect::<Result<_>>()?;
+        let since = (self.since_receipt_id, Of::Addressee(&principal));
+        let Listed { mut receipts, last } = inbox::list(tx, INBOX, since, max_items, &[(&principal).into()]).await?;
         // An admin that looks after somebody delivers nothing to them, and is no visit of theirs.
         let relationship = if principal == ctx.caller.principal.to_string() {
             mark_delivered(ctx, tx, &mut receipts).await?;
@@ -121,7 +119,7 @@ impl Operation for Bootstrap {
         } else {
             Relationship::find(ctx, tx, &principal).await?
         };
-        let latest_receipt_id = receipts.last().map(|receipt| receipt.receipt_id).or(self.since_receipt_id);
+        let latest_receipt_id = last.or(self.since_receipt_id);
         Ok(Reply::Done(Bootstrapped {
             server: Server {
                 name: PRODUCT,

@@ -10,6 +10,7 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::Settings;
 use crate::lease;
+use crate::needs;
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
 use crate::rules::Status;
 use crate::schedules;
@@ -184,7 +185,7 @@ impl CreateTask {
         payload: &str,
     ) -> Result<bool> {
         let settings = ctx.settings::<Settings>();
-        let needs = self.requirements.needs(&self.kind);
+        let needs = needs::key(&self.requirements.capabilities);
         let requirements = serde_json::to_string(&self.requirements).map_err(Error::internal)?;
         let params = [
             Value::from(task_id.as_bytes()),
@@ -200,7 +201,7 @@ impl CreateTask {
             Value::from(ctx.now),
             Value::from(ctx.now.after(seconds_of(self.delay_seconds))),
             Value::from(assigned.as_bytes()),
-            Value::from(needs.as_bytes().as_slice()),
+            Value::from(&needs[..]),
             Value::from(self.delay_seconds > 0),
             Value::from(&settings.instance_id),
         ];

@@ -74,7 +74,7 @@ impl Operation for FollowReceipts {
             }
         };
         let horizon = tx.horizon().await?;
-        let page = INBOX.read(tx, after, EVENTS_MAX, &[(&addressee).into()]).await?;
+        let page = INBOX.read_below(tx, horizon, after, EVENTS_MAX, &[(&addressee).into()]).await?;
         let event = |row: &Row| {
             let place = Cursor { xact: row.int(0)?, seq: row.int(1)? };
             let receipt = ReceiptRecord::from_row(row, RECEIPT_AT)?;

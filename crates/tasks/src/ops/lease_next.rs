@@ -1,8 +1,8 @@
 //! Lease: the best tasks a worker can do, given to it alone for a time.
 //!
-//! Tasks that fit the same workers share a digest of their needs. A claim looks at which digests have claimable tasks,
-//! keeps those the worker satisfies, takes the head of each by the index, and merges the heads. So a backlog that does not fit
-//! costs one look per digest, however long it is, and one that does fit costs as much as is taken.
+//! Claimable tasks stand in lines ([`crate::lines`]), each of what the same workers can do. A claim takes the first of its
+//! line that nobody else is about to take, or of its lines as if they were one. On PostgreSQL it locks what it takes and
+//! nothing else: whatever another claim passes over has really been taken.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::id::digest_id;
 use waybill_kernel::{
     Caller, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
 };
@@ -19,20 +18,20 @@ use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value, Wait};
 use super::create_task::{KEY_CHARS_MAX, length};
 use crate::Settings;
 use crate::lease::{self, LeaseId};
+use crate::lines::{self, ByType, CANDIDATES_MAX, Line, Merged, line};
+use crate::needs::{self, Offer};
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
-use crate::task::{NAME_CHARS_MAX, NAMES_MAX, Requirements, TaskId};
+use crate::task::{NAME_CHARS_MAX, NAMES_MAX, TaskId};
 
 /// More is cut to this, not refused.
 const TASKS_MAX: i64 = 100;
-/// Different needs looked at in one claim. With more, each claim begins at a place of its own, so that all get their turn.
-const NEEDS_MAX: i64 = 1_000;
 /// Tasks whose waiting is over that one claim puts back in line.
 const RELEASED_MAX: i64 = 256;
-/// Times that it does so, while what was put back is for others.
+/// Times that it does so or waits for another that does, while what was put back is for others.
 const RELEASES_MAX: usize = 16;
-/// Of tasks it has looked at and left, so many others are told.
-const WOKEN_MAX: usize = 16;
-/// A waiting claim that could not look at all needs looks at others after this.
+/// Times that a claim looks for tasks while those it has seen are taken by others.
+const LOOKS_MAX: usize = 4;
+/// A waiting claim that could not look at all lines looks at others after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -116,158 +115,198 @@ impl Operation for LeaseNext {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Leased>> {
         let limit = self.check()?;
-        let settings = ctx.settings::<Settings>();
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
-        let mut wanted = self.satisfied(ctx, tx).await?;
-        // More than one turn only past a crowd whose time has come and that is not for this worker.
-        let mut releases = 0;
-        while wanted.due && releases < RELEASES_MAX && (releases == 0 || wanted.satisfied.is_empty()) {
-            release_due(ctx, tx).await?;
-            wanted = self.satisfied(ctx, tx).await?;
-            releases += 1;
+        let offer = Offer::new(&self.capabilities);
+        let kinds: BTreeSet<&str> = self.accept_types.iter().map(String::as_str).collect();
+        let mut taken = Taken { claim: self, worker: &worker, limit, tasks: Vec::new(), bytes: 0 };
+        // Almost every claim: all that it can be given stands in one line, and nobody has to be put in line first.
+        if let Some(line) = Line::only(&kinds, &offer) {
+            taken.from_line(ctx, tx, &line, ctx.now).await?;
         }
-        let mut tasks = Vec::new();
-        if let ([needs], 1) = (&wanted.satisfied[..], limit) {
-            // Almost every claim: nothing to merge, so finding and taking are one statement.
-            tasks.extend(self.take(ctx, tx, TAKE_FIRST, needs, &worker).await?);
-        } else {
-            let (heads, passed_over) = heads(tx, &wanted.satisfied, limit).await?;
-            let mut bytes = 0;
-            for head in heads {
-                // What one answer holds has a bound; the rest is for the next claim.
-                if bytes > settings.list_bytes_max {
-                    break;
-                }
-                let task = self.take(ctx, tx, TAKE, head.task_id(), &worker).await?;
-                bytes += task.as_ref().map_or(0, |task| task.payload.as_str().len() as i64);
-                tasks.extend(task);
-            }
-            // Locked until now, so that others have looked past them.
-            if passed_over > 0 {
-                tx.wake(lease::claimable(ctx.caller.tenant), passed_over.min(WOKEN_MAX) as u32);
-            }
-        }
-        if tasks.is_empty() {
-            let due = if self.wait_seconds > 0 { next_due(tx).await? } else { None };
-            // Of too many needs only some were looked at: other ones soon, and not when something happens.
-            let soon = wanted.partial.then(|| ctx.now.after(LOOK_AGAIN));
-            let at = due.into_iter().chain(soon).min();
-            return Ok(Reply::Empty { answer: Leased { tasks }, at });
-        }
-        Ok(Reply::Done(Leased { tasks }))
+        let at = if taken.tasks.is_empty() { search(ctx, tx, &kinds, &offer, &mut taken).await? } else { None };
+        let answer = Leased { tasks: taken.tasks };
+        Ok(if answer.tasks.is_empty() { Reply::Empty { answer, at } } else { Reply::Done(answer) })
     }
 }
 
-/// The first claimable task of its needs.
-struct Head {
-    /// Lowest first: priority turned round, then age, then id.
-    place: (i64, i64, Vec<u8>),
+/// By a look at what there is. Answers with when to look again, if nothing was taken.
+async fn search(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    kinds: &BTreeSet<&str>,
+    offer: &Offer<'_>,
+    taken: &mut Taken<'_>,
+) -> Result<Option<Time>> {
+    let anywhere = needs::mark(ctx.ids.next().as_bytes());
+    let (mut turns, mut released) = (0, false);
+    let mut at = None;
+    for _ in 0..LOOKS_MAX {
+        let mut found = lines::look(tx, kinds, offer, anywhere).await?;
+        // Once is enough, but for a crowd whose time has come and that is not for this worker.
+        while found.next_due.is_some_and(|due| due <= ctx.now)
+            && turns < RELEASES_MAX
+            && (!released || found.lines.is_empty())
+        {
+            released |= release_due(ctx, tx).await?;
+            turns += 1;
+            found = lines::look(tx, kinds, offer, anywhere).await?;
+        }
+        // Of too many lines only some were looked at: other ones soon, and not when something happens.
+        let soon = found.partial.then(|| ctx.now.after(LOOK_AGAIN));
+        at = found.next_due.into_iter().chain(soon).min();
+        match &found.lines[..] {
+            [] => break,
+            [line] => taken.from_line(ctx, tx, line, Time::EPOCH).await?,
+            _ => taken.from_lines(ctx, tx, found.lines).await?,
+        }
+        if !taken.tasks.is_empty() {
+            break;
+        }
+    }
+    Ok(at)
 }
 
-/// Whose time has come goes back in line. Here and not in a sweep, so that nobody waits for one.
-async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+/// Whose time has come goes back in line. Here and not in a sweep, so that nobody waits for one. Two claims do not do it at
+/// once: what one has put in line and not taken, the other could neither take nor know that it is free. False when this one
+/// has waited for another instead.
+async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
     const RELEASE: &str = "UPDATE tasks SET held = 0 WHERE tenant = $1 AND task_id IN (\
         SELECT task_id FROM tasks WHERE tenant = $1 AND status = 'queued' AND held = 1 AND next_eligible_at <= $2 \
         ORDER BY next_eligible_at LIMIT $3 FOR UPDATE SKIP LOCKED) AND status = 'queued' AND held > 0";
+    if !tx.alone(lease::claimable(ctx.caller.tenant)).await? {
+        return Ok(false);
+    }
     let released = tx.execute(RELEASE, &[ctx.now.into(), RELEASED_MAX.into()]).await?;
     // They are for others too.
     if released > 1 {
         tx.wake(lease::claimable(ctx.caller.tenant), u32::try_from(released - 1).unwrap_or(u32::MAX));
     }
-    Ok(())
+    Ok(true)
 }
 
-async fn next_due(tx: &mut Tx<'_>) -> Result<Option<Time>> {
-    const NEXT: &str = "SELECT next_eligible_at FROM tasks WHERE tenant = $1 AND status = 'queued' AND held = 1 \
-                        ORDER BY next_eligible_at LIMIT 1";
-    tx.query_opt(NEXT, &[]).await?.map(|row| row.time(0)).transpose()
-}
-
-/// The line of one need, `$2`.
-macro_rules! first_of_needs {
-    () => {
-        "FROM tasks WHERE tenant = $1 AND status = 'queued' AND held = 0 AND needs = $2 \
-         ORDER BY priority DESC, created_at, task_id"
-    };
-}
-
-/// The first claimable tasks of all these needs together, and how many more were looked at.
-async fn heads(tx: &mut Tx<'_>, satisfied: &[Vec<u8>], limit: i64) -> Result<(Vec<Head>, usize)> {
-    const HEADS: &str =
-        concat!("SELECT priority, created_at, task_id ", first_of_needs!(), " LIMIT $3 FOR UPDATE SKIP LOCKED");
-    let mut heads = Vec::new();
-    for needs in satisfied {
-        let rows = tx.query(HEADS, &[Value::from(&needs[..]), limit.into()]).await?;
-        heads.extend(rows.iter().map(Head::read).collect::<Result<Vec<_>>>()?);
-    }
-    heads.sort_by(|a, b| a.place.cmp(&b.place));
-    let found = heads.len();
-    heads.truncate(limit as usize);
-    let passed_over = found - heads.len();
-    Ok((heads, passed_over))
-}
-
-impl Head {
-    fn read(row: &Row) -> Result<Self> {
-        Ok(Self { place: (-row.int(0)?, row.int(1)?, row.bytes(2)?.to_vec()) })
-    }
-
-    fn task_id(&self) -> &[u8] {
-        &self.place.2
-    }
-}
-
-/// Each different need that has claimable tasks. What it asks for is read from the task that is first in its line; said with
-/// an order, because without one a planner may look for any such task from the beginning of the table. `$2` is where to
-/// begin after, `$4` is now.
-macro_rules! different_needs {
-    () => {
-        "WITH RECURSIVE found (needs) AS ( \
-           SELECT (SELECT t.needs FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
-                   AND t.needs > $2 ORDER BY t.needs LIMIT 1) \
-           UNION ALL \
-           SELECT (SELECT t.needs FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
-                   AND t.needs > found.needs ORDER BY t.needs LIMIT 1) \
-           FROM found WHERE found.needs IS NOT NULL \
-         ) \
-         SELECT found.needs, \
-           (SELECT t.type FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
-            AND t.needs = found.needs ORDER BY t.priority DESC, t.created_at, t.task_id LIMIT 1), \
-           (SELECT t.requirements FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' AND t.held = 0 \
-            AND t.needs = found.needs ORDER BY t.priority DESC, t.created_at, t.task_id LIMIT 1), \
-           CAST(CASE WHEN EXISTS (SELECT 1 FROM tasks t WHERE t.tenant = $1 AND t.status = 'queued' \
-                AND t.held = 1 AND t.next_eligible_at <= $4) THEN 1 ELSE 0 END AS BIGINT) \
-         FROM found \
-         LIMIT $3"
-    };
-}
-
-/// `$2` says which task, by `$which`. The guard is not `held = 0`, or PostgreSQL might look for the task's id in the line of
-/// all claimable tasks, which is not ordered by it.
+/// `$which` is the task. The guard is not `held = 0`, or PostgreSQL might look for the task's id in the line of all claimable
+/// tasks, which is not ordered by it.
 macro_rules! take {
     ($which:expr) => {
         concat!(
-            "UPDATE tasks SET status = 'leased', lease_id = $3, worker = $4, lease_expires_at = $5, \
-             epoch = epoch + 1, renewals = 0, updated_at = $6 \
-             WHERE tenant = $1 AND task_id = ",
+            "UPDATE tasks SET status = 'leased', lease_id = $2, worker = $3, lease_expires_at = $4, \
+             epoch = epoch + 1, renewals = 0, updated_at = $5 \
+             WHERE tenant = $1 AND task_id = (SELECT t.task_id ",
             $which,
-            " AND status = 'queued' AND held < 1 \
+            " LIMIT 1 FOR UPDATE SKIP LOCKED) AND status = 'queued' AND held < 1 \
              RETURNING type, payload, attempt, requirements, assigned_receipt, epoch, task_id"
         )
     };
 }
 
-const TAKE: &str = take!("$2");
-const TAKE_FIRST: &str = take!(concat!("(SELECT task_id ", first_of_needs!(), " LIMIT 1 FOR UPDATE SKIP LOCKED)"));
+/// The first of the line of `$6`, unless there is one that is not in line although its time had come at `$7`.
+macro_rules! first_of_line {
+    ($of_type:literal) => {
+        line!(
+            "$6",
+            $of_type,
+            " AND NOT EXISTS (SELECT 1 FROM tasks d WHERE d.tenant = $1 AND d.status = 'queued' AND d.held = 1 \
+              AND d.next_eligible_at <= $7)"
+        )
+    };
+}
 
-/// What is wanted of a worker.
-struct Wanted {
-    /// The digests of what this worker can do and somebody wants done.
-    satisfied: Vec<Vec<u8>>,
-    /// There are tasks whose waiting is over and that are not in line yet.
-    due: bool,
-    /// There are more needs than one claim looks at.
-    partial: bool,
+const TAKE_FIRST: ByType = [take!(first_of_line!("")), take!(first_of_line!(" AND t.type = $8"))];
+
+/// The first of these tasks that is claimable and free. Its status is not compared as the index of owners would have it:
+/// PostgreSQL might look through all that is queued.
+const TAKE_ONE_OF: &str = take!(
+    "FROM tasks t WHERE t.tenant = $1 AND t.task_id IN \
+     ($6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
+     AND coalesce(t.status, '') = 'queued' AND t.held < 1 ORDER BY t.priority DESC, t.created_at, t.task_id"
+);
+
+/// What a claim has got so far.
+struct Taken<'a> {
+    claim: &'a LeaseNext,
+    worker: &'a str,
+    limit: i64,
+    tasks: Vec<LeasedTask>,
+    /// Of payloads.
+    bytes: i64,
+}
+
+impl Taken<'_> {
+    /// How many may follow. What one answer holds has a bound; the rest is for the next claim.
+    fn missing(&self, ctx: &Ctx<'_>) -> i64 {
+        if self.bytes > ctx.settings::<Settings>().list_bytes_max { 0 } else { self.limit - self.tasks.len() as i64 }
+    }
+
+    /// From one line, unless somebody is not in line whose time had come at `due`.
+    async fn from_line(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, line: &Line<'_>, due: Time) -> Result<()> {
+        while self.missing(ctx) > 0 && self.take(ctx, tx, Which::First(line, due)).await?.is_some() {}
+        Ok(())
+    }
+
+    /// From several, as if they were one.
+    async fn from_lines(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, lines: Vec<Line<'_>>) -> Result<()> {
+        let mut merged = Merged::new(lines);
+        while self.missing(ctx) > 0 {
+            let front = merged.front();
+            if front.is_empty() {
+                if merged.read_on(tx, self.missing(ctx)).await? {
+                    continue;
+                }
+                break;
+            }
+            let got = self.take(ctx, tx, Which::OneOf(&front)).await?;
+            // Those before the one that was free are others'.
+            let passed = got.and_then(|got| front.iter().position(|task_id| *task_id == got));
+            merged.pass(passed.map_or(front.len(), |at| at + 1));
+        }
+        Ok(())
+    }
+
+    /// None when others were quicker.
+    async fn take(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, which: Which<'_>) -> Result<Option<TaskId>> {
+        let lease_id = LeaseId(ctx.ids.next());
+        let expires_at = ctx.settings::<Settings>().lease_end(ctx.now, self.claim.lease_ttl_seconds);
+        let lease = [lease_id.as_bytes().into(), self.worker.into(), expires_at.into(), ctx.now.into()];
+        let (sql, params) = which.statement(lease);
+        let Some(row) = tx.query_opt(sql, &params).await? else { return Ok(None) };
+        let task_id = TaskId::from_slice(row.bytes(6)?)?;
+        self.claim.record(ctx, tx, task_id, lease_id, self.worker, &row).await?;
+        let payload = row.text(1)?;
+        self.bytes += payload.len() as i64;
+        self.tasks.push(LeasedTask {
+            task_id,
+            lease_id,
+            kind: row.text(0)?.to_owned(),
+            payload: Json::from_stored(payload)?,
+            attempt: row.int(2)?,
+            expires_at,
+            requirements: Json::from_stored(row.text(3)?)?,
+        });
+        Ok(Some(task_id))
+    }
+}
+
+/// Which task is to be taken.
+enum Which<'a> {
+    First(&'a Line<'a>, Time),
+    OneOf(&'a [TaskId]),
+}
+
+impl<'a> Which<'a> {
+    fn statement(&self, lease: [Value<'a>; 4]) -> Statement<'a> {
+        let mut params = lease.to_vec();
+        match *self {
+            Which::First(line, due) => {
+                params.extend([Value::from(line.needs()), Value::from(due)]);
+                line.statement(TAKE_FIRST, params)
+            }
+            Which::OneOf(tasks) => {
+                let named = tasks.iter().map(|task_id| Some(task_id.as_bytes()));
+                params.extend(named.chain(std::iter::repeat(None)).take(CANDIDATES_MAX).map(Value::from));
+                (TAKE_ONE_OF, params)
+            }
+        }
+    }
 }
 
 impl LeaseNext {
@@ -286,68 +325,6 @@ impl LeaseNext {
         positive("lease_ttl_seconds", self.lease_ttl_seconds)?;
         positive("max_tasks", self.max_tasks)?;
         Ok(self.max_tasks.unwrap_or(1).min(TASKS_MAX))
-    }
-
-    async fn satisfied(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Wanted> {
-        const NEEDS: &str = different_needs!();
-        // The last row found may be the one that says there is no other.
-        let after = |place: &'static [u8]| [Value::from(place), Value::from(NEEDS_MAX + 1), Value::from(ctx.now)];
-        let mut rows = tx.query(NEEDS, &after(&[])).await?;
-        let partial = rows.len() as i64 > NEEDS_MAX;
-        if partial {
-            // Too many to look at all of them: from anywhere on, and round the end. An id begins with the time and would
-            // lead every claim to the same place.
-            let anywhere = digest_id(&[ctx.ids.next().as_bytes()]);
-            let params = [Value::from(anywhere.as_bytes().as_slice()), Value::from(NEEDS_MAX), Value::from(ctx.now)];
-            let mut later = tx.query(NEEDS, &params).await?;
-            later.append(&mut rows);
-            later.truncate(NEEDS_MAX as usize);
-            rows = later;
-        }
-        let capabilities: BTreeSet<&str> = self.capabilities.iter().map(String::as_str).collect();
-        let mut wanted = Wanted { satisfied: Vec::new(), due: false, partial };
-        for row in &rows {
-            wanted.due |= row.bool(3)?;
-            let (Some(kind), Some(requirements)) = (row.text_opt(1)?, row.text_opt(2)?) else { continue };
-            let accepted = self.accept_types.is_empty() || self.accept_types.iter().any(|accepted| accepted == kind);
-            let requirements: Requirements = serde_json::from_str(requirements).map_err(Error::internal)?;
-            if accepted && requirements.capabilities.iter().all(|needed| capabilities.contains(needed.as_str())) {
-                wanted.satisfied.push(row.bytes(0)?.to_vec());
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// None when somebody else was quicker.
-    async fn take(
-        &self,
-        ctx: &Ctx<'_>,
-        tx: &mut Tx<'_>,
-        sql: &'static str,
-        which: &[u8],
-        worker: &str,
-    ) -> Result<Option<LeasedTask>> {
-        let lease_id = LeaseId(ctx.ids.next());
-        let expires_at = ctx.settings::<Settings>().lease_end(ctx.now, self.lease_ttl_seconds);
-        let params = [
-            Value::from(which),
-            Value::from(lease_id.as_bytes()),
-            Value::from(worker),
-            Value::from(expires_at),
-            Value::from(ctx.now),
-        ];
-        let Some(row) = tx.query_opt(sql, &params).await? else { return Ok(None) };
-        let task_id = TaskId::from_slice(row.bytes(6)?)?;
-        self.record(ctx, tx, task_id, lease_id, worker, &row).await?;
-        Ok(Some(LeasedTask {
-            task_id,
-            lease_id,
-            kind: row.text(0)?.to_owned(),
-            payload: Json::from_stored(row.text(1)?)?,
-            attempt: row.int(2)?,
-            expires_at,
-            requirements: Json::from_stored(row.text(3)?)?,
-        }))
     }
 
     async fn record(

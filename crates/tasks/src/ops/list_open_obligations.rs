@@ -1,7 +1,8 @@
 //! Open obligations: what a principal has been promised or has promised and no receipt has ended yet, oldest first.
 //!
 //! Read from an index that holds the open ones alone: the cost is theirs, however long the ledger is. The state of tasks
-//! is not asked.
+//! is not asked. What is open is a state and no feed: whatever is committed is shown, and a cursor leads to the next page of
+//! it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,6 @@ impl Operation for ListOpenObligations {
                       with their work findable, nor failed for good, nor been canceled. Call it when you start, to know \
                       where you stand. Pass cursor back as since_receipt_id for the next page.",
     };
-    const SETTLES: bool = true;
     type Output = OpenObligations;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<OpenObligations>> {
@@ -77,7 +77,7 @@ impl Operation for ListOpenObligations {
         let principal = inbox::whose(ctx, self.principal_kind, self.principal_id.as_deref())?;
         let after = inbox::place(tx, self.since_receipt_id, Of::Addressee(&principal)).await?;
         let relationship = Relationship::find(ctx, tx, &principal).await?;
-        let page = OPEN.read(tx, after, limit, &[(&principal).into()]).await?;
+        let page = OPEN.read_all(tx, after, limit, &[(&principal).into()]).await?;
         let open_obligations: Vec<ReceiptRecord> =
             page.rows.iter().map(|row| ReceiptRecord::from_row(row, RECEIPT_AT)).collect::<Result<_>>()?;
         // An admin that looks after somebody is not a visit of theirs.

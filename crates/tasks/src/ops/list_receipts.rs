@@ -10,7 +10,7 @@ use waybill_store::effects::Feed;
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::lease;
-use crate::receipts::inbox::{self, INBOX, Of, RECEIPT_AT};
+use crate::receipts::inbox::{self, INBOX, Listed, Of};
 use crate::receipts::{ReceiptId, ReceiptRecord, receipt_columns};
 use crate::task::TaskId;
 
@@ -65,22 +65,18 @@ impl Operation for ListReceipts {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ReceiptList>> {
         let limit = inbox::page_size(ctx.settings(), "limit", self.limit)?;
-        let page = match self.task_id {
+        let Listed { receipts, last } = match self.task_id {
             Some(task_id) => {
                 let addressee = self.addressee_within(ctx, tx, task_id).await?;
-                let after = inbox::place(tx, self.since_receipt_id, Of::Task(task_id)).await?;
                 let further = [task_id.as_bytes().into(), addressee.as_deref().into()];
-                OF_TASK.read(tx, after, limit, &further).await?
+                inbox::list(tx, OF_TASK, (self.since_receipt_id, Of::Task(task_id)), limit, &further).await?
             }
             None => {
                 let addressee = inbox::whose(ctx, self.to_kind, self.to_id.as_deref())?;
-                let after = inbox::place(tx, self.since_receipt_id, Of::Addressee(&addressee)).await?;
-                INBOX.read(tx, after, limit, &[(&addressee).into()]).await?
+                let since = (self.since_receipt_id, Of::Addressee(&addressee));
+                inbox::list(tx, INBOX, since, limit, &[(&addressee).into()]).await?
             }
         };
-        let receipts: Vec<ReceiptRecord> =
-            page.rows.iter().map(|row| ReceiptRecord::from_row(row, RECEIPT_AT)).collect::<Result<_>>()?;
-        let last = receipts.last().map(|receipt| receipt.receipt_id);
         Ok(Reply::Done(ReceiptList { receipts, next_cursor: last, cursor: last }))
     }
 }

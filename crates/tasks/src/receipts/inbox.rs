@@ -2,10 +2,10 @@
 
 use waybill_kernel::{Error, PrincipalKind, Result, Tenant, cursor};
 use waybill_store::effects::{Cursor, Feed};
-use waybill_store::{Ctx, Topic, Tx};
+use waybill_store::{Ctx, Topic, Tx, Value};
 
 use super::record::receipt_columns;
-use super::{ReceiptId, archive};
+use super::{ReceiptId, ReceiptRecord, archive};
 use crate::Settings;
 use crate::actor::actor;
 use crate::task::TaskId;
@@ -48,6 +48,40 @@ pub(crate) fn topic(tenant: Tenant, addressee: &str) -> Topic {
 pub(crate) enum Of<'a> {
     Addressee(&'a str),
     Task(TaskId),
+}
+
+/// A page of a list, and the receipt to go on from later.
+pub(crate) struct Listed {
+    pub receipts: Vec<ReceiptRecord>,
+    /// None when there is none before which nothing can be added any more.
+    pub last: Option<ReceiptId>,
+}
+
+/// From its beginning a list shows whatever is committed. Whoever goes on from a receipt follows a feed: receipts come when
+/// everything before them is there, so that none is missed. So does the receipt to go on from.
+pub(crate) async fn list(
+    tx: &mut Tx<'_>,
+    feed: Feed,
+    (since, of): (Option<ReceiptId>, Of<'_>),
+    limit: i64,
+    further: &[Value<'_>],
+) -> Result<Listed> {
+    let after = place(tx, since, of).await?;
+    // Before the page is read: everything below it is in the page.
+    let horizon = tx.horizon().await?;
+    let page = match since {
+        Some(_) => feed.read_below(tx, horizon, after, limit, further).await?,
+        None => feed.read_all(tx, after, limit, further).await?,
+    };
+    let mut listed = Listed { receipts: Vec::with_capacity(page.rows.len()), last: None };
+    for row in &page.rows {
+        let receipt = ReceiptRecord::from_row(row, RECEIPT_AT)?;
+        if row.int(0)? < horizon {
+            listed.last = Some(receipt.receipt_id);
+        }
+        listed.receipts.push(receipt);
+    }
+    Ok(listed)
 }
 
 /// The place after a receipt that such a list has given out.

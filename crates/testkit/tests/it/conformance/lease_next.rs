@@ -18,7 +18,6 @@ waybill_testkit::both! {
     higher_priority_goes_first_and_then_the_older_task,
     a12_4_no_task_is_leased_twice_by_many_workers,
     a12_4_a_task_that_does_not_fit_blocks_none_that_does,
-    a12_4_more_kinds_of_work_than_one_claim_looks_at_starve_none,
     a_worker_gets_only_types_it_accepts,
     a_delayed_task_is_claimed_when_its_time_has_come,
     a_crowd_whose_time_has_come_hides_nobody_else,
@@ -95,9 +94,7 @@ async fn a12_4_no_task_is_leased_twice_by_many_workers(on: TestStore) {
     .await
     .concat();
     assert_eq!(all.len(), all.iter().collect::<BTreeSet<_>>().len(), "a task was leased twice");
-    // A claim passes over what another is about to take, so the last ones may be left for the next.
-    let rest = claim(&on, &workers[0], json!({ "max_tasks": 100 })).await;
-    assert_eq!(all.len() + rest.len(), TASKS);
+    assert_eq!(all.len(), TASKS, "all were told that there is nothing while there was");
 }
 
 async fn a12_4_a_task_that_does_not_fit_blocks_none_that_does(on: TestStore) {
@@ -116,42 +113,13 @@ async fn a12_4_a_task_that_does_not_fit_blocks_none_that_does(on: TestStore) {
     assert_eq!(claim(&on, &w, json!({ "capabilities": ["gpu"], "max_tasks": 9 })).await.len(), 5);
 }
 
-async fn a12_4_more_kinds_of_work_than_one_claim_looks_at_starve_none(on: TestStore) {
-    /// One more claim than this without the task would be worse luck than one in 10^20: each sees two thirds of the kinds.
-    const CLAIMS_MAX: usize = 50;
-    let alice = on.agent("alice").unwrap();
-    task(&on, &alice, json!({ "type": "sought" })).await;
-    // As many as create_task would make, by its own row.
-    let more = "INSERT INTO tasks (tenant, task_id, status, type, payload, owner, requirements, needs, priority, attempt, \
-        max_attempts, retry_backoff_s, created_at, updated_at, next_eligible_at, held, assigned_receipt, instance, epoch, \
-        renewals, expiries, progress_receipts) \
-        SELECT tenant, {id}, status, 'other', payload, owner, requirements, {id}, priority, attempt, max_attempts, \
-        retry_backoff_s, created_at, updated_at, next_eligible_at, held, assigned_receipt, instance, epoch, renewals, \
-        expiries, progress_receipts FROM tasks, {numbers} WHERE type = 'sought'";
-    let more = if on.database().is_ok() {
-        more.replace("{id}", "decode(md5(n::text), 'hex')").replace("{numbers}", "generate_series(1, 1500) n")
-    } else {
-        let numbers =
-            "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 1500) SELECT n FROM c)";
-        more.replace("{id}", "randomblob(16)").replace("{numbers}", numbers)
-    };
-    on.write(&more).await.unwrap();
-    let seeker = worker(&on, "seeker");
-    for claims in 1.. {
-        let taken = claim(&on, &seeker, json!({ "accept_types": ["sought"] })).await;
-        if !taken.is_empty() {
-            break;
-        }
-        assert!(claims < CLAIMS_MAX, "the task was never found");
-    }
-}
-
 async fn a_worker_gets_only_types_it_accepts(on: TestStore) {
     for kind in ["a", "b", "c"] {
         task(&on, &on.admin, json!({ "type": kind })).await;
     }
     let w = worker(&on, "w");
-    let leased = claim(&on, &w, json!({ "accept_types": ["c", "b"], "max_tasks": 5 })).await;
+    let leased = claim(&on, &w, json!({ "accept_types": ["c", "b", "c"], "max_tasks": 5 })).await;
+    assert_eq!(leased.len(), 2);
     let kinds: BTreeSet<_> = leased.iter().map(|task| text(task, "type")).collect();
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(claim(&on, &w, json!({ "accept_types": [] })).await.len(), 1, "an empty list accepts all");

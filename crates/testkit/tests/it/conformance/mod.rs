@@ -3,6 +3,7 @@
 mod ack_receipt;
 mod bootstrap;
 mod cancel_task;
+mod claims;
 mod complete;
 mod create_key;
 mod create_task;
@@ -24,6 +25,8 @@ mod list_receipts;
 mod list_sweeps;
 mod list_tasks;
 mod list_tenants;
+mod older_tasks;
+mod open_writes;
 mod plans;
 mod renew_lease;
 mod report_progress;
@@ -74,6 +77,7 @@ fn every_operation_of_the_registry_has_cases() {
     let gaps = stores::uncovered(registry.entries().map(|entry| entry.spec().name), &covered);
     assert!(gaps.is_empty(), "{gaps:?}");
     assert!(OPERATIONS.iter().all(|(_, cases)| !cases.is_empty()) && !ledger::CASES.is_empty());
+    assert!(!claims::CASES.is_empty() && !older_tasks::CASES.is_empty());
     assert!(!rights::CASES.is_empty() && !strict::CASES.is_empty() && !few_renewals::CASES.is_empty());
     assert!(!lease_over::CASES.is_empty());
     assert!(!short_pages::CASES.is_empty() && !grace::CASES.is_empty() && !short_sessions::CASES.is_empty());

@@ -22,7 +22,7 @@ waybill_testkit::both! {
     a_failed_effect_leaves_its_place_and_its_writes_as_they_were,
 }
 
-/// Transactions of other tests in the same cluster hold the horizon back as well.
+/// A machine that stands still is no failure.
 const FAILED: Duration = Duration::from_secs(60);
 
 const RECEIPTS: Feed = Feed {
@@ -219,7 +219,7 @@ async fn count_receipts(on: &TestStore) -> usize {
 
 #[tokio::test]
 async fn a_list_waits_a_moment_until_it_can_show_what_was_written_before_it() {
-    // Of its own, because other tests keep transactions open for longer than anybody waits.
+    // Of its own, so that nothing else is about.
     let cluster = Postgres::start_with(Options { fsync: false }).unwrap();
     let briefly = Duration::from_secs(5);
     let on = stores::open_postgres_in(cluster.database().await.unwrap(), |options| options.settle_max = briefly);

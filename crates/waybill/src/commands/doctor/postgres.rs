@@ -127,7 +127,7 @@ fn open_writes(found: waybill_kernel::Result<Option<OpenWrite>>) -> Check {
     const NAME: &str = "open writes";
     let OpenWrite { pid, database, age } = match found {
         Ok(Some(write)) => write,
-        Ok(None) => return Check::ok(NAME, "none in the whole cluster"),
+        Ok(None) => return Check::ok(NAME, "none in the database"),
         Err(error) => return Check::of_error(NAME, &error),
     };
     let whose = pid.map_or_else(|| "a prepared transaction".to_owned(), |pid| format!("process {pid}"));
@@ -142,7 +142,7 @@ fn open_writes(found: waybill_kernel::Result<Option<OpenWrite>>) -> Check {
         "{whose} in database {database} has been writing for {} s: no feed gives out what was begun after it",
         age.as_secs()
     );
-    let cure = "End it (pg_terminate_backend, ROLLBACK PREPARED); keep transactions short, or give Waybill a cluster of \
+    let cure = "End it (pg_terminate_backend, ROLLBACK PREPARED); keep transactions short, or give Waybill a database of \
                 its own.";
     Check::warning(NAME, found, cure)
 }
