@@ -27,6 +27,10 @@ pub(super) fn examine(config: &Config) -> Vec<Check> {
         let cure = "Take insecure_dev away wherever anybody but you has an account.";
         checks.push(Check::warning(NAME, "insecure_dev: every request of this machine is let in", cure));
     }
+    if config.shared_token.is_some() {
+        let cure = "Make a key for each client (`waybill key create`), then take shared_token away.";
+        checks.push(Check::warning(NAME, "shared_token: whoever has it acts as anybody of the default tenant", cure));
+    }
     checks.extend(engine(config));
     if checks.is_empty() {
         checks.push(Check::ok(NAME, "none contradicts another"));
