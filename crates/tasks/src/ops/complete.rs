@@ -8,7 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{
+    Code, Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
+};
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
 
 use crate::Settings;
@@ -62,8 +64,14 @@ impl Operation for Complete {
         title: "Complete a task",
         description: "Hand in the result of a task you hold; the task has then succeeded for good. Say where the work can be \
                       found (artifacts) or that it was delivered (delivery_proof): without either the owner's obligation \
-                      stays open until you call again with one of them, which then need not repeat the result. Safe to \
-                      repeat with the same content after a lost answer.",
+                      stays open until you call again with one, the result left out. Safe to repeat with the same \
+                      content after a lost answer.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "result": {"pages": 12},
+                "artifacts": [{"url": "https://files.example/report.pdf"}]}"#,
+            answer: r#"{"ok": true}"#,
+        },
     };
     const REPLAYS: bool = true;
     type Output = Completed;
@@ -99,14 +107,6 @@ impl Work {
     fn is_located(&self) -> bool {
         self.artifacts.is_some() || self.delivery_proof.is_some()
     }
-}
-
-/// Where the work of a success can be found after all.
-struct Repair<'a> {
-    work: &'a Work,
-    /// As the call repeats it; None where the call leaves it as it is.
-    result: Option<&'a str>,
-    digest: Fingerprint,
 }
 
 impl Complete {
@@ -291,11 +291,15 @@ impl Complete {
         if ended.went_back_to_the_queue() {
             return Err(lease::refusal(ctx, tx, hold).await);
         }
-        let result = whole.is_none().then_some(work.result.as_str());
-        let repair = Repair { work, result, digest };
+        // The success in question is the one that was recorded: of the same result, without a place.
+        let bare = Fingerprint::of(&json!([self.result, null, null]))?;
+        let same_result = whole.is_some() || ended.is_repeated_by(ctx, EndReason::Completed, bare);
         let completed = ended.reason == EndReason::Completed.as_str();
-        if completed && work.is_located() && whole.as_ref().unwrap_or(self).locate(ctx, tx, hold, repair).await? {
-            return Ok(Reply::Done(Completed { ok: true }));
+        if completed && same_result && work.is_located() {
+            let whole = whole.as_ref().unwrap_or(self);
+            if whole.locate(ctx, tx, hold, work, &digest).await? {
+                return Ok(Reply::Done(Completed { ok: true }));
+            }
         }
         Err(Error::new(
             Code::InvalidStateTransition,
@@ -315,18 +319,22 @@ impl Complete {
         Ok(result.map(|result| Self { result, ..self.clone() }))
     }
 
-    /// The repair of a success that did not say where its work is: only for the same result, and only once.
-    async fn locate(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, repair: Repair<'_>) -> Result<bool> {
-        const LOCATE: &str = "UPDATE results SET artifacts = $4, delivery_proof = $5, located = 1 \
-            WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0 \
-              AND ($3 IS NULL OR result = $3)";
+    /// The repair of a success that did not say where its work is: only once.
+    async fn locate(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        hold: &Hold<'_>,
+        work: &Work,
+        digest: &Fingerprint,
+    ) -> Result<bool> {
+        const LOCATE: &str = "UPDATE results SET artifacts = $3, delivery_proof = $4, located = 1 \
+            WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0";
         const TASK: &str =
             "SELECT owner, assigned_receipt, attempt, epoch FROM tasks WHERE tenant = $1 AND task_id = $2";
         const AGAIN: &str = "UPDATE leases SET digest = $4 WHERE tenant = $1 AND task_id = $2 AND lease_id = $3";
-        let Repair { work, result, digest } = repair;
         let params = [
             Value::from(self.task_id.as_bytes()),
-            Value::from(result),
             Value::from(work.artifacts.as_deref()),
             Value::from(work.delivery_proof.as_deref()),
         ];
