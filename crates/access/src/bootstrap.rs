@@ -10,6 +10,7 @@ use crate::tenant::{self, DEFAULT_TENANT, TenantId};
 
 const ADMIN: &str = "admin";
 const DEVELOPER: &str = "dev";
+const SHARED: &str = "shared";
 
 /// The admin's key of a new database: whoever gets this is the only one who ever does.
 #[derive(Clone, Debug)]
@@ -56,6 +57,15 @@ pub async fn admin_caller(store: &Store) -> Result<Caller> {
 /// The caller of every request under `--insecure-dev`.
 pub async fn dev_caller(store: &Store) -> Result<Caller> {
     default_caller(store, grant(DEVELOPER, Role::ALL)).await
+}
+
+/// The caller of every request that comes with the server's shared token. It acts as whomever it names, in the default tenant
+/// and in no other, and administers nothing.
+pub async fn shared_caller(store: &Store) -> Result<Caller> {
+    let roles = [Role::Agent, Role::Worker, Role::System];
+    let scopes = Scope::ALL.iter().copied().filter(|scope| !matches!(scope, Scope::AdminRead | Scope::AdminWrite));
+    let principal = Principal { kind: PrincipalKind::Agent, id: SHARED.to_owned() };
+    default_caller(store, Grant { principal, roles: Roles::new(roles), scopes: Scopes::new(scopes) }).await
 }
 
 async fn default_caller(store: &Store, grant: Grant) -> Result<Caller> {

@@ -26,7 +26,7 @@ use waybill_store::{Migration, Registry};
 pub use authenticate::Access;
 pub use bootstrap::{
     NewAdminKey, admin_caller, dev_caller, ensure_default_tenant, ensure_default_tenant_keeping,
-    is_key_of_default_tenant,
+    is_key_of_default_tenant, shared_caller,
 };
 pub use key::{Key, KeyText, Secret};
 pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};

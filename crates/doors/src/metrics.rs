@@ -1,6 +1,8 @@
-//! The doors' metric names, and handles made once so that counting costs no look-up.
+//! The doors' metric names, and handles made once so that counting costs no look-up. Not before they count: a series of
+//! nothing but zeros says nothing, and there would be many.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, describe_counter, describe_gauge, describe_histogram};
@@ -54,48 +56,42 @@ pub async fn keep(handle: PrometheusHandle, stopping: CancellationToken) {
 }
 
 /// One counter per operation and outcome: the label set is the registry times the catalogue, so it is bounded.
-pub(crate) struct OperationMeters(HashMap<&'static str, HashMap<Option<Code>, Counter>>);
+pub(crate) struct OperationMeters(HashMap<&'static str, HashMap<Option<Code>, OnceLock<Counter>>>);
 
 impl OperationMeters {
     pub(crate) fn new(registry: &Registry) -> Self {
         let outcomes = || std::iter::once(None).chain(Code::ALL.iter().copied().map(Some));
-        let of_operation = |name: &'static str| {
-            let counter = |outcome: Option<Code>| {
-                let code = outcome.map_or("ok", |code| code.entry().code);
-                (outcome, metrics::counter!(CALLS, "operation" => name, "code" => code))
-            };
-            (name, outcomes().map(counter).collect())
-        };
-        Self(registry.entries().map(|entry| of_operation(entry.spec().name)).collect())
+        let none = || outcomes().map(|outcome| (outcome, OnceLock::new())).collect();
+        Self(registry.entries().map(|entry| (entry.spec().name, none())).collect())
     }
 
     pub(crate) fn count(&self, name: &'static str, outcome: Option<Code>) {
         if let Some(counter) = self.0.get(name).and_then(|outcomes| outcomes.get(&outcome)) {
-            counter.increment(1);
+            let code = outcome.map_or("ok", |code| code.entry().code);
+            let first = || metrics::counter!(CALLS, "operation" => name, "code" => code);
+            counter.get_or_init(first).increment(1);
         }
     }
 }
 
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
 #[derive(Clone)]
 pub(crate) struct HttpMeters {
-    classes: [Counter; 5],
+    classes: Arc<[OnceLock<Counter>; CLASSES.len()]>,
     seconds: metrics::Histogram,
     pub(crate) open: Gauge,
 }
 
 impl HttpMeters {
     pub(crate) fn new() -> Self {
-        let class = |name: &'static str| metrics::counter!(HTTP_REQUESTS, "status" => name);
-        Self {
-            classes: [class("1xx"), class("2xx"), class("3xx"), class("4xx"), class("5xx")],
-            seconds: metrics::histogram!(HTTP_SECONDS),
-            open: metrics::gauge!(HTTP_OPEN),
-        }
+        Self { classes: Arc::default(), seconds: metrics::histogram!(HTTP_SECONDS), open: metrics::gauge!(HTTP_OPEN) }
     }
 
     pub(crate) fn count(&self, status: u16, took: std::time::Duration) {
-        if let Some(counter) = self.classes.get(usize::from(status / 100).saturating_sub(1)) {
-            counter.increment(1);
+        let class = usize::from(status / 100).saturating_sub(1);
+        if let (Some(counter), Some(name)) = (self.classes.get(class), CLASSES.get(class)) {
+            counter.get_or_init(|| metrics::counter!(HTTP_REQUESTS, "status" => *name)).increment(1);
         }
         self.seconds.record(took.as_secs_f64());
     }

@@ -199,10 +199,13 @@ impl Error {
 
     /// The object every door sends: `{error, message, help, …}`.
     pub fn to_json(&self) -> Value {
-        let mut object = self.0.details.clone();
+        let mut object = Map::new();
         object.insert("error".to_owned(), json!(self.0.code.entry().code));
         object.insert("message".to_owned(), json!(self.0.message));
         object.insert("help".to_owned(), json!(self.cure()));
+        for (name, value) in &self.0.details {
+            object.entry(name.as_str()).or_insert_with(|| value.clone());
+        }
         Value::Object(object)
     }
 }

@@ -50,6 +50,21 @@ pub struct OperationSpec {
     pub title: &'static str,
     /// What an agent must know to use it at first reading.
     pub description: &'static str,
+    pub example: Example,
+}
+
+/// A call as somebody might make it, in JSON.
+#[derive(Debug)]
+pub struct Example {
+    /// All of them, whether path, query or body carries them.
+    pub arguments: &'static str,
+    /// Of a stream: what one event has to say.
+    pub answer: &'static str,
+}
+
+impl Example {
+    /// For an operation that is none of the product's.
+    pub const NONE: Example = Example { arguments: "{}", answer: "{}" };
 }
 
 impl OperationSpec {
@@ -99,6 +114,7 @@ mod tests {
             status: 200,
             title: "",
             description: "",
+            example: Example::NONE,
         }
     }
 

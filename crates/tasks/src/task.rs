@@ -137,7 +137,23 @@ macro_rules! task_with_result {
     };
 }
 
-pub(crate) use {columns, task_with_result};
+/// A task as an example shows it.
+macro_rules! example_task {
+    () => {
+        r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "type": "report.render", "status": "succeeded",
+         "payload": {"month": "2025-12"}, "created_by": {"principal_kind": "agent", "principal_id": "alice"},
+         "requirements": {"capabilities": ["pdf"]}, "priority": 5, "attempt": 0, "max_attempts": 3,
+         "retry_backoff_seconds": 30, "idempotency_key": "report-2025-12",
+         "created_at": "2026-01-05T12:30:00.000000Z", "updated_at": "2026-01-05T12:35:04.250000Z",
+         "next_eligible_at": "2026-01-05T12:30:00.000000Z", "started_at": "2026-01-05T12:30:04.250000Z",
+         "progress": {"progress": {"percent": 80}, "updated_at": "2026-01-05T12:30:04.250000Z"},
+         "result": {"outcome": "succeeded", "result": {"pages": 12},
+         "artifacts": [{"url": "https://files.example/report.pdf"}],
+         "completed_at": "2026-01-05T12:35:04.250000Z"}}"#
+    };
+}
+
+pub(crate) use {columns, example_task, task_with_result};
 
 impl TaskRecord {
     pub(crate) fn from_row(row: &Row) -> Result<Self> {

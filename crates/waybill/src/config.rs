@@ -11,6 +11,7 @@ use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Backend, PostgresOptions, SqliteOptions};
 
 use crate::cli::{Place, Serve};
+use crate::shared_token;
 
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9324);
@@ -38,6 +39,7 @@ pub struct Config {
     pub http: SocketAddr,
     pub sqs: SocketAddr,
     pub insecure_dev: bool,
+    pub shared_token: Option<String>,
     pub log: String,
     pub log_format: LogFormat,
     pub doors: waybill_doors::Settings,
@@ -96,6 +98,7 @@ struct File {
     sqs: Option<SocketAddr>,
     store: Option<String>,
     insecure_dev: bool,
+    shared_token: Option<String>,
     log: Option<String>,
     log_format: Option<LogFormat>,
     doors: waybill_doors::Settings,
@@ -160,6 +163,7 @@ impl Config {
             let message = format!("--insecure-dev lets everybody in, so it is refused on {}.", config.http);
             return Err(Error::new(Code::ConfigInvalid, message));
         }
+        config.shared_token = shared_token::chosen(config.shared_token, config.http)?;
         if config.insecure_dev {
             "development".clone_into(&mut config.tasks.environment);
         }
@@ -189,6 +193,7 @@ impl Config {
             http: file.http.unwrap_or(HTTP),
             sqs: file.sqs.unwrap_or(SQS),
             insecure_dev: file.insecure_dev,
+            shared_token: file.shared_token,
             log: file.log.unwrap_or_else(|| "info".to_owned()),
             log_format: file.log_format.unwrap_or_default(),
             doors: file.doors,

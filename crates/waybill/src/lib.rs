@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod data;
 mod output;
+mod shared_token;
 mod wiring;
 
 use std::process::ExitCode;

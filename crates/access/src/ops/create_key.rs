@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{
-    Door, Entropy, Error, KeyId, Method, Mode, OperationSpec, Principal, PrincipalKind, Result, Role, Roles, Scope,
-    Scopes, Tenant, Time,
+    Door, Entropy, Error, Example, KeyId, Method, Mode, OperationSpec, Principal, PrincipalKind, Result, Role, Roles,
+    Scope, Scopes, Tenant, Time,
 };
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
@@ -123,6 +123,12 @@ impl Operation for CreateKey {
         status: 201,
         title: "Create an API key",
         description: "Makes a key for a principal. The answer is the only place where the key can be read: keep it.",
+        example: Example {
+            arguments: r#"{"principal": "agent:alice", "expires_in_seconds": 2592000}"#,
+            answer: r#"{"key_id": "7hQ2mZ4kP9xA", "key": "aga_7hQ2mZ4kP9xA_…", "principal": "agent:alice",
+                "roles": ["agent"], "scopes": ["tasks:read", "tasks:write", "receipts:read", "receipts:ack"],
+                "expires_at": "2026-02-04T12:30:00.000000Z"}"#,
+        },
     };
     /// An operator makes the first key of another tenant.
     const REACH: Reach = Reach::System;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::visible::unseen;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Code, Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
 use crate::tenant::{self, TenantId, TenantView, Tier};
@@ -55,6 +55,11 @@ impl Operation for CreateTenant {
         title: "Create a tenant",
         description: "Makes a tenant, which shares nothing with others. For admins of the default tenant. \
                       Give it its first key by creating one with `tenant`.",
+        example: Example {
+            arguments: r#"{"name": "acme", "tier": "paid"}"#,
+            answer: r#"{"tenant_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10", "name": "acme", "tier": "paid",
+                "created_at": "2026-01-05T12:30:00.000000Z"}"#,
+        },
     };
     const REACH: Reach = Reach::System;
     type Output = TenantView;

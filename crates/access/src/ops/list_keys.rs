@@ -2,7 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Caller, Door, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor};
+use waybill_kernel::{
+    Caller, Door, Example, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor,
+};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::keys::{Grant, stored, stored_principal};
@@ -96,6 +98,14 @@ impl Operation for ListKeys {
         status: 200,
         title: "List API keys",
         description: "Shows the keys of your tenant, newest first, with expired and revoked ones. Never shows a secret.",
+        example: Example {
+            arguments: r#"{"limit": 1}"#,
+            answer: r#"{"keys": [{"key_id": "7hQ2mZ4kP9xA", "principal": "agent:alice", "roles": ["agent"],
+                "scopes": ["tasks:read", "tasks:write", "receipts:read", "receipts:ack"],
+                "created_at": "2026-01-05T12:30:00.000000Z", "created_by": "human:admin",
+                "expires_at": "2026-02-04T12:30:00.000000Z", "revoked_at": null, "replaced_by": null}],
+                "next_cursor": "AAZDSm7jAAA3aFEybVo0a1A5eEE"}"#,
+        },
     };
     type Output = Keys;
 

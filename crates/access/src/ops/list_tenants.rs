@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, Result, Role, Scope, cursor};
+use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, Result, Role, Scope, cursor};
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx, Value};
 
 use crate::page;
@@ -48,6 +48,11 @@ impl Operation for ListTenants {
         status: 200,
         title: "List tenants",
         description: "Shows all tenants, oldest first. For admins of the default tenant.",
+        example: Example {
+            arguments: r#"{"limit": 1}"#,
+            answer: r#"{"tenants": [{"tenant_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10", "name": "acme", "tier": "paid",
+                "created_at": "2026-01-05T12:30:00.000000Z"}], "next_cursor": "AAAAAAAAAAI"}"#,
+        },
     };
     const REACH: Reach = Reach::System;
     type Output = Tenants;

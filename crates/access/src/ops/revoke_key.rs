@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{Door, Error, Example, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::key;
@@ -39,6 +39,10 @@ impl Operation for RevokeKey {
         status: 200,
         title: "Revoke an API key",
         description: "Ends a key for good: at once on this server, but for calls that already wait, and within a minute on every other. Repeating it changes nothing.",
+        example: Example {
+            arguments: r#"{"key_id": "7hQ2mZ4kP9xA"}"#,
+            answer: r#"{"ok": true, "revoked_at": "2026-01-05T12:30:04.250000Z"}"#,
+        },
     };
     type Output = Revoked;
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Code, Door, Entropy, Error, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{
+    Code, Door, Entropy, Error, Example, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time,
+};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use super::CreatedKey;
@@ -119,6 +121,11 @@ impl Operation for RotateKey {
         title: "Rotate an API key",
         description: "Makes a key with the same principal, roles and scopes and lets the old one end after the overlap. \
                       The answer is the only place where the new key can be read: keep it.",
+        example: Example {
+            arguments: r#"{"key_id": "7hQ2mZ4kP9xA", "overlap_seconds": 3600}"#,
+            answer: r#"{"key_id": "9xA7hQ2mZ4kP", "key": "aga_9xA7hQ2mZ4kP_…", "principal": "agent:alice",
+                "roles": ["agent"], "scopes": ["tasks:read", "tasks:write", "receipts:read", "receipts:ack"]}"#,
+        },
     };
     const PREPARES: bool = true;
     type Output = CreatedKey;

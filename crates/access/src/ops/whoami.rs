@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
+use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -33,6 +33,10 @@ impl Operation for Whoami {
         status: 200,
         title: "Read what your key is good for",
         description: "Shows the principal, the roles and the scopes of the key that the request carries.",
+        example: Example {
+            arguments: "{}",
+            answer: r#"{"principal": "worker:builder-1", "roles": ["worker"], "scopes": ["tasks:lease", "receipts:read"]}"#,
+        },
     };
     type Output = Identity;
 

@@ -3,8 +3,8 @@
 //! `/openapi.json`. The server checks every call against the whole contract either way.
 //!
 //! Left out: fields that are marked as deprecated (they are still accepted), the closing of objects, `null` beside another
-//! type (a field that is not required may be left away), defaults that mean nothing, the width of numbers, and that a
-//! text must not be empty.
+//! type (a field that is not required may be left away), defaults that mean nothing, the width of numbers, that one must not
+//! be less than nothing, and that a text must not be empty.
 
 use rmcp::model::JsonObject;
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ fn kept(word: String, says: Value) -> Option<(String, Value)> {
         "format" if says.as_str().is_some_and(|format| format.contains("int")) => return None,
         "maximum" if says.as_f64() >= Some(f64::from(i32::MAX)) => return None,
         "minLength" if says == json!(1) => return None,
-        "minimum" if says.as_f64() <= Some(f64::from(i32::MIN)) => return None,
+        "minimum" if says.as_f64() <= Some(f64::from(i32::MIN)) || says == json!(0) => return None,
         "type" | "enum" => without_null(says),
         "properties" => Value::Object(fields(says)),
         // These hold values and texts, not schemas.

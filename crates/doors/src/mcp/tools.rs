@@ -78,7 +78,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
     use serde_json::json;
     use waybill_kernel::id::Uuid;
-    use waybill_kernel::{Method, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes, Tenant};
+    use waybill_kernel::{Example, Method, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes, Tenant};
     use waybill_store::{Ctx, Operation, Reply, Tx};
 
     use super::*;
@@ -113,6 +113,7 @@ mod tests {
                     status: 200,
                     title: "A title",
                     description: "A description.",
+                    example: Example::NONE,
                 };
                 type Output = Output;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope, Time};
 
 use super::DeadJobs;
 use crate::{Ctx, Operation, Reach, Reply, Row, Tx};
@@ -118,6 +118,15 @@ impl Operation for ListSweeps {
         title: "List sweeps",
         description: "Shows the server's background work: when each sweep last ran, what it did and how late it is, how far \
                       feeds have come, and which jobs wait. For admins of the default tenant.",
+        example: Example {
+            arguments: r#"{}"#,
+            answer: r#"{"sweeps": [{"name": "tasks.leases", "interval_ms": 10000,
+                "last_started_at": "2026-01-05T12:30:00.000000Z", "last_finished_at": "2026-01-05T12:30:00.000000Z",
+                "last_rows": 0, "total_rows": 7, "failures": 0, "next_at": "2026-01-05T12:30:04.250000Z",
+                "lag_ms": 0, "behind_ms": 0, "holder": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10"}],
+                "feeds": [{"name": "receipts.chain", "seq": 42, "moved_at": "2026-01-05T12:30:00.000000Z",
+                "behind_ms": 0}], "jobs": [{"kind": "deliver", "ready": 1, "running": 0, "dead": 0, "lag_ms": 120}]}"#,
+        },
     };
     const REACH: Reach = Reach::System;
     type Output = Sweeps;

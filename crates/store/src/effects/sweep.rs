@@ -216,7 +216,9 @@ impl<'a, S: Sweep> Run<'a, S> {
             ::metrics::counter!(metrics::SWEEP_RUNS, "sweep" => S::NAME).increment(1);
             ::metrics::gauge!(metrics::SWEEP_LAG, "sweep" => S::NAME).set(done.lag.as_secs_f64());
         }
-        ::metrics::counter!(metrics::SWEEP_ROWS, "sweep" => S::NAME).increment(done.rows);
+        if done.rows > 0 {
+            ::metrics::counter!(metrics::SWEEP_ROWS, "sweep" => S::NAME).increment(done.rows);
+        }
         ::metrics::histogram!(metrics::SWEEP_BATCH, "sweep" => S::NAME).record(done.took.as_secs_f64());
         if done.took > self.plan.batch_time {
             ::metrics::counter!(metrics::SWEEP_LONG_BATCHES, "sweep" => S::NAME).increment(1);

@@ -71,9 +71,9 @@ pub async fn work_once<W: Worker>(store: &Store, worker: &Arc<W>) -> Result<Roun
             Err(error) => trouble = Some(error),
         }
     }
-    for (outcome, count) in
-        [("done", round.done), ("failed", round.failed), ("dead", round.dead), ("superseded", round.superseded)]
-    {
+    let outcomes =
+        [("done", round.done), ("failed", round.failed), ("dead", round.dead), ("superseded", round.superseded)];
+    for (outcome, count) in outcomes.into_iter().filter(|(_, count)| *count > 0) {
         ::metrics::counter!(metrics::JOBS, "kind" => W::KIND, "outcome" => outcome).increment(count as u64);
     }
     trouble.map_or(Ok(round), Err)

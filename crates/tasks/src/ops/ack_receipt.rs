@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::actor::actor;
@@ -45,6 +45,10 @@ impl Operation for AckReceipt {
         title: "Acknowledge a receipt",
         description: "Say that you have read a receipt addressed to you. It is put on record and changes nothing else: an \
                       obligation stays open. Safe to repeat.",
+        example: Example {
+            arguments: r#"{"receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#,
+            answer: r#"{"ok": true}"#,
+        },
     };
     const REPLAYS: bool = true;
     type Output = Acknowledged;

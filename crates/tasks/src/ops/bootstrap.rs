@@ -4,12 +4,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use super::get_config::{PRODUCT, SPECIFICATION, VERSION};
 use crate::receipts::inbox::{self, INBOX, Listed, Of};
-use crate::receipts::{ReceiptId, ReceiptRecord};
+use crate::receipts::{ReceiptId, ReceiptRecord, example_receipt};
 use crate::relationship::Relationship;
 use crate::{Process, Settings};
 
@@ -99,6 +99,21 @@ impl Operation for Bootstrap {
         title: "Bootstrap (deprecated)",
         description: "Deprecated: use list_open_obligations. Reads the receipts addressed to you and marks them as delivered; \
                       its other buckets are always empty.",
+        example: Example {
+            arguments: r#"{"agent_instance_id": "run-42", "since_receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
+            answer: concat!(
+                r#"{"server": {"name": "waybill", "version": "0.3.0", "spec": "asyncgate/0.3.0",
+                "instance_id": "waybill-1", "uptime": 3600, "environment": "production"},
+                "relationship": {"principal_kind": "agent", "principal_id": "alice",
+                "first_seen_at": "2026-01-05T12:30:00.000000Z", "last_seen_at": "2026-01-05T12:30:04.250000Z",
+                "sessions_count": 1},
+                "attention": {"inbox_receipts": ["#,
+                example_receipt!(""),
+                r#"], "assigned_tasks": [], "waiting_results": [],
+                "running_or_scheduled": [], "anomalies": []},
+                "cursor": {"latest_receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}}"#
+            ),
+        },
     };
     const SETTLES: bool = true;
     const SUCCESSOR: Option<&'static str> = Some("/v1/obligations/open");

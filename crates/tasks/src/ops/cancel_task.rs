@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::actor::actor;
@@ -54,6 +54,10 @@ impl Operation for CancelTask {
         title: "Cancel a task",
         description: "Stop a task you own. A worker that holds it loses its lease at once. Answers ok: false with the \
                       task's status when it had already ended. Safe to repeat.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "reason": "The month is not over yet."}"#,
+            answer: r#"{"ok": true, "status": "canceled"}"#,
+        },
     };
     type Output = Canceled;
 

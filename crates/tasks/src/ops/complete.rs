@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{Code, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
 
 use crate::Settings;
@@ -62,8 +62,14 @@ impl Operation for Complete {
         title: "Complete a task",
         description: "Hand in the result of a task you hold; the task has then succeeded for good. Say where the work can be \
                       found (artifacts) or that it was delivered (delivery_proof): without either the owner's obligation \
-                      stays open until you call again with one of them, which then need not repeat the result. Safe to \
-                      repeat with the same content after a lost answer.",
+                      stays open until you call again with one, the result left out. Safe to repeat with the same \
+                      content after a lost answer.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "result": {"pages": 12},
+                "artifacts": [{"url": "https://files.example/report.pdf"}]}"#,
+            answer: r#"{"ok": true}"#,
+        },
     };
     const REPLAYS: bool = true;
     type Output = Completed;

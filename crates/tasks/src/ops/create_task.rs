@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Code, Door, Error, Json, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
+use waybill_kernel::{Code, Door, Error, Example, Json, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::Settings;
@@ -41,8 +41,7 @@ pub struct CreateTask {
     /// Higher goes first.
     #[serde(default)]
     pub priority: i32,
-    /// Makes the call safe to repeat: a second call with the same key returns the first call's task. Keys of other owners
-    /// are other keys.
+    /// Makes the call safe to repeat: a second call of the same owner with the same key returns the first call's task.
     #[schemars(length(min = 1, max = 255))]
     pub idempotency_key: Option<String>,
     /// How often the task may be executed, counting the first time.
@@ -92,6 +91,11 @@ impl Operation for CreateTask {
                       answers: it survives crashes, is given to one worker at a time and ends exactly once. Returns its \
                       task_id; read the outcome later with get_task. Give an idempotency_key to be able to repeat the \
                       call safely after a lost answer.",
+        example: Example {
+            arguments: r#"{"type": "report.render", "payload": {"month": "2025-12"},
+                "requirements": {"capabilities": ["pdf"]}, "priority": 5, "idempotency_key": "report-2025-12"}"#,
+            answer: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "status": "queued"}"#,
+        },
     };
     const REPLAYS: bool = true;
     type Output = Created;

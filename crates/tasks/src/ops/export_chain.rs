@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::effects::{Effect, place};
 use waybill_store::{Ctx, Operation, Reach, Reply, Row, Tx, Value};
 
@@ -55,6 +55,18 @@ impl Operation for ExportChain {
         description: "Gives out the tenant's receipts in the order in which they were sealed, each with its link, so that \
                       anybody can check that none was altered, dropped or put in between. Receipts of the last few \
                       seconds may not have been sealed yet.",
+        example: Example {
+            arguments: r#"{"after": 0, "limit": 1}"#,
+            answer: r#"{"receipts": [{"position": 1, "receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f",
+                "receipt_type": "task.assigned", "created_at": "2026-01-05T12:30:00.000000Z", "parents": [],
+                "content_hash": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
+                "parties_hash": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
+                "link": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
+                "salt": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
+                "parties": {"from": "agent:alice", "to": "agent:alice"},
+                "content": {"body": "{\"schema_version\":\"1\"}", "task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": null, "schedule_id": null, "instance": "waybill-1"}}], "head": 1, "unsealed": 0}"#,
+        },
     };
     /// How far sealing has come stands in a row that belongs to no tenant.
     const REACH: Reach = Reach::System;

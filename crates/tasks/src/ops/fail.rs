@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{Code, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use crate::Settings;
@@ -60,6 +60,12 @@ impl Operation for Fail {
         description: "Say that you could not do a task you hold. With retryable: true it goes back to the queue, after a \
                       pause, while it has attempts left; otherwise it has failed for good. Safe to repeat with the same \
                       content after a lost answer.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "error": {"code": "printer_away",
+                "message": "The printer does not answer."}, "retryable": true}"#,
+            answer: r#"{"ok": true, "requeued": true, "next_eligible_at": "2026-01-05T12:35:04.250000Z"}"#,
+        },
     };
     const REPLAYS: bool = true;
     type Output = FailedReply;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Caller, Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::effects::Cursor;
 use waybill_store::{Ctx, Event, Operation, Reply, Row, Turn, Tx, Wait};
 
 use crate::actor::named;
 use crate::receipts::inbox::{self, INBOX, Of, RECEIPT_AT};
-use crate::receipts::{ReceiptId, ReceiptRecord};
+use crate::receipts::{ReceiptId, ReceiptRecord, example_receipt};
 
 /// Receipts of one turn.
 const EVENTS_MAX: i64 = 100;
@@ -52,6 +52,10 @@ impl Operation for FollowReceipts {
         description: "Receive the receipts addressed to you as they come, as server-sent events: `event: receipt`, `data` the \
                       receipt, `id` its place. Connect again with Last-Event-ID and nothing is missed or repeated, but \
                       what has been archived by then is not shown.",
+        example: Example {
+            arguments: r#"{"since_receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
+            answer: example_receipt!(""),
+        },
     };
     type Output = Turn;
 

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
@@ -45,6 +45,12 @@ impl Operation for GetConfig {
         status: 200,
         title: "Read the server's configuration",
         description: "Read which protocol version and capabilities the server has and where its receipts live.",
+        example: Example {
+            arguments: r#"{}"#,
+            answer: r#"{"receipt_mode": "standalone", "memorygate_url": null, "instance_id": "waybill-1",
+                "capabilities": ["lease_based_execution", "receipt_emission"], "version": "0.3.0",
+                "spec": "asyncgate/0.3.0"}"#,
+        },
     };
     type Output = Config;
 

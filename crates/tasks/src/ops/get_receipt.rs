@@ -2,11 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::receipts::archive::archived;
-use crate::receipts::{KeptReceipt, ReceiptId, ReceiptRecord, receipt_columns};
+use crate::receipts::{KeptReceipt, ReceiptId, ReceiptRecord, example_receipt, receipt_columns};
 
 /// After a receipt's own columns.
 const OWNER_AT: usize = 12;
@@ -35,6 +35,10 @@ impl Operation for GetReceipt {
         title: "Read a receipt",
         description: "Read one receipt: for its addressee, its sender, and the owner of the task it is about. Also from \
                       the archive, and then with archived_at.",
+        example: Example {
+            arguments: r#"{"receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#,
+            answer: example_receipt!(""),
+        },
     };
     type Output = KeptReceipt;
 

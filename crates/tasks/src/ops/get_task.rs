@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::principal::out_of_scope;
-use waybill_kernel::{Caller, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Caller, Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Wait};
 
 use crate::lease;
-use crate::task::{TaskId, TaskRecord, columns, task_with_result};
+use crate::task::{TaskId, TaskRecord, columns, example_task, task_with_result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -36,6 +36,10 @@ impl Operation for GetTask {
         title: "Read a task",
         description: "Read one task: its status, and its result once it has ended (succeeded, failed or canceled). With \
                       wait_seconds the call waits until the task ends or the time is up, so there is no need to poll.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "wait_seconds": 20}"#,
+            answer: example_task!(),
+        },
     };
     type Output = TaskRecord;
 

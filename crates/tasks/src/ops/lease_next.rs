@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::{
-    Caller, Door, Error, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
+    Caller, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
 };
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value, Wait};
 
@@ -106,6 +106,13 @@ impl Operation for LeaseNext {
         description: "Take the next task you can do, highest priority first. It is yours alone until expires_at: renew the \
                       lease while you work, then call complete or fail with its lease_id. With wait_seconds the call \
                       waits for a task, so there is no need to poll.",
+        example: Example {
+            arguments: r#"{"capabilities": ["pdf"], "accept_types": ["report.render"], "wait_seconds": 20}"#,
+            answer: r#"{"tasks": [{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "type": "report.render",
+                "payload": {"month": "2025-12"}, "attempt": 0, "expires_at": "2026-01-05T12:35:04.250000Z",
+                "requirements": {"capabilities": ["pdf"]}}]}"#,
+        },
     };
     type Output = Leased;
 

@@ -3,12 +3,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, cursor};
+use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, cursor};
 use waybill_store::effects::{Cursor, Feed};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use crate::receipts::inbox::{self, RECEIPT_AT};
-use crate::receipts::{KeptReceipt, ReceiptId, ReceiptRecord, archive, receipt_columns};
+use crate::receipts::{KeptReceipt, ReceiptId, ReceiptRecord, archive, example_receipt, receipt_columns};
 use crate::task::TaskId;
 
 /// After a receipt's own columns.
@@ -72,6 +72,14 @@ impl Operation for ListArchivedReceipts {
         title: "List archived receipts",
         description: "Read archived receipts, oldest first: all of \
                       the tenant, or those of a task or an addressee. Pass next_cursor back as since_receipt_id.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f"}"#,
+            answer: concat!(
+                r#"{"receipts": ["#,
+                example_receipt!(r#", "archived_at": "2026-01-12T12:35:10.000000Z""#),
+                r#"], "next_cursor": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#
+            ),
+        },
     };
     type Output = ArchivedReceipts;
 

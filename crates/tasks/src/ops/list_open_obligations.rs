@@ -6,7 +6,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::get_config::{PRODUCT, VERSION};
@@ -68,6 +68,20 @@ impl Operation for ListOpenObligations {
         description: "Read what is still open for you, oldest first: tasks you handed over that have neither been completed \
                       with their work findable, nor failed for good, nor been canceled. Call it when you start, to know \
                       where you stand. Pass cursor back as since_receipt_id for the next page.",
+        example: Example {
+            arguments: r#"{"limit": 50}"#,
+            answer: r#"{"server": {"name": "waybill", "version": "0.3.0", "instance_id": "waybill-1", "uptime": 3600},
+                "relationship": {"principal_kind": "agent", "principal_id": "alice",
+                "first_seen_at": "2026-01-05T12:30:00.000000Z", "last_seen_at": "2026-01-05T12:30:04.250000Z",
+                "sessions_count": 1}, "open_obligations": [{"receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f",
+                "receipt_type": "task.assigned", "created_at": "2026-01-05T12:30:00.000000Z",
+                "from": {"kind": "agent", "id": "alice"}, "to": {"kind": "agent", "id": "alice"},
+                "task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "parents": [],
+                "body": {"instructions": {"type": "report.render"}, "requirements": {"capabilities": ["pdf"]},
+                "result_delivery": {"mode": "retrieve", "operation": "get_task"}, "timeouts": {"lease_ttl": 300},
+                "schema_version": "1"}, "hash": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
+                "asyncgate_instance": "waybill-1"}], "cursor": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
+        },
     };
     type Output = OpenObligations;
 

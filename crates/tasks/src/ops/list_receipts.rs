@@ -5,13 +5,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::effects::Feed;
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::lease;
 use crate::receipts::inbox::{self, INBOX, Listed, Of};
-use crate::receipts::{ReceiptId, ReceiptRecord, receipt_columns};
+use crate::receipts::{ReceiptId, ReceiptRecord, example_receipt, receipt_columns};
 use crate::task::TaskId;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -59,6 +59,15 @@ impl Operation for ListReceipts {
         description: "Read the receipts addressed to you, oldest first, or with task_id all of one task; archived ones are \
                       not shown. Pass next_cursor back as since_receipt_id for what comes after; keep it to read what is \
                       new later.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "since_receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
+            answer: concat!(
+                r#"{"receipts": ["#,
+                example_receipt!(""),
+                r#"], "next_cursor": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b", "cursor": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#
+            ),
+        },
     };
     const SETTLES: bool = true;
     type Output = ReceiptList;

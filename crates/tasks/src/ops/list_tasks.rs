@@ -8,12 +8,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Door, Error, Method, Mode, OperationSpec, Principal, Result, Role, Scope, cursor};
+use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Principal, Result, Role, Scope, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::Settings;
 use crate::rules::Status;
-use crate::task::{TaskRecord, columns, task_with_result};
+use crate::task::{TaskRecord, columns, example_task, task_with_result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -59,6 +59,10 @@ impl Operation for ListTasks {
         title: "List tasks",
         description: "List your tasks, newest first, optionally only those of one status or type. Pass next_cursor back as \
                       cursor, with the same filters, for the next page.",
+        example: Example {
+            arguments: r#"{"status": "succeeded", "limit": 1}"#,
+            answer: concat!(r#"{"tasks": ["#, example_task!(), r#"], "next_cursor": "AZjA3horfD2OT1prfI2eDw"}"#),
+        },
     };
     type Output = TaskList;
 

@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Code, Door, Error, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{
+    Code, Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
+};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use super::lease_next::positive;
@@ -55,6 +57,11 @@ impl Operation for RenewLease {
         title: "Keep a task",
         description: "Keep a task you are working on: moves the end of its lease. Call it well before expires_at, at a third \
                       of the lease's length. LEASE_INVALID_OR_EXPIRED means the task is no longer yours: stop working on it.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "extend_by_seconds": 300}"#,
+            answer: r#"{"ok": true, "expires_at": "2026-01-05T12:35:04.250000Z"}"#,
+        },
     };
     type Output = Renewed;
 

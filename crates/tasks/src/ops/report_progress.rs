@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Door, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Door, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use crate::Settings;
@@ -49,6 +49,11 @@ impl Operation for ReportProgress {
         title: "Report progress",
         description: "Say how far you are with a task you hold. Its owner sees the latest report with get_task. It does not \
                       extend the lease.",
+        example: Example {
+            arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+                "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "progress": {"percent": 80}}"#,
+            answer: r#"{"ok": true}"#,
+        },
     };
     type Output = Reported;
 

@@ -9,8 +9,8 @@ mod record;
 pub use archive::KeptReceipt;
 pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
 pub(crate) use emit::{body_text, check_body, tree};
-pub(crate) use record::receipt_columns;
 pub use record::{COLUMNS, Party, ReceiptRecord};
+pub(crate) use record::{example_receipt, receipt_columns};
 
 use waybill_kernel::id_type;
 

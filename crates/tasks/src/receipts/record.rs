@@ -52,6 +52,26 @@ macro_rules! receipt_columns {
 }
 pub(crate) use receipt_columns;
 
+/// A receipt as an example shows it, with further fields if need be.
+macro_rules! example_receipt {
+    ($further:literal) => {
+        concat!(
+            r#"{"receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b", "receipt_type": "task.completed",
+             "created_at": "2026-01-05T12:35:04.250000Z", "from": {"kind": "worker", "id": "printer-1"},
+             "to": {"kind": "agent", "id": "alice"}, "task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+             "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a",
+             "parents": ["0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"], "body": {"result_summary": "{\"pages\":12}",
+             "completion_metadata": {"attempt": 0}, "artifacts": [{"url": "https://files.example/report.pdf"}],
+             "result_payload": {"pages": 12}, "schema_version": "1"},
+             "hash": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
+             "asyncgate_instance": "waybill-1""#,
+            $further,
+            "}"
+        )
+    };
+}
+pub(crate) use example_receipt;
+
 pub const COLUMNS: &str = receipt_columns!();
 
 impl ReceiptRecord {

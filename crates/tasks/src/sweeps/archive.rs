@@ -75,7 +75,10 @@ impl Sweep for Archive {
     }
 
     fn committed(&self) {
-        ::metrics::counter!(metrics::RECEIPTS_ARCHIVED).increment(self.moved.load(Ordering::Relaxed));
+        let moved = self.moved.load(Ordering::Relaxed);
+        if moved > 0 {
+            ::metrics::counter!(metrics::RECEIPTS_ARCHIVED).increment(moved);
+        }
     }
 }
 

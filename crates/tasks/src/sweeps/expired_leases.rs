@@ -63,7 +63,10 @@ impl Sweep for ExpiredLeases {
     }
 
     fn committed(&self) {
-        ::metrics::counter!(metrics::LEASE_EXPIRIES).increment(self.requeued.load(Ordering::Relaxed));
+        let requeued = self.requeued.load(Ordering::Relaxed);
+        if requeued > 0 {
+            ::metrics::counter!(metrics::LEASE_EXPIRIES).increment(requeued);
+        }
         ::metrics::gauge!(metrics::LEASE_EXPIRY_LAG).set(self.lag_us.load(Ordering::Relaxed) as f64 / 1e6);
     }
 }

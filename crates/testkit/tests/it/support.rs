@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Caller, Code, Door, Error, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Caller, Code, Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
 use waybill_store::effects::{Holder, Progress, Report, Sweep, sweep_once};
 use waybill_testkit::stores::{self, Answered, TestStore};
 
@@ -27,6 +27,7 @@ pub const fn spec(name: &'static str) -> OperationSpec {
         status: 200,
         title: "",
         description: "",
+        example: Example::NONE,
     }
 }
 

@@ -101,7 +101,11 @@ fn raise_open_files(connections_max: usize) {
 async fn gatekeeper(config: &Config, opened: &Opened, server_key: &ServerKey) -> Result<Gatekeeper> {
     let access = Access::new(opened.store.clone(), config.access.clone(), server_key);
     let developer = if config.insecure_dev { Some(waybill_access::dev_caller(&opened.store).await?) } else { None };
-    Ok(Gatekeeper::new(access, developer))
+    let gatekeeper = Gatekeeper::new(access, developer);
+    Ok(match &config.shared_token {
+        Some(token) => gatekeeper.with_shared(token, waybill_access::shared_caller(&opened.store).await?),
+        None => gatekeeper,
+    })
 }
 
 fn start_log(config: &Config) -> Result<()> {
@@ -154,6 +158,10 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     }
     if config.is_in_the_open() {
         warn(&format!("{} {IN_THE_OPEN}", running.http))?;
+    }
+    if config.shared_token.is_some() {
+        output::note("\n  !!  a shared token is set: whoever has it acts as anybody of the default tenant  !!\n")?;
+        tracing::warn!("running with a shared token: its bearers act as whomever they name");
     }
     if let Some(path) = &opened.admin_key {
         output::line(&format!("The admin key is in {}; keep it.", path.display()))?;

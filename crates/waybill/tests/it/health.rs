@@ -84,6 +84,24 @@ async fn figures_are_for_operators() {
     }
 }
 
+#[tokio::test]
+async fn a_series_begins_with_what_it_counts() {
+    let world = World::start().await;
+    let agent = world.key(json!({ "principal": "agent:alice" })).await;
+    world.task(&agent).await;
+    world.get(&agent, "/v1/tasks/not-an-id").await.must_be(Code::InvalidRequest, "no id");
+    let figures = world.get(&world.server.admin_key, "/metrics").await.text;
+    let counters: Vec<&str> =
+        figures.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    assert!(counters.contains(&"waybill_operation_calls_total"), "{figures}");
+    let of_counter = |line: &&str| line.split([' ', '{']).next().is_some_and(|name| counters.contains(&name));
+    let idle: Vec<&str> = figures.lines().filter(of_counter).filter(|line| line.ends_with(" 0")).collect();
+    assert_eq!(idle, Vec::<&str>::new());
+    for counted in ["operation=\"get_task\",code=\"invalid_request\"} 1", "operation=\"create_task\",code=\"ok\"} 1"] {
+        assert!(figures.contains(counted), "{counted} is not in {figures}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_its_database_is_alive_and_not_ready_until_it_is_back() {
     let cluster = Postgres::start().unwrap();

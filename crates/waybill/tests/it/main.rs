@@ -18,6 +18,7 @@ mod pages;
 mod receipts;
 mod safety;
 mod scheduler;
+mod shared_token;
 mod snapshots;
 mod startup;
 mod worker;

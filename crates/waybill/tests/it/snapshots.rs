@@ -66,6 +66,22 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
     for code in Code::ALL {
         assert!(page.text.contains(code.entry().code), "{code} is not explained at /docs");
     }
+    for name in described {
+        assert!(page.text.contains(&format!("<a href=#{name}>")), "{name} is not in the contents of /docs");
+        let section = page.text.split(&format!("<section id={name}>")).nth(1).unwrap_or_else(|| panic!("no {name}"));
+        let section = section.split("</section>").next().unwrap();
+        assert_eq!(section.matches("<pre>").count(), 2, "{name} has no example at /docs");
+    }
+    // In the order of the struct, with what is inside them and what may be.
+    let create = page.text.split("<section id=create_task>").nth(1).unwrap().split("</section>").next().unwrap();
+    let places =
+        ["type", "payload", "requirements", "requirements.capabilities", "priority", "idempotency_key", "task_id"].map(
+            |field| create.find(&format!("<td><code>{field}</code>")).unwrap_or_else(|| panic!("{field}: {create}")),
+        );
+    assert!(places.is_sorted(), "{places:?}");
+    for part in ["1 to 200 characters", "1 to 1,000", "at most 64 entries", "POST /v1/tasks"] {
+        assert!(create.contains(part), "{part} is not in {create}");
+    }
 
     let admin = &world.server.admin_key;
     let listed = world.mcp(admin, "/mcp", "tools/list", &json!({})).await.json();

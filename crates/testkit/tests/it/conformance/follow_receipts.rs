@@ -20,7 +20,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 
 async fn turn(on: &TestStore, caller: &Caller, input: Json) -> Turn {
     let follow = on.registry.streams().find(|stream| stream.spec().name == "follow_receipts").unwrap();
-    follow.turn(&on.store, caller, input).await.unwrap()
+    follow.turn(&on.store, caller, &input.to_string()).await.unwrap()
 }
 
 /// What a follower of the server's inbox or its own gets of what is done meanwhile.

@@ -9,6 +9,7 @@ mod create_key;
 mod create_task;
 mod create_tenant;
 mod engines;
+mod examples;
 mod fail;
 mod few_renewals;
 mod follow_receipts;

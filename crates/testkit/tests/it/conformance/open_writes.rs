@@ -156,7 +156,7 @@ async fn bootstrap_delivers(on: TestStore, place: Where) {
 
 async fn turn(on: &TestStore, caller: &Caller, input: Json) -> Turn {
     let follow = on.registry.streams().find(|stream| stream.spec().name == "follow_receipts").unwrap();
-    follow.turn(&on.store, caller, input).await.unwrap()
+    follow.turn(&on.store, caller, &input.to_string()).await.unwrap()
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ async fn create_tasks(store: &Store, count: usize) {
     let admin = waybill_access::admin_caller(store).await.unwrap();
     for number in 0..count {
         let input = json!({ "type": "t", "payload": format!("{number:0500}") });
-        registry().find("create_task").unwrap().call(store, &admin, input).await.unwrap();
+        registry().find("create_task").unwrap().call(store, &admin, &input.to_string()).await.unwrap();
     }
 }
 
@@ -233,7 +233,7 @@ async fn damage_found_after_the_budget_stops_writing() {
     assert!(!health.writable);
     assert!(health.detail.unwrap().contains("damaged"));
     let caller = waybill_access::admin_caller(&store).await.unwrap();
-    let answer = registry().find("create_task").unwrap().call(&store, &caller, json!({ "type": "t" })).await;
+    let answer = registry().find("create_task").unwrap().call(&store, &caller, r#"{"type":"t"}"#).await;
     assert_eq!(answer.err().unwrap().code(), Code::StoreUnavailable);
     close(store);
 }

@@ -32,6 +32,10 @@ pub(super) fn examine(config: &Config) -> Vec<Check> {
         let cure = "Listen on 127.0.0.1 behind a proxy that ends TLS; doors.trusted_proxy = true says that one stands before it.";
         checks.push(Check::warning(NAME, found, cure));
     }
+    if config.shared_token.is_some() {
+        let cure = "Make a key for each client (`waybill key create`), then take shared_token away.";
+        checks.push(Check::warning(NAME, "shared_token: whoever has it acts as anybody of the default tenant", cure));
+    }
     checks.extend(engine(config));
     if checks.is_empty() {
         checks.push(Check::ok(NAME, "none contradicts another"));

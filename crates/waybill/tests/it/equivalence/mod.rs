@@ -119,6 +119,10 @@ impl<'a> Cast<'a> {
     }
 }
 
+/// The same name on both sides: it stands in every receipt. What the process remembers it writes at its end, and not in the
+/// middle of whichever side takes longer than a minute.
+const SETTINGS: &str = "[tasks]\ninstance_id = \"here\"\n[background]\nseen_interval_s = 100000\n";
+
 /// Everything one door did with the rows.
 struct Transcript {
     outcomes: Vec<Outcome>,
@@ -127,8 +131,7 @@ struct Transcript {
 
 async fn play(engine: Engine, through: Through, rows: &[Row]) -> Transcript {
     let registry = waybill::registry();
-    // The same name on both sides: it stands in every receipt.
-    let mut world = World::with(engine, "[tasks]\ninstance_id = \"here\"\n", &[]).await;
+    let mut world = World::with(engine, SETTINGS, &[]).await;
     let mut cast = Cast::gather(&world).await;
     let mut kept = HashMap::new();
     let mut outcomes = Vec::new();

@@ -40,6 +40,7 @@ pub fn of(operation: &str) -> Option<Scenario> {
 fn create_task() -> Scenario {
     let row = |what: &str, who: &str, args: Json| Row::new(what, who, "create_task", args);
     let keyed = json!({ "type": "invoice", "idempotency_key": "invoice-4711", "payload": { "n": 1 } });
+    let in_her_name = json!({ "type": "invoice", "idempotency_key": "invoice-4711", "created_by": "agent:alice" });
     let everything = json!({
         "type": "build", "payload": { "text": "ünï\u{1F600}", "list": [1, 2.5, null, true], "empty": {} },
         "requirements": { "capabilities": ["rust", "Linux"], "tags": ["nightly"] }, "priority": -7,
@@ -59,7 +60,8 @@ fn create_task() -> Scenario {
             row("the same again", "alice", keyed.clone()).replay(),
             row("the same key with other words", "alice", json!({ "type": "x", "idempotency_key": "invoice-4711" }))
                 .replay(),
-            row("the same key from another principal of the tenant", "bob", keyed.clone()).replay(),
+            row("the same key by the admin, in the owner's name", "admin", in_her_name).replay(),
+            row("the same key from another principal of the tenant", "bob", keyed.clone()),
             row("the same key in another tenant", "stranger", keyed),
             row("by the admin", "admin", json!({ "type": "echo" })).keep("admins", "task_id"),
             row("by another agent", "bob", json!({ "type": "echo" })).keep("bobs", "task_id"),

@@ -1,9 +1,12 @@
 //! A readable page of every operation and every error, drawn from the registry and the catalogue. No scripts, no assets.
 
+mod example;
+mod fields;
+
 use std::fmt::Write;
 
 use serde_json::Value as Json;
-use waybill_kernel::{Code, OperationSpec};
+use waybill_kernel::{Code, Door, OperationSpec};
 use waybill_store::Registry;
 
 use crate::openapi::method;
@@ -16,33 +19,70 @@ pub(crate) const FRONT_PAGE: &str = "<!doctype html><meta charset=utf-8><title>W
     <li><a href=/healthz>Alive</a> and <a href=/readyz>ready</a>?</ul>";
 
 const STYLE: &str = "body{font:16px/1.5 system-ui;max-width:60em;margin:2em auto;padding:0 1em;color:#222}\
-    code{background:#f3f3f0;padding:.1em .3em;border-radius:3px}h2{margin-top:2.5em}\
-    section{border-top:1px solid #ddd;padding:1em 0}table{border-collapse:collapse;width:100%}\
+    code,pre{background:#f3f3f0;border-radius:3px}code{padding:.1em .3em}pre{padding:.6em .8em;overflow-x:auto}\
+    h2{margin-top:2.5em}section{border-top:1px solid #ddd;padding:1em 0}table{border-collapse:collapse;width:100%}\
     td,th{text-align:left;vertical-align:top;padding:.3em .8em .3em 0;border-bottom:1px solid #eee}\
-    .method{font-weight:600;text-transform:uppercase}.quiet{color:#666}\
-    @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}code{background:#2a2a28}a{color:#8bf}}";
+    .method{font-weight:600;text-transform:uppercase}.quiet{color:#666}nav ul{columns:2;padding-left:1.2em}\
+    @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}code,pre{background:#2a2a28}a{color:#8bf}}";
+
+/// An operation as the page shows it. A stream has no answer of one form.
+struct Shown {
+    spec: &'static OperationSpec,
+    input: Json,
+    answer: Option<Json>,
+}
+
+const DOORS: [(Door, &str); 2] = [(Door::Tasks, "Tasks"), (Door::Admin, "Administration")];
 
 pub(crate) fn page(registry: &Registry) -> String {
+    let operations = registry.entries().map(|entry| Shown {
+        spec: entry.spec(),
+        input: entry.input_schema(),
+        answer: Some(entry.output_schema()),
+    });
+    let streams =
+        registry.streams().map(|entry| Shown { spec: entry.spec(), input: entry.input_schema(), answer: None });
+    let shown: Vec<Shown> = operations.chain(streams).collect();
     let mut html = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Waybill: operations</title><style>{STYLE}</style><h1>Waybill</h1>\
          <p>Every operation is a REST call and, where marked, an MCP tool at <code>/mcp</code>; both do the same. Send \
-         <code>Authorization: Bearer aga_…</code>. The scope <code>admin:write</code> stands for any other, \
-         <code>admin:read</code> for any where nothing is written. Unknown fields are refused. For programs: \
-         <a href=/openapi.json>openapi.json</a>. <a href=#errors>Errors</a> are at the end.</p><h2>Operations</h2>"
+         <code>Authorization: Bearer aga_…</code>. REST takes the fields that are in the path from there, the others from \
+         the query of a GET or from the JSON body of a POST; a tool takes them all as its arguments. The scope \
+         <code>admin:write</code> stands for any other, <code>admin:read</code> for any where nothing is written. Unknown \
+         fields are refused. For programs: <a href=/openapi.json>openapi.json</a>.</p>"
     );
-    for entry in registry.entries() {
-        operation(&mut html, entry.spec(), &entry.input_schema(), Some(&entry.output_schema()));
-    }
-    for entry in registry.streams() {
-        operation(&mut html, entry.spec(), &entry.input_schema(), None);
+    contents(&mut html, &shown);
+    for (door, title) in DOORS {
+        let _ = write!(html, "<h2 id={}>{title}</h2>", id(door));
+        of_door(&shown, door).for_each(|operation| section(&mut html, operation));
     }
     errors(&mut html);
     html
 }
 
-/// A stream has no answer of one form.
-fn operation(html: &mut String, spec: &OperationSpec, input: &Json, answer: Option<&Json>) {
+fn of_door(shown: &[Shown], door: Door) -> impl Iterator<Item = &Shown> {
+    shown.iter().filter(move |operation| operation.spec.door == door)
+}
+
+fn id(door: Door) -> String {
+    format!("{door:?}").to_lowercase()
+}
+
+fn contents(html: &mut String, shown: &[Shown]) {
+    html.push_str("<nav>");
+    for (door, title) in DOORS {
+        let _ = write!(html, "<h2><a href=#{}>{title}</a></h2><ul>", id(door));
+        for Shown { spec, .. } in of_door(shown, door) {
+            let _ = write!(html, "<li><a href=#{}>{}</a> <code>{}</code>", spec.name, escape(spec.title), spec.name);
+        }
+        html.push_str("</ul>");
+    }
+    html.push_str("<h2><a href=#errors>Errors</a></h2></nav>");
+}
+
+fn section(html: &mut String, operation: &Shown) {
+    let Shown { spec, input, answer } = operation;
     let words = |words: Vec<&str>| words.join(" or ");
     let roles = words(spec.roles.iter().map(|role| role.as_str()).collect());
     let scopes = words(spec.scopes.iter().map(|scope| scope.as_str()).collect());
@@ -57,44 +97,12 @@ fn operation(html: &mut String, spec: &OperationSpec, input: &Json, answer: Opti
         path = escape(spec.path),
         description = escape(spec.description),
     );
-    fields(html, "Input", input);
+    fields::table(html, "Input", input);
     if let Some(answer) = answer {
-        fields(html, "Answer", answer);
+        fields::table(html, "Answer", answer);
     }
+    example::show(html, spec, answer.is_none());
     html.push_str("</section>");
-}
-
-fn fields(html: &mut String, title: &str, schema: &Json) {
-    let Some(properties) = schema["properties"].as_object().filter(|fields| !fields.is_empty()) else { return };
-    let required =
-        |name: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|known| known == name));
-    let _ = write!(html, "<table><tr><th>{title}<th>Type<th>");
-    for (name, property) in properties {
-        let _ = write!(
-            html,
-            "<tr><td><code>{}</code>{}<td>{}<td>{}",
-            escape(name),
-            if required(name) { "" } else { " <span class=quiet>optional</span>" },
-            escape(&type_of(property)),
-            escape(property["description"].as_str().unwrap_or("")),
-        );
-    }
-    html.push_str("</table>");
-}
-
-fn type_of(property: &Json) -> String {
-    let named = |text: &str| match property["format"].as_str() {
-        Some(format) if text == "string" => format.to_owned(),
-        _ => text.to_owned(),
-    };
-    if let Some(values) = property["enum"].as_array() {
-        return values.iter().filter_map(Json::as_str).collect::<Vec<_>>().join(" | ");
-    }
-    match &property["type"] {
-        Json::String(text) => named(text),
-        Json::Array(types) => types.iter().filter_map(Json::as_str).filter(|text| *text != "null").map(named).collect(),
-        _ => property["anyOf"].as_array().and_then(|choices| choices.first()).map_or_else(|| "any".to_owned(), type_of),
-    }
 }
 
 fn errors(html: &mut String) {

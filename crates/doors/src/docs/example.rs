@@ -1,0 +1,95 @@
+//! The example of an operation, as it goes over the wire.
+
+use std::fmt::Write;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value as Json};
+use waybill_kernel::{Method, OperationSpec};
+
+use super::escape;
+use crate::openapi::method;
+
+/// What needs no other form in an address.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
+
+pub(super) fn show(html: &mut String, spec: &OperationSpec, is_stream: bool) {
+    let _ = write!(
+        html,
+        "<p>Example</p><pre>{}</pre><pre>{}</pre>",
+        escape(&request(spec)),
+        escape(&answer(spec, is_stream))
+    );
+}
+
+fn request(spec: &OperationSpec) -> String {
+    let mut rest: Map<String, Json> = serde_json::from_str(spec.example.arguments).unwrap_or_default();
+    let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+        Some(name) => rest.shift_remove(name).map_or_else(String::new, |value| in_address(&value)),
+        None => part.to_owned(),
+    };
+    let path = spec.path.split('/').map(part).collect::<Vec<_>>().join("/");
+    let line = format!("{} {path}", method(spec).to_uppercase());
+    match spec.method {
+        _ if rest.is_empty() => line,
+        Method::Get => {
+            let fields: Vec<_> = rest.iter().map(|(name, value)| format!("{name}={}", in_address(value))).collect();
+            format!("{line}?{}", fields.join("&"))
+        }
+        Method::Post => format!("{line}\n\n{}", pretty(&Json::Object(rest))),
+    }
+}
+
+fn answer(spec: &OperationSpec, is_stream: bool) -> String {
+    let answer: Json = serde_json::from_str(spec.example.answer).unwrap_or_default();
+    if is_stream {
+        return format!("{}\n\nevent: receipt\ndata: {answer}", spec.status);
+    }
+    format!("{}\n\n{}", spec.status, pretty(&answer))
+}
+
+fn in_address(value: &Json) -> String {
+    let plain = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    utf8_percent_encode(&plain, PLAIN).to_string()
+}
+
+fn pretty(value: &Json) -> String {
+    format!("{value:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use waybill_kernel::{Door, Example, Mode, Role, Scope};
+
+    use super::*;
+
+    const fn spec(method: Method, path: &'static str, arguments: &'static str) -> OperationSpec {
+        OperationSpec {
+            name: "operate",
+            door: Door::Tasks,
+            method,
+            path,
+            tool: false,
+            mode: Mode::Read,
+            destructive: false,
+            repeatable: true,
+            relieves: false,
+            roles: &[Role::Agent],
+            scopes: &[Scope::TasksRead],
+            status: 201,
+            title: "",
+            description: "",
+            example: Example { arguments, answer: r#"{"ok": true}"# },
+        }
+    }
+
+    #[test]
+    fn arguments_go_where_rest_takes_them_from() {
+        let get = spec(Method::Get, "/v1/things/{id}", r#"{"limit": 2, "id": "a b", "of": "agent:x"}"#);
+        assert_eq!(request(&get), "GET /v1/things/a%20b?limit=2&of=agent:x");
+        let post = spec(Method::Post, "/v1/things/{id}/end", r#"{"id": "7", "why": {"z": 1, "a": 2}}"#);
+        assert_eq!(request(&post), "POST /v1/things/7/end\n\n{\n  \"why\": {\n    \"z\": 1,\n    \"a\": 2\n  }\n}");
+        assert_eq!(request(&spec(Method::Post, "/v1/end", "{}")), "POST /v1/end");
+        assert_eq!(answer(&get, false), "201\n\n{\n  \"ok\": true\n}");
+        assert_eq!(answer(&get, true), "201\n\nevent: receipt\ndata: {\"ok\":true}");
+    }
+}
