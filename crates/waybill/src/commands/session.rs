@@ -191,7 +191,7 @@ async fn send(http: &reqwest::Client, url: &str, key: &str, spec: &OperationSpec
 /// The path with its `{name}` parts taken from the fields.
 fn fill(template: &str, fields: &mut Map<String, Json>) -> String {
     let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-        Some(name) => fields.remove(name).map_or_else(String::new, |value| text(&value)),
+        Some(name) => fields.shift_remove(name).map_or_else(String::new, |value| text(&value)),
         None => part.to_owned(),
     };
     template.split('/').map(part).collect::<Vec<_>>().join("/")
