@@ -5,6 +5,7 @@
 mod bench;
 mod chaos;
 mod foreign;
+mod hostile;
 mod planted;
 mod process;
 mod setup;
@@ -31,7 +32,7 @@ struct Cli {
 enum Command {
     /// Install what the tests need (system packages, Python and npm clients); quick when all is there
     Setup,
-    /// Everything CI checks: setup, tidy, fmt, clippy, tests, short chaos, foreign clients
+    /// Everything CI checks: setup, tidy, fmt, clippy, tests, short chaos, short attacks, foreign clients
     Test,
     /// Check the repository itself: dependency edges, file sizes, banned words
     Tidy,
@@ -42,6 +43,11 @@ enum Command {
     },
     /// Build in release and break it on purpose (arguments go to waybill-chaos); --planted proves that the checks can fail
     Chaos {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Build in release and attack it (arguments go to waybill-hostile); a table of what became of others meanwhile
+    Hostile {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -75,6 +81,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Tidy => tidy::run(&workspace),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Chaos { args } => chaos::run(&workspace, &args),
+        Command::Hostile { args } => hostile::run(&workspace, &args),
         Command::Snapshots => snapshots::run(&workspace),
         Command::Foreign => setup::run(&workspace).and_then(|()| foreign::run(&workspace)),
     }

@@ -22,6 +22,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     // Black boxes: they meet the product only as a program.
     ("waybill-bench", &[]),
     ("waybill-chaos", &[]),
+    // It starts a server and prints a table as the bench does.
+    ("waybill-hostile", &["waybill-bench"]),
     ("xtask", &[]),
 ];
 
