@@ -8,7 +8,7 @@ use anyhow::bail;
 use crate::process::{self, on_path, say};
 use crate::setup::{is_root, postgres_bin};
 use crate::workspace::Workspace;
-use crate::{chaos, foreign, hostile, setup, tidy};
+use crate::{chaos, foreign, fuzz, hostile, setup, tidy};
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
@@ -27,6 +27,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     };
     stage("tests", rust_tests(workspace));
     stage("PostgreSQL of the tests", stop_databases(workspace));
+    stage("fuzzing", fuzz::run(workspace, fuzz::SHORT_SECONDS));
     stage("short chaos", chaos::short(workspace));
     stage("short attacks", hostile::short(workspace));
     // Last, so that their count is the last line of a good run.

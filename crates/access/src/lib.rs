@@ -6,6 +6,8 @@
 
 mod authenticate;
 mod bootstrap;
+#[cfg(test)]
+mod fuzz;
 mod hash;
 mod key;
 mod keys;

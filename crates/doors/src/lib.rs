@@ -4,6 +4,8 @@ mod auth;
 mod docs;
 mod driver;
 mod events;
+#[cfg(test)]
+mod fuzz;
 mod health;
 mod json;
 mod log;
