@@ -10,10 +10,8 @@ mod fleet;
 mod graphile;
 mod hello;
 mod histogram;
-mod http;
 mod idle;
 mod load;
-mod process;
 mod product;
 mod report;
 mod request;
@@ -32,6 +30,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
+use waybill_bench::{http, process, table};
 
 use crate::contest::{Contestant, Results, Settings};
 use crate::idle::Idle;

@@ -1,5 +1,6 @@
 //! Processes this program has started: spawned in a group of their own, stopped by pid, never left behind.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -101,15 +102,18 @@ pub struct Server {
 
 impl Server {
     pub async fn waybill(binary: &Path, data: &Path, store: Option<&str>) -> Result<Self> {
+        let store = store.map(|url| ["--store".into(), url.into()]);
+        Self::waybill_with(binary, data, store.as_ref().map_or(&[], <[OsString; 2]>::as_slice)).await
+    }
+
+    /// With further arguments of `serve`.
+    pub async fn waybill_with(binary: &Path, data: &Path, more: &[OsString]) -> Result<Self> {
         let mut command = Command::new(binary);
         // Settings of the caller's shell must not change what is measured.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WAYBILL_")) {
             command.env_remove(name);
         }
-        command.arg("serve").arg("--data").arg(data).args(["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]);
-        if let Some(url) = store {
-            command.args(["--store", url]);
-        }
+        command.arg("serve").arg("--data").arg(data).args(["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]).args(more);
         let mut server = Self::start(command, data).await?;
         let key = std::fs::read_to_string(data.join("admin.key")).context("reading admin.key")?;
         server.key = Some(key.trim().to_owned());
@@ -179,6 +183,8 @@ fn read_announcement(path: &Path) -> Option<SocketAddr> {
 /// Memory of a process in bytes, as the kernel accounts it.
 pub struct Memory {
     pub resident: u64,
+    /// The most that `resident` has been.
+    pub peak: u64,
     /// The part that is its own (heap, stacks), not mapped from files.
     pub anonymous: u64,
 }
@@ -189,7 +195,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).context("a field of /proc/<pid>/status")?;
         anyhow::Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()?)
     };
-    Ok(Memory { resident: kib("VmRSS:")? * 1024, anonymous: kib("RssAnon:")? * 1024 })
+    Ok(Memory { resident: kib("VmRSS:")? * 1024, peak: kib("VmHWM:")? * 1024, anonymous: kib("RssAnon:")? * 1024 })
 }
 
 /// Bytes the process has caused to be written to the disk.

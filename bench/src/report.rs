@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::contest::{Contestant, Results, Sample, Slot};
 use crate::costs::Costs;
 use crate::idle::Idle;
+use crate::table::print_table;
 use crate::targets::Target;
 
 pub struct Report<'a> {
@@ -210,24 +211,6 @@ pub fn percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
 }
 
-/// The first column to the left, all others to the right, as wide as their widest cell.
-fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widest = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
-    for (index, row) in rows.iter().enumerate() {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "))?;
-        if index == 0 {
-            writeln!(out, "{}", "─".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1)))?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,13 +220,5 @@ mod tests {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
-    }
-
-    #[test]
-    fn tables_line_up() {
-        let mut out = Vec::new();
-        let rows = [["a", "µs"], ["long", "1"]].map(|row| row.map(str::to_owned).to_vec());
-        print_table(&mut out, &rows).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "a     µs\n────────\nlong   1\n");
     }
 }

@@ -5,6 +5,8 @@
 mod bench;
 mod chaos;
 mod foreign;
+mod fuzz;
+mod hostile;
 mod planted;
 mod process;
 mod setup;
@@ -31,7 +33,7 @@ struct Cli {
 enum Command {
     /// Install what the tests need (system packages, Python and npm clients); quick when all is there
     Setup,
-    /// Everything CI checks: setup, tidy, fmt, clippy, tests, short chaos, foreign clients
+    /// Everything CI checks: setup, tidy, fmt, clippy, tests, a minute of fuzzing, short chaos, short attacks, foreign clients
     Test,
     /// Check the repository itself: dependency edges, file sizes, banned words
     Tidy,
@@ -44,6 +46,17 @@ enum Command {
     Chaos {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
+    },
+    /// Build in release and attack it (arguments go to waybill-hostile); a table of what became of others meanwhile
+    Hostile {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Feed every reader with what was never meant for it, on a small stack
+    Fuzz {
+        /// For all targets together
+        #[arg(long, default_value_t = fuzz::SHORT_SECONDS, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        seconds: u64,
     },
     /// Rewrite the checked-in snapshots (OpenAPI, tool list, …) from the code; review the diff
     Snapshots,
@@ -75,6 +88,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Tidy => tidy::run(&workspace),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Chaos { args } => chaos::run(&workspace, &args),
+        Command::Hostile { args } => hostile::run(&workspace, &args),
+        Command::Fuzz { seconds } => fuzz::run(&workspace, seconds),
         Command::Snapshots => snapshots::run(&workspace),
         Command::Foreign => setup::run(&workspace).and_then(|()| foreign::run(&workspace)),
     }

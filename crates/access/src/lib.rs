@@ -8,6 +8,8 @@
 mod authenticate;
 mod bootstrap;
 mod digest;
+#[cfg(test)]
+mod fuzz;
 mod hash;
 mod key;
 mod keys;

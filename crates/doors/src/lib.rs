@@ -7,9 +7,11 @@ mod docs;
 mod driver;
 mod events;
 mod front;
+#[cfg(test)]
+mod fuzz;
 mod health;
 mod held;
-pub mod json;
+mod json;
 mod log;
 pub mod mcp;
 mod metrics;

@@ -7,6 +7,8 @@ pub mod clock;
 pub mod cursor;
 pub mod entropy;
 pub mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod id;
 pub mod idempotency;
 pub mod json;

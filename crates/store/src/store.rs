@@ -113,19 +113,21 @@ impl Store {
         let deadline = Instant::now() + wait.at_most;
         loop {
             let began = Instant::now();
-            match self.execute(&call, gate.as_ref()).await? {
-                Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => {
-                    subscription.found_nothing();
-                    self.pause(&mut subscription, at, deadline).await;
-                }
-                reply => {
+            let reply = self.execute(&call, gate.as_ref()).await?;
+            let at = match &reply {
+                Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => *at,
+                _ => {
                     took.record(began.elapsed().as_secs_f64());
                     if !matches!(reply, Reply::Empty { .. }) {
                         subscription.satisfied();
                     }
                     return Ok(reply);
                 }
-            }
+            };
+            // Its answer may be large, and many may wait.
+            drop(reply);
+            subscription.found_nothing();
+            self.pause(&mut subscription, at, deadline).await;
         }
     }
 

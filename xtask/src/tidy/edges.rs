@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 const TESTKIT: &str = "waybill-testkit";
+/// For dev-dependencies only.
+const FOR_TESTS: &[&str] = &[TESTKIT, "waybill-fuzz"];
 
 /// A member and the members it may name. A new crate is added here, with its arrows, in the change that makes it.
 const MEMBERS: &[(&str, &[&str])] = &[
@@ -19,9 +21,12 @@ const MEMBERS: &[(&str, &[&str])] = &[
         &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-doors", "waybill-client"],
     ),
     (TESTKIT, &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks"]),
+    ("waybill-fuzz", &[]),
     // Black boxes: they meet the product only as a program.
     ("waybill-bench", &[]),
     ("waybill-chaos", &[]),
+    // It starts a server and prints a table as the bench does.
+    ("waybill-hostile", &["waybill-bench"]),
     ("xtask", &[]),
 ];
 
@@ -57,7 +62,7 @@ fn check_package(package: &Value) -> Vec<String> {
 fn check_edge(from: &str, allowed: &[&str], dependency: &Value) -> Option<String> {
     let to = dependency["name"].as_str().unwrap_or_default();
     let dev = dependency["kind"] == "dev";
-    if to == TESTKIT {
+    if FOR_TESTS.contains(&to) {
         return (!dev).then(|| format!("{from} depends on {to}, which is for dev-dependencies only"));
     }
     if MEMBERS.iter().any(|(member, _)| *member == to) {
@@ -95,6 +100,8 @@ mod tests {
             ("xtask", "waybill-testkit", None, false),
             ("waybill-store", "waybill-testkit", Some("dev"), true),
             ("waybill-store", "waybill-testkit", Some("build"), false),
+            ("waybill-kernel", "waybill-fuzz", Some("dev"), true),
+            ("waybill-kernel", "waybill-fuzz", None, false),
             ("waybill-doors", "axum", None, true),
             ("waybill-tasks", "axum", None, false),
             ("waybill", "rmcp", None, true),

@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Code, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time};
+use waybill_kernel::{
+    Code, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
+};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use crate::Settings;

@@ -10,6 +10,8 @@ pub mod control;
 pub mod cron;
 pub mod definition;
 pub mod fire;
+#[cfg(test)]
+mod fuzz;
 pub mod rules;
 pub mod template;
 

@@ -1,0 +1,5 @@
+//! What the programs that start a server from outside have in common: its process, single requests, and tables.
+
+pub mod http;
+pub mod process;
+pub mod table;
