@@ -258,7 +258,8 @@ impl Inner {
             }
             (Some(found), Some(known), None) => {
                 self.admit(id, *known.digest(), &found, reading)?;
-                Ok(Some(found.expires_at.map_or(now.after(recheck), |expires_at| expires_at.min(now.after(recheck)))))
+                let latest = now.after(recheck);
+                Ok(Some(found.expires_at.map_or(latest, |expires_at| expires_at.min(latest))))
             }
             // Forgotten, to make room for others: each who waits looks at its row.
             _ => Ok(Some(now.after(recheck))),

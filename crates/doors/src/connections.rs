@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use metrics::{Counter, Gauge};
+use metrics::Gauge;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,11 @@ use crate::Settings;
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Whoever is to be closed for room is looked for among all; so many are remembered for the next who need room.
 const VICTIMS_MAX: usize = 256;
+
+/// Counted from the first on, so that nobody looks at series of zeros.
+fn closed(why: &'static str) {
+    metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => why).increment(1);
+}
 
 #[derive(Clone)]
 pub(crate) struct Connections(Arc<Inner>);
@@ -37,9 +42,6 @@ struct Inner {
     /// Unread answers of all connections.
     unread: AtomicUsize,
     open: Gauge,
-    closed_for_room: Counter,
-    closed_unread: Counter,
-    refused: Counter,
 }
 
 #[derive(Default)]
@@ -95,9 +97,6 @@ impl Connections {
             table: Mutex::default(),
             unread: AtomicUsize::new(0),
             open: metrics::gauge!(crate::metrics::CONNECTIONS),
-            closed_for_room: metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => "room"),
-            closed_unread: metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => "unread"),
-            refused: metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => "refused"),
         }))
     }
 
@@ -109,7 +108,7 @@ impl Connections {
         let is_address_full = self.0.per_address_max.is_some_and(|most| of_address >= most);
         let from = is_address_full.then_some(address);
         if (is_address_full || table.open.len() >= self.0.connections_max) && !self.make_room(&mut table, from) {
-            self.0.refused.increment(1);
+            closed("refused");
             return None;
         }
         table.next += 1;
@@ -140,7 +139,7 @@ impl Connections {
                     connection.closing.notify_one();
                     table.remove(number);
                     table.victims.insert(from, known.collect());
-                    self.0.closed_for_room.increment(1);
+                    closed("room");
                     return true;
                 }
             }
@@ -178,7 +177,7 @@ impl Connections {
         let table = self.lock();
         let worst = table.open.values().max_by_key(|connection| connection.lock().unread.len());
         if let Some(worst) = worst {
-            self.0.closed_unread.increment(1);
+            closed("unread");
             worst.closing.notify_one();
         }
     }
@@ -249,12 +248,12 @@ impl Connection {
     }
 
     fn has_overstayed(&self, now: Instant) -> bool {
-        let Inner { first_request, idle, write, closed_unread, .. } = &*self.connections.0;
+        let Inner { first_request, idle, write, .. } = &*self.connections.0;
         let activity = self.lock();
         if let Some((_, made)) = activity.unread.first_key_value() {
             let is_late = now.duration_since(*made) >= *write;
             if is_late {
-                closed_unread.increment(1);
+                closed("unread");
             }
             return is_late;
         }

@@ -93,7 +93,7 @@ impl Kept {
     /// In `fuzz` below the folder that tests are built in.
     fn of(name: &str) -> Self {
         let program = std::env::current_exe().unwrap_or_default();
-        let folder = program.ancestors().nth(3).unwrap_or(Path::new(".")).join("fuzz");
+        let folder = program.ancestors().nth(3).unwrap_or_else(|| Path::new(".")).join("fuzz");
         let path = folder.join(name);
         // Where nothing can be kept, the path in the message leads to nothing; the target is fed all the same.
         drop(std::fs::create_dir_all(&folder));

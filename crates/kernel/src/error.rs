@@ -190,7 +190,7 @@ impl Error {
 
     /// What to do about it.
     pub fn cure(&self) -> &str {
-        self.0.cure.as_deref().unwrap_or(self.0.code.entry().cure)
+        self.0.cure.as_deref().unwrap_or_else(|| self.0.code.entry().cure)
     }
 
     pub fn detail(&self, name: &str) -> Option<&Value> {

@@ -79,7 +79,7 @@ impl<'a> Offer<'a> {
         let marks: Vec<&[u8]> = key.chunks(MARK_BYTES).collect();
         let mut kept = self.fitting(key);
         // What does not fit is replaced by the next that does; after a key that fits comes one that is longer.
-        let mut after = marks.get(kept).or(marks.last()).copied()?;
+        let mut after = marks.get(kept).or_else(|| marks.last()).copied()?;
         loop {
             if let Some(mark) = self.after(after) {
                 return Some([&marks[..kept].concat(), mark.as_slice()].concat());

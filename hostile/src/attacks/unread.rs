@@ -20,7 +20,7 @@ pub async fn run(field: &Field) -> Result<Vec<Check>> {
     };
     let (pages, document) = (ask("/v1/tasks?limit=50", Some(field.key(0))), ask("/openapi.json", None));
     let manner = |number: usize| {
-        let request = if number % 2 == 0 { &pages } else { &document };
+        let request = if number.is_multiple_of(2) { &pages } else { &document };
         Manner {
             from: wire::attacker(number % field.scale.addresses),
             opening: request.repeat(IN_A_ROW).into_bytes(),

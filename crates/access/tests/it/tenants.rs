@@ -91,13 +91,17 @@ async fn operators_make_tenants_and_others_do_not_on_postgres() {
 }
 
 #[test]
-fn every_operation_is_for_admins_and_none_is_a_tool() {
+fn every_operation_but_whoami_is_for_admins_and_none_is_a_tool() {
     let registry = register(Registry::default());
     let names: Vec<_> = registry.entries().map(|entry| entry.spec().name).collect();
-    assert_eq!(names, ["create_key", "list_keys", "rotate_key", "revoke_key", "create_tenant", "list_tenants"]);
+    assert_eq!(
+        names,
+        ["create_key", "list_keys", "rotate_key", "revoke_key", "create_tenant", "list_tenants", "whoami"]
+    );
     for entry in registry.entries() {
         let spec = entry.spec();
-        assert!(!spec.tool && spec.roles == [Role::Admin] && spec.scopes.len() == 1, "{}", spec.name);
+        let is_for_admins = spec.roles == [Role::Admin] && spec.scopes.len() == 1;
+        assert!(!spec.tool && (is_for_admins || spec.name == "whoami"), "{}", spec.name);
         let schema = entry.input_schema();
         assert_eq!(schema["additionalProperties"], false, "{}", spec.name);
         assert!(schema["properties"].get("minted").is_none(), "{}", spec.name);

@@ -98,7 +98,7 @@ impl Operation for Fail {
             // Ended by somebody else between the two statements.
             return self.repeat(ctx, tx, &hold, digest).await;
         }
-        self.record(ctx, tx, &task, &worker, &digest, &error, next_eligible_at).await?;
+        self.record(ctx, tx, &task, &worker, (&error, &digest), next_eligible_at).await?;
         Ok(Reply::Done(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }))
     }
 }
@@ -140,8 +140,7 @@ impl Fail {
         tx: &mut Tx<'_>,
         task: &Row,
         worker: &str,
-        digest: &Fingerprint,
-        error: &Tree,
+        (error, digest): (&Tree, &Fingerprint),
         next_eligible_at: Option<Time>,
     ) -> Result<()> {
         let owner = task.text(0)?;

@@ -128,7 +128,7 @@ impl Operation for LeaseNext {
         let mut taken = Taken { claim: self, worker: &worker, limit, tasks: Vec::new(), bytes: 0 };
         // Almost every claim: all that it can be given stands in one line, and nobody has to be put in line first.
         if let Some(line) = Line::only(&kinds, &offer) {
-            taken.from_line(ctx, tx, &line, ctx.now).await?;
+            taken.take_from_line(ctx, tx, &line, ctx.now).await?;
         }
         let at = if taken.tasks.is_empty() { search(ctx, tx, &kinds, &offer, &mut taken).await? } else { None };
         let answer = Leased { tasks: taken.tasks };
@@ -163,8 +163,8 @@ async fn search(
         at = found.next_due.into_iter().chain(soon).min();
         match &found.lines[..] {
             [] => break,
-            [line] => taken.from_line(ctx, tx, line, Time::EPOCH).await?,
-            _ => taken.from_lines(ctx, tx, found.lines).await?,
+            [line] => taken.take_from_line(ctx, tx, line, Time::EPOCH).await?,
+            _ => taken.take_from_lines(ctx, tx, found.lines).await?,
         }
         if !taken.tasks.is_empty() {
             break;
@@ -245,13 +245,13 @@ impl Taken<'_> {
     }
 
     /// From one line, unless somebody is not in line whose time had come at `due`.
-    async fn from_line(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, line: &Line<'_>, due: Time) -> Result<()> {
+    async fn take_from_line(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, line: &Line<'_>, due: Time) -> Result<()> {
         while self.missing(ctx) > 0 && self.take(ctx, tx, Which::First(line, due)).await?.is_some() {}
         Ok(())
     }
 
     /// From several, as if they were one.
-    async fn from_lines(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, lines: Vec<Line<'_>>) -> Result<()> {
+    async fn take_from_lines(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, lines: Vec<Line<'_>>) -> Result<()> {
         let mut merged = Merged::new(lines);
         while self.missing(ctx) > 0 {
             let front = merged.front();

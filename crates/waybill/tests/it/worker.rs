@@ -244,7 +244,8 @@ async fn its_key_is_nowhere_a_program_could_look() {
     let server = office.world.url("");
     let key = office.worker.as_str();
     let run = ["worker", "run", "--server", &server, "--exec", "sh=/bin/sh", "--once"];
-    let ways: [(&str, &[&str], &[(&str, &str)]); 3] = [
+    type Way<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)]);
+    let ways: [Way<'_>; 3] = [
         ("environment", &[], &[("WAYBILL_KEY", key)]),
         ("alias", &[], &[("ASYNCGATE_API_KEY", key), ("WAYBILL_STORE", "postgres://waybill:secret@nowhere/db")]),
         ("flag", &["--key", key], &[]),
