@@ -1,4 +1,4 @@
-//! How much of everything: the whole attack, or the short form of CI.
+//! How much of everything: the whole attack, or the short form.
 //!
 //! What is bounded in bytes is attacked in full either way. Where the bound is a number of places, the short form gives the
 //! server fewer of them and brings as many more than those as the whole attack does.

@@ -8,7 +8,7 @@ use anyhow::bail;
 use crate::process::{self, on_path, say};
 use crate::setup::{is_root, postgres_bin};
 use crate::workspace::Workspace;
-use crate::{chaos, foreign, fuzz, hostile, setup, tidy};
+use crate::{chaos, foreign, fuzz, setup, tidy};
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
@@ -16,7 +16,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     process::run(workspace.cargo().args(["fmt", "--all", "--check"]))?;
     process::run(workspace.cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     // Tests start the real program and expect it where cargo puts it.
-    process::run(workspace.cargo().args(["build", "-p", "waybill", "-p", "waybill-chaos", "-p", "waybill-hostile"]))?;
+    process::run(workspace.cargo().args(["build", "-p", "waybill", "-p", "waybill-chaos"]))?;
 
     let mut failed = Vec::new();
     let mut stage = |name: &'static str, outcome: anyhow::Result<()>| {
@@ -29,7 +29,6 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     stage("PostgreSQL of the tests", stop_databases(workspace));
     stage("fuzzing", fuzz::run(workspace, fuzz::SHORT_SECONDS));
     stage("short chaos", chaos::short(workspace));
-    stage("short attacks", hostile::short(workspace));
     // Last, so that their count is the last line of a good run.
     stage("foreign clients", foreign::run(workspace));
     if !failed.is_empty() {
