@@ -38,7 +38,7 @@ impl Operation for RevokeKey {
         scopes: &[Scope::AdminWrite],
         status: 200,
         title: "Revoke an API key",
-        description: "Ends a key for good: at once on this server, but for calls that already wait, and within a minute on every other. Repeating it changes nothing.",
+        description: "Ends a key for good: at once on this server, calls that wait and streams included, and within a minute on every other. Repeating it changes nothing.",
         example: Example {
             arguments: r#"{"key_id": "7hQ2mZ4kP9xA"}"#,
             answer: r#"{"ok": true, "revoked_at": "2026-01-05T12:30:04.250000Z"}"#,
