@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use waybill_kernel::{Caller, Code, Error, Result};
 
 use crate::Settings;
-use crate::shares::{Limits, Share, Shares};
+use waybill_store::shares::{Limits, Share, Shares};
 
 /// Bodies up to this are read without asking for room: there are no more of them than places for requests.
 const SMALL_BYTES_MAX: usize = 4 << 10;

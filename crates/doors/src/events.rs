@@ -24,7 +24,7 @@ use waybill_store::{Store, StreamEntry, Turn};
 use crate::auth::Gatekeeper;
 use crate::rest::{self, Input};
 use crate::settings::Settings;
-use crate::shares::{Limits, Share, Shares};
+use waybill_store::shares::{Limits, Share, Shares};
 use crate::{log, reply};
 
 /// Where a stream begins: in the query, or in the header that an EventSource sends when it connects again.

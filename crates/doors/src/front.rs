@@ -24,7 +24,7 @@ use crate::held::{Held, Kept};
 use crate::log::{Line, Lines, Open};
 use crate::reply;
 use crate::settings::Settings;
-use crate::shares::{Limits, Share, Shares};
+use waybill_store::shares::{Limits, Share, Shares};
 
 /// Answers up to this are not counted in bytes: there are no more of them than places for requests.
 const SMALL_BYTES_MAX: u64 = 4 << 10;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
 use crate::connections::{Connection, UnderWay, Unread};
-use crate::shares::Share;
+use waybill_store::shares::Share;
 
 /// What is given back when the last byte has been taken, or the connection is gone.
 #[expect(dead_code, reason = "they are held for the sake of their ends")]

@@ -21,7 +21,6 @@ mod rest;
 mod router;
 mod server;
 mod settings;
-mod shares;
 
 pub use auth::Gatekeeper;
 pub use driver::Driver;

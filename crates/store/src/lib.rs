@@ -16,6 +16,7 @@ pub mod registry;
 mod sabotage;
 pub mod safety;
 mod settings;
+pub mod shares;
 mod sqlite;
 mod statement;
 mod store;

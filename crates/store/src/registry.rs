@@ -7,15 +7,17 @@ use serde_json::Value as Json;
 use waybill_kernel::{Caller, Error, OperationSpec, Result};
 
 use crate::decode::decode;
+use crate::shares::Share;
 use crate::{Operation, Reply, Store, Turn};
 
 /// What a door encodes.
-#[derive(Debug)]
 pub struct Answer {
     /// The output as JSON text.
     pub json: String,
     /// True when it is the answer of an earlier request with the same key.
     pub replay: bool,
+    /// A reader's turn, for a door to keep until it has found room for the answer: no more answers are made than find it.
+    pub turn: Option<Share>,
 }
 
 /// One operation as the doors see it.
@@ -65,7 +67,8 @@ impl<O: Operation> Entry for Typed<O> {
     fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
             let operation: O = decode(input)?;
-            let (output, replay) = match store.run(operation, caller.clone()).await? {
+            let (reply, turn) = store.run_in_turn(operation, caller.clone()).await?;
+            let (output, replay) = match reply {
                 Reply::Done(output) | Reply::Empty { answer: output, .. } => (output, false),
                 Reply::Replay(output) => {
                     debug_assert!(O::REPLAYS, "{} replays and does not say so", O::SPEC.name);
@@ -73,7 +76,7 @@ impl<O: Operation> Entry for Typed<O> {
                 }
             };
             let json = serde_json::to_string(&output).map_err(Error::internal)?;
-            Ok(Answer { json, replay })
+            Ok(Answer { json, replay, turn })
         })
     }
 }

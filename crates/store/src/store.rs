@@ -12,9 +12,13 @@ use waybill_kernel::{
 
 use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Work};
 use crate::postgres::{self, Postgres};
+use crate::shares::{Limits, Share, Shares};
 use crate::sqlite::{self, Sqlite};
 use crate::wake::{Hub, Subscription, Topic, WakeFlag};
 use crate::{Gate, Migration, Settings, Tx, Value, metrics};
+
+/// So many reads may be under way for each reader; a key's quarter of them keeps all readers busy.
+const READS_PER_READER: usize = 8;
 
 /// Where the rows are.
 #[derive(Clone, Debug)]
@@ -37,6 +41,9 @@ struct Inner {
     settle_max: Duration,
     /// Places for what an operation prepares before its transaction.
     preparing: Semaphore,
+    /// Reads that may be under way, each until somebody has taken its answer. A page may have megabytes: one caller's must
+    /// neither pile up faster than they are taken nor stand before everybody else's.
+    reads: Shares,
 }
 
 enum Engine {
@@ -55,40 +62,61 @@ impl Store {
     ) -> Result<Self> {
         crate::metrics::describe();
         let migrations = crate::migrate::ordered(&[crate::MIGRATIONS, migrations].concat());
-        let (engine, hub, poll, settle_max) = match backend {
+        let (engine, hub, readers, poll, settle_max) = match backend {
             Backend::Sqlite(options) => {
-                let hub = Hub::new();
+                let (hub, readers) = (Hub::new(), options.readers);
                 let (clock, entropy, sqlite_hub) = (Arc::clone(&clock), Arc::clone(&entropy), hub.clone());
                 let open = move || Sqlite::open(&options, &migrations, &clock, entropy.as_ref(), sqlite_hub);
                 let sqlite = tokio::task::spawn_blocking(open).await.map_err(Error::internal)??;
-                (Engine::Sqlite(sqlite), hub, None, Duration::ZERO)
+                (Engine::Sqlite(sqlite), hub, readers, None, Duration::ZERO)
             }
             Backend::Postgres(options) => {
                 let (hub, outgoing) = Hub::shared_with_others();
-                let (poll, settle_max) = (Some(options.wait_poll), options.settle_max);
+                let (readers, poll, settle_max) = (options.readers, Some(options.wait_poll), options.settle_max);
                 let postgres =
                     Postgres::open(options, &migrations, Arc::clone(&clock), entropy.as_ref(), hub.clone(), outgoing)
                         .await?;
-                (Engine::Postgres(postgres), hub, poll, settle_max)
+                (Engine::Postgres(postgres), hub, readers, poll, settle_max)
             }
         };
+        let reads = Shares::new(Limits {
+            what: "turns of reads",
+            whole: readers.max(1) * READS_PER_READER,
+            kept_for_admins: readers.max(1),
+            key_percent: 25,
+            tenant_percent: 50,
+        });
         let preparing = Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from));
         let settings = Arc::new(settings);
-        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings, poll, settle_max, preparing })))
+        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings, poll, settle_max, preparing, reads })))
     }
 
     /// Runs an operation for a caller who has been authorised; answers after its commit is durable.
     pub async fn run<O: Operation>(&self, operation: O, caller: Caller) -> Result<Reply<O::Output>> {
-        self.run_gated(operation, caller, None).await
+        Ok(self.run_in_turn(operation, caller).await?.0)
+    }
+
+    /// As `run`, with the turn of a read: until it is dropped, the answer counts as not yet taken.
+    pub async fn run_in_turn<O: Operation>(&self, operation: O, caller: Caller) -> Result<(Reply<O::Output>, Option<Share>)> {
+        self.run_with(operation, caller, None).await
     }
 
     /// As `run`, with every statement held at the gate: for tests of interleavings.
     pub async fn run_gated<O: Operation>(
         &self,
-        mut operation: O,
+        operation: O,
         caller: Caller,
         gate: Option<Arc<Gate>>,
     ) -> Result<Reply<O::Output>> {
+        Ok(self.run_with(operation, caller, gate).await?.0)
+    }
+
+    async fn run_with<O: Operation>(
+        &self,
+        mut operation: O,
+        caller: Caller,
+        gate: Option<Arc<Gate>>,
+    ) -> Result<(Reply<O::Output>, Option<Share>)> {
         if O::PREPARES {
             // As many at a time as there are cores: each may take much memory as well as time.
             let _place = self.0.preparing.acquire().await.map_err(|_| shutting_down())?;
@@ -104,16 +132,16 @@ impl Store {
         let took = ::metrics::histogram!(metrics::OPERATION_SECONDS, "operation" => O::SPEC.name);
         let Some(wait) = wait else {
             let began = Instant::now();
-            let reply = self.execute(&call, gate.as_ref()).await;
+            let outcome = self.execute_in_turn(&call, gate.as_ref()).await;
             took.record(began.elapsed().as_secs_f64());
-            return reply;
+            return outcome;
         };
 
         let mut subscription = self.0.hub.subscribe(wait.topic);
         let deadline = Instant::now() + wait.at_most;
         loop {
             let began = Instant::now();
-            let reply = self.execute(&call, gate.as_ref()).await?;
+            let (reply, turn) = self.execute_in_turn(&call, gate.as_ref()).await?;
             let at = match &reply {
                 Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => *at,
                 _ => {
@@ -121,11 +149,11 @@ impl Store {
                     if !matches!(reply, Reply::Empty { .. }) {
                         subscription.satisfied();
                     }
-                    return Ok(reply);
+                    return Ok((reply, turn));
                 }
             };
             // Its answer may be large, and many may wait.
-            drop(reply);
+            drop((reply, turn));
             subscription.found_nothing();
             self.pause(&mut subscription, at, deadline).await;
         }
@@ -187,6 +215,18 @@ impl Store {
     fn call<W: Work>(&self, work: W, reach: Reach, caller: Caller) -> Arc<Call<W>> {
         let ids = IdSource::new(self.0.entropy.as_ref(), self.now());
         Arc::new(Call { work, reach, caller, ids, settings: Arc::clone(&self.0.settings) })
+    }
+
+    async fn execute_in_turn<W: Work>(
+        &self,
+        call: &Arc<Call<W>>,
+        gate: Option<&Arc<Gate>>,
+    ) -> Result<(W::Output, Option<Share>)> {
+        let turn = match call.work.mode() {
+            Mode::Read => Some(self.0.reads.take(&call.caller, 1).await?),
+            Mode::Write => None,
+        };
+        Ok((self.execute(call, gate).await?, turn))
     }
 
     async fn execute<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {

@@ -253,7 +253,7 @@ mod tests {
         let empty = r#"{"jsonrpc":"2.0","id":"\"7","result":{"content":[],"isError":false}}"#;
         let wire = |replay| {
             let envelope: Envelope<'_> = serde_json::from_str(empty).unwrap();
-            with_output(&envelope, &Answer { json: json.to_owned(), replay }).unwrap()
+            with_output(&envelope, &Answer { json: json.to_owned(), replay, turn: None }).unwrap()
         };
         assert!(wire(false).ends_with(&format!(r#""structuredContent":{json}}}}}"#)), "{}", wire(false));
         let first: Value = serde_json::from_str(&wire(false)).unwrap();

@@ -88,7 +88,7 @@ impl Login {
 fn statements(user: &str) -> [String; 4] {
     [
         format!(
-            "DO $$ BEGIN CREATE ROLE {ROLE_LOGIN} NOLOGIN NOINHERIT; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+            "DO $$ BEGIN CREATE ROLE {ROLE_LOGIN} NOLOGIN NOINHERIT; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;"
         ),
         format!("GRANT {ROLE_APP}, {ROLE_SYSTEM} TO {ROLE_LOGIN};"),
         format!("GRANT {ROLE_LOGIN} TO {user};"),

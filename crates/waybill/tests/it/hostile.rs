@@ -200,6 +200,8 @@ async fn the_waiting_calls_of_one_key_leave_room_for_others_and_end_with_the_key
     let key = made["key"].as_str().unwrap().to_owned();
     let other = world.key(json!({ "principal": "agent:bob" })).await;
     let task = world.task(&key).await;
+    // A place is given back a moment after its answer was read, and all of this key's are needed.
+    until("nothing is under way", || async { world.counter("waybill_http_requests_open").await == 1 }).await;
     let mut waiters = Vec::new();
     for _ in 0..4 {
         waiters.push(waiting(&world, &key, &task).await);

@@ -1,28 +1,28 @@
-//! Room that all callers share: places for requests, for streams, bytes of bodies and of answers. A key may take a part of
-//! it and a tenant another, so that nobody can take it from everybody; some is kept for admins, who can then end what fills the rest.
+//! Room that all callers share: places for requests, for streams, for reads, bytes of bodies and of answers. A key may take a
+//! part of it and a tenant another, so that nobody can take it from everybody; some is kept for admins, who can then end what
+//! fills the rest.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use waybill_access::DEFAULT_TENANT;
 use waybill_kernel::{Caller, Code, Error, KeyId, Result, Role, Tenant};
 
 /// An admin of one tenant takes at most this part of what is kept for admins; those of the default tenant take all.
 const KEPT_FOR_ONE_TENANT: usize = 4;
 
 /// How much there is, and who gets how much of it.
-pub(crate) struct Limits {
+pub struct Limits {
     /// What is shared, as an error names it.
-    pub(crate) what: &'static str,
-    pub(crate) whole: usize,
-    pub(crate) kept_for_admins: usize,
-    pub(crate) key_percent: usize,
-    pub(crate) tenant_percent: usize,
+    pub what: &'static str,
+    pub whole: usize,
+    pub kept_for_admins: usize,
+    pub key_percent: usize,
+    pub tenant_percent: usize,
 }
 
 #[derive(Clone)]
-pub(crate) struct Shares(Arc<Inner>);
+pub struct Shares(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
@@ -40,20 +40,20 @@ enum Holder {
 }
 
 /// What one caller has taken; given back when dropped.
-pub(crate) struct Share {
+pub struct Share {
     shares: Shares,
     taken: Vec<(Option<Holder>, OwnedSemaphorePermit)>,
 }
 
 impl Shares {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         let whole = Arc::new(Semaphore::new(limits.whole));
         let kept = Arc::new(Semaphore::new(limits.kept_for_admins));
         Self(Arc::new(Inner { limits, whole, kept, parts: Mutex::default() }))
     }
 
     /// At once or not at all.
-    pub(crate) fn try_take(&self, caller: &Caller, amount: usize) -> Result<Share> {
+    pub fn try_take(&self, caller: &Caller, amount: usize) -> Result<Share> {
         self.try_take_of(&usual(caller), &self.0.whole, amount).or_else(|refusal| {
             if !caller.roles.contains_any(&[Role::Admin, Role::System]) {
                 return Err(refusal);
@@ -62,11 +62,15 @@ impl Shares {
         })
     }
 
-    /// Waits until there is room. First the caller's own part, so that nobody waits behind those of another one.
+    /// Waits until there is room. First the caller's own part, so that nobody waits behind those of another one; an admin
+    /// need not wait while there is some of what is kept.
     ///
     /// # Cancel safety
     /// What was taken on the way is given back.
-    pub(crate) async fn take(&self, caller: &Caller, amount: usize) -> Result<Share> {
+    pub async fn take(&self, caller: &Caller, amount: usize) -> Result<Share> {
+        if let Ok(share) = self.try_take(caller, amount) {
+            return Ok(share);
+        }
         let mut share = Share { shares: self.clone(), taken: Vec::with_capacity(3) };
         for holder in usual(caller) {
             let permits = self.permits(amount, Some(holder))?;
@@ -142,7 +146,7 @@ impl Limits {
         match holder {
             Holder::Key(..) => percent(self.key_percent),
             Holder::Tenant(_) => percent(self.tenant_percent),
-            Holder::Kept(tenant) if tenant == DEFAULT_TENANT => self.kept_for_admins,
+            Holder::Kept(tenant) if tenant == Tenant::DEFAULT => self.kept_for_admins,
             Holder::Kept(_) => self.kept_for_admins / KEPT_FOR_ONE_TENANT,
         }
     }
@@ -201,7 +205,7 @@ mod tests {
         assert_eq!(held.len(), 16);
         held.extend(all_of(&shares, &caller(2, 4, Role::Admin)));
         assert_eq!(held.len(), 17, "one tenant's admins have a part of what is kept");
-        held.extend(all_of(&shares, &caller(DEFAULT_TENANT.0, 5, Role::Admin)));
+        held.extend(all_of(&shares, &caller(Tenant::DEFAULT.0, 5, Role::Admin)));
         assert_eq!(held.len(), 20, "the operators have the rest");
         drop(held);
         assert!(shares.0.parts.lock().unwrap().is_empty(), "nothing is kept of those who hold nothing");
