@@ -88,10 +88,11 @@ impl Line {
 
 impl Verifier {
     pub(crate) fn new(accepted_waiting_max: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // Half of the cores: each verification takes 64 MiB.
+        let cores = (std::thread::available_parallelism().map_or(1, std::num::NonZero::get) / 2).max(1);
         Self {
             accepted: Line::new(cores, accepted_waiting_max),
-            unproven: Line::new((cores / 2).max(1), UNPROVEN_WAITING_MAX),
+            unproven: Line::new(1, UNPROVEN_WAITING_MAX),
             done: AtomicU64::new(0),
         }
     }

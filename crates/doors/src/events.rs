@@ -24,8 +24,8 @@ use waybill_store::{Store, StreamEntry, Turn};
 use crate::auth::Gatekeeper;
 use crate::rest::{self, Input};
 use crate::settings::Settings;
-use waybill_store::shares::{Limits, Share, Shares};
 use crate::{log, reply};
+use waybill_store::shares::{Limits, Share, Shares};
 
 /// Where a stream begins: in the query, or in the header that an EventSource sends when it connects again.
 const PLACE: &str = "last_event_id";

@@ -97,7 +97,11 @@ impl Store {
     }
 
     /// As `run`, with the turn of a read: until it is dropped, the answer counts as not yet taken.
-    pub async fn run_in_turn<O: Operation>(&self, operation: O, caller: Caller) -> Result<(Reply<O::Output>, Option<Share>)> {
+    pub async fn run_in_turn<O: Operation>(
+        &self,
+        operation: O,
+        caller: Caller,
+    ) -> Result<(Reply<O::Output>, Option<Share>)> {
         self.run_with(operation, caller, None).await
     }
 

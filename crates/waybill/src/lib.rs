@@ -28,6 +28,7 @@ pub fn main() -> ExitCode {
     {
         return report(&error);
     }
+    waybill_heap::give_back_large_blocks();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report(&Error::internal(error)),

@@ -300,7 +300,8 @@ async fn run_as_told(superuser: &Client, statements: &str) {
         match superuser.batch_execute(statements).await {
             Ok(()) => return,
             // "Tuple concurrently updated", or a row that the other one has just added.
-            Err(error) if [&SqlState::INTERNAL_ERROR, &SqlState::UNIQUE_VIOLATION].map(Some).contains(&error.code()) => {}
+            Err(error)
+                if [&SqlState::INTERNAL_ERROR, &SqlState::UNIQUE_VIOLATION].map(Some).contains(&error.code()) => {}
             Err(error) => panic!("{statements}: {error:?}"),
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
