@@ -44,7 +44,8 @@ pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
 /// The program with kill points and planted bugs, under its own name and in the dev profile.
 pub fn sabotaged(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let name = "waybill-sabotaged";
-    process::run(workspace.cargo().args(["build", "-p", "waybill", "--features", "sabotage", "--bin", name]))?;
+    let features = ["--features", "waybill/sabotage"];
+    process::run(workspace.cargo().args(["build", "--workspace", "--bin", name]).args(features))?;
     Ok(workspace.binary("debug", name))
 }
 

@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 const READY_SECONDS_MAX: u64 = 60;
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
-    process::run(workspace.cargo().args(["build", "-p", "waybill"]))?;
+    workspace.build_programs()?;
     let mut total = Count::default();
     total.add(python_client(workspace));
     total.add(conformance(workspace));

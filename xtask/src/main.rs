@@ -33,7 +33,7 @@ struct Cli {
 enum Command {
     /// Install what the tests need (system packages, Python and npm clients); quick when all is there
     Setup,
-    /// Everything CI checks: setup, tidy, fmt, clippy, tests, a minute of fuzzing, short chaos, foreign clients
+    /// Everything CI checks: setup, tidy, fmt, clippy, tests, a minute of fuzzing, short chaos, short attacks, foreign clients
     Test,
     /// Check the repository itself: dependency edges, file sizes, banned words
     Tidy,

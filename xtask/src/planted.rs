@@ -82,7 +82,7 @@ pub fn run(workspace: &Workspace, only: &[String]) -> anyhow::Result<()> {
         let known: Vec<&str> = PLANTS.iter().map(|plant| plant.bug).collect();
         bail!("no planted bug {unknown}; there are {}", known.join(", "));
     }
-    process::run(workspace.cargo().args(["build", "-p", "waybill-chaos"]))?;
+    workspace.build_programs()?;
     let sabotaged = chaos::sabotaged(workspace)?;
     let mut rows = Vec::new();
     let mut missed = Vec::new();

@@ -7,7 +7,7 @@ use crate::workspace::Workspace;
 pub const UPDATE: &str = "WAYBILL_UPDATE_SNAPSHOTS";
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
-    process::run(workspace.cargo().env(UPDATE, "1").args(["test", "-p", "waybill", "snapshot"]))?;
+    process::run(workspace.cargo().env(UPDATE, "1").args(["test", "--workspace", "--test", "it", "snapshot"]))?;
     say("snapshots written; review them with `git diff`");
     Ok(())
 }

@@ -2,50 +2,87 @@
 //! every stage runs and the failures are counted at the end, so that one run tells all.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
 use crate::process::{self, on_path, say};
 use crate::setup::{is_root, postgres_bin};
 use crate::workspace::Workspace;
-use crate::{chaos, foreign, fuzz, setup, tidy};
+use crate::{chaos, foreign, fuzz, hostile, setup, tidy};
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
-    setup::run(workspace)?;
-    tidy::run(workspace)?;
-    process::run(workspace.cargo().args(["fmt", "--all", "--check"]))?;
-    process::run(workspace.cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let mut stages = Stages::default();
+    stages.must("setup", || setup::run(workspace))?;
+    stages.must("tidy", || tidy::run(workspace))?;
+    stages.must("fmt", || process::run(workspace.cargo().args(["fmt", "--all", "--check"])))?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    stages.must("clippy", || process::run(workspace.cargo().args(clippy)))?;
     // Tests start the real program and expect it where cargo puts it.
-    process::run(workspace.cargo().args(["build", "-p", "waybill", "-p", "waybill-chaos"]))?;
+    stages.must("build", || workspace.build_programs())?;
+    stages.must("build of the tests", || process::run(&mut tests(workspace, "--no-run")))?;
 
-    let mut failed = Vec::new();
-    let mut stage = |name: &'static str, outcome: anyhow::Result<()>| {
-        if let Err(error) = outcome {
-            say(&format!("{name}: {error:#}"));
-            failed.push(name);
-        }
-    };
-    stage("tests", rust_tests(workspace));
-    stage("PostgreSQL of the tests", stop_databases(workspace));
-    stage("fuzzing", fuzz::run(workspace, fuzz::SHORT_SECONDS));
-    stage("short chaos", chaos::short(workspace));
+    stages.run("tests", || process::run(&mut tests(workspace, "--no-fail-fast")));
+    stages.run("PostgreSQL of the tests", || stop_databases(workspace));
+    stages.run("fuzzing", || fuzz::run(workspace, fuzz::SHORT_SECONDS));
+    stages.run("short chaos", || chaos::short(workspace));
+    stages.run("short attacks", || hostile::short(workspace));
+    stages.say_seconds("foreign clients");
     // Last, so that their count is the last line of a good run.
-    stage("foreign clients", foreign::run(workspace));
-    if !failed.is_empty() {
-        bail!("failed: {}", failed.join(", "));
+    stages.run("foreign clients", || foreign::run(workspace));
+    stages.end()
+}
+
+/// What was done, how long it took, and what failed.
+#[derive(Default)]
+struct Stages {
+    took: Vec<(&'static str, Duration)>,
+    failed: Vec<&'static str>,
+}
+
+impl Stages {
+    /// What the rest cannot do without.
+    fn must(&mut self, name: &'static str, stage: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let outcome = stage();
+        self.took.push((name, began.elapsed()));
+        outcome
     }
-    Ok(())
+
+    fn run(&mut self, name: &'static str, stage: impl FnOnce() -> anyhow::Result<()>) {
+        if let Err(error) = self.must(name, stage) {
+            say(&format!("{name}: {error:#}"));
+            self.failed.push(name);
+        }
+    }
+
+    /// Before the last one, whose count is the last line.
+    fn say_seconds(&self, last: &str) {
+        let total: Duration = self.took.iter().map(|(_, took)| *took).sum();
+        say("seconds per stage:");
+        for (name, took) in self.took.iter().map(|(name, took)| (*name, *took)).chain([("until here", total)]) {
+            say(&format!("  {:>7.1}  {name}", took.as_secs_f64()));
+        }
+        say(&format!("  and now {last}"));
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        if !self.failed.is_empty() {
+            bail!("failed: {}", self.failed.join(", "));
+        }
+        Ok(())
+    }
 }
 
 /// `--all-targets` leaves the doc tests out: examples in this repository are programs, not comments.
-fn rust_tests(workspace: &Workspace) -> anyhow::Result<()> {
+fn tests(workspace: &Workspace, how: &str) -> Command {
     let mut cargo = workspace.cargo();
     if on_path("cargo-nextest") {
-        cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+        cargo.args(["nextest", "run", "--workspace", how]);
     } else {
-        cargo.args(["test", "--workspace", "--all-targets", "--no-fail-fast"]);
+        cargo.args(["test", "--workspace", "--all-targets", how]);
     }
-    process::run(&mut cargo)
+    cargo
 }
 
 /// Stops the clusters that the test kit leaves running for the next test process: every folder below

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::process::capture;
+use crate::process::{self, capture};
 
 pub struct Workspace {
     pub root: PathBuf,
@@ -48,6 +48,12 @@ impl Workspace {
         let mut command = Command::new(program);
         command.current_dir(&self.root);
         command
+    }
+
+    /// Every program in the dev profile. The whole workspace, as the tests are built: a part of it would build its
+    /// dependencies once more, with other features.
+    pub fn build_programs(&self) -> anyhow::Result<()> {
+        process::run(self.cargo().args(["build", "--workspace", "--bins"]))
     }
 
     pub fn binary(&self, profile: &str, name: &str) -> PathBuf {
