@@ -28,7 +28,7 @@ pub(crate) struct Bodies {
 /// A whole body, with its part of the room for as long as somebody works on it.
 pub(crate) struct Read {
     pub(crate) bytes: Bytes,
-    _room: Option<Share>,
+    pub(crate) room: Option<Share>,
 }
 
 impl Bodies {
@@ -74,7 +74,7 @@ impl Bodies {
             }
             whole.extend_from_slice(&data);
         }
-        Ok(Read { bytes: whole.freeze(), _room: room })
+        Ok(Read { bytes: whole.freeze(), room })
     }
 
     fn too_large(&self) -> Error {

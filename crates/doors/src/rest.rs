@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use waybill_kernel::{Caller, Code, Error, Result};
 use waybill_store::Entry;
 
-use crate::body::Bodies;
+use crate::body::{Bodies, Read};
 use crate::driver::Driver;
 use crate::json::Checked;
 use crate::{log, reply};
@@ -68,14 +68,17 @@ impl Endpoint {
         for (name, text) in query_fields(parts.uri.query().unwrap_or(""))? {
             input.add(&name, &self.value(&name, text))?;
         }
-        let body = self.bodies.read(&parts.headers, body, &caller).await?;
-        let input = if body.bytes.is_empty() {
+        let Read { bytes, room } = self.bodies.read(&parts.headers, body, &caller).await?;
+        let input = if bytes.is_empty() {
             input.text()
         } else {
             require_json(parts.headers.get(CONTENT_TYPE))?;
-            input.with(&Checked::of(&body.bytes)?)?
+            input.with(&Checked::of(&bytes)?)?
         };
+        // The call may wait, and many may: what is not needed any more is not kept for them.
+        drop((parts, bytes));
         let answer = self.driver.call(self.entry.as_ref(), &caller, &input).await?;
+        drop(room);
         Ok(reply::answer(answer, spec.status))
     }
 

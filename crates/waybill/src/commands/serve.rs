@@ -16,8 +16,8 @@ use waybill_store::Backend;
 use crate::cli::Serve;
 use crate::config::{Config, LogFormat};
 use crate::data::{self, DataFolder, Running};
-use crate::output;
 use crate::wiring::{self, Opened};
+use crate::{memory, output};
 
 /// What a shell gives for a program ended by Ctrl-C.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -71,6 +71,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     let (process, store) = (opened.process.clone(), opened.store.clone());
     let seen = tokio::spawn(wiring::record_seen(process, store, seen_every, stopping.clone()));
     let measured = tokio::spawn(wiring::measure(opened.store.clone(), measured_every, stopping.clone()));
+    let memory = tokio::spawn(memory::keep_small(stopping.clone()));
     let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
@@ -80,6 +81,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     sweeps.stop().await;
     seen.await.map_err(Error::internal)?;
     measured.await.map_err(Error::internal)?;
+    memory.await.map_err(Error::internal)?;
     figures.await.map_err(Error::internal)?;
     let store = opened.store;
     tokio::task::spawn_blocking(move || store.close()).await.map_err(Error::internal)?;
