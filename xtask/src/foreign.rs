@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::process::{self, result, say};
+use crate::process::{result, say};
 use crate::workspace::Workspace;
 
 /// A dev build on a loaded two-core machine; a good start takes well under a second.

@@ -23,7 +23,8 @@ mod verifier;
 
 use std::time::Duration;
 
-use waybill_store::{Migration, Registry};
+use waybill_store::effects::Runner;
+use waybill_store::{Domain, Migration, Registry};
 
 pub use authenticate::Access;
 pub use bootstrap::{
@@ -34,6 +35,8 @@ pub use key::{Key, KeyText, Secret};
 pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
 pub use waybill_kernel::KeyId;
+
+pub const DOMAIN: Domain = Domain { name: "admin", migrations: MIGRATIONS, register, sweeps: start_sweeps };
 
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") },
@@ -66,6 +69,10 @@ impl Default for Settings {
             ended_keys_retention: Duration::from_secs(90 * 24 * 3600),
         }
     }
+}
+
+fn start_sweeps(runner: Runner, settings: &waybill_store::Settings) -> Runner {
+    runner.with(sweeps::EndedKeys::new(settings.get()))
 }
 
 /// Adds the operations on keys and tenants.

@@ -19,12 +19,13 @@ use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 use waybill_kernel::{Caller, Error, Result};
-use waybill_store::{Store, StreamEntry, Turn};
+use waybill_store::{StreamEntry, Turn};
 
 use crate::auth::Gatekeeper;
+use crate::driver::Driver;
+use crate::reply;
 use crate::rest::{self, Input};
 use crate::settings::Settings;
-use crate::{log, reply};
 use waybill_store::shares::{Limits, Share, Shares};
 
 /// Where a stream begins: in the query, or in the header that an EventSource sends when it connects again.
@@ -38,7 +39,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Streams(Arc<Inner>);
 
 struct Inner {
-    store: Store,
+    driver: Driver,
     gatekeeper: Gatekeeper,
     places: Shares,
     heartbeat_s: u64,
@@ -61,7 +62,12 @@ struct Open {
 }
 
 impl Streams {
-    pub(crate) fn new(store: Store, gatekeeper: Gatekeeper, settings: &Settings, stopping: CancellationToken) -> Self {
+    pub(crate) fn new(
+        driver: Driver,
+        gatekeeper: Gatekeeper,
+        settings: &Settings,
+        stopping: CancellationToken,
+    ) -> Self {
         let places = Shares::new(Limits {
             what: "places for streams of events",
             whole: settings.streams_max,
@@ -69,7 +75,7 @@ impl Streams {
             key_percent: settings.key_share_percent,
             tenant_percent: settings.tenant_share_percent,
         });
-        Self(Arc::new(Inner { store, gatekeeper, places, heartbeat_s: settings.heartbeat_s, stopping }))
+        Self(Arc::new(Inner { driver, gatekeeper, places, heartbeat_s: settings.heartbeat_s, stopping }))
     }
 
     pub(crate) async fn open(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Response {
@@ -143,22 +149,19 @@ impl Open {
 
     async fn turn(&mut self, wait_s: u64) -> Result<Turn> {
         let caller = self.streams.0.gatekeeper.identify(&self.headers, &self.uri).await?;
-        let turn = self.turn_of(&caller, wait_s).await;
-        let turn = turn.inspect_err(|error| log::refusal(self.entry.spec().name, &caller, error))?;
+        let turn = self.turn_of(&caller, wait_s).await?;
         self.place.clone_from(&turn.place);
         Ok(turn)
     }
 
     async fn turn_of(&self, caller: &Caller, wait_s: u64) -> Result<Turn> {
-        self.entry.spec().authorise(caller)?;
+        let admitted = self.streams.0.driver.admit(self.entry.spec(), caller)?;
         let mut input = self.input.clone();
         if !self.place.is_empty() {
             input.add(PLACE, &Json::from(self.place.as_str()))?;
         }
         input.add("wait_seconds", &Json::from(wait_s))?;
-        let input = input.text();
-        let Inner { store, gatekeeper, .. } = &*self.streams.0;
-        gatekeeper.while_allowed(caller, self.entry.turn(store, caller, &input)).await
+        admitted.turn(self.entry.as_ref(), &input.text()).await
     }
 }
 

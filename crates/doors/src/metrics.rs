@@ -2,14 +2,13 @@
 //! nothing but zeros says nothing, and there would be many.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::Registry;
 
 const CALLS: &str = "waybill_operation_calls_total";
 const HTTP_SECONDS: &str = "waybill_http_request_duration_seconds";
@@ -55,22 +54,20 @@ pub async fn keep(handle: PrometheusHandle, stopping: CancellationToken) {
     }
 }
 
-/// One counter per operation and outcome: the label set is the registry times the catalogue, so it is bounded.
-pub(crate) struct OperationMeters(HashMap<&'static str, HashMap<Option<Code>, OnceLock<Counter>>>);
+/// One counter per operation and outcome: names are written in the program, so there are only so many.
+#[derive(Default)]
+pub(crate) struct OperationMeters(RwLock<HashMap<(&'static str, Option<Code>), Counter>>);
 
 impl OperationMeters {
-    pub(crate) fn new(registry: &Registry) -> Self {
-        let outcomes = || std::iter::once(None).chain(Code::ALL.iter().copied().map(Some));
-        let none = || outcomes().map(|outcome| (outcome, OnceLock::new())).collect();
-        Self(registry.entries().map(|entry| (entry.spec().name, none())).collect())
-    }
-
     pub(crate) fn count(&self, name: &'static str, outcome: Option<Code>) {
-        if let Some(counter) = self.0.get(name).and_then(|outcomes| outcomes.get(&outcome)) {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(name, outcome)).cloned();
+        let counter = known.unwrap_or_else(|| {
             let code = outcome.map_or("ok", |code| code.entry().code);
-            let first = || metrics::counter!(CALLS, "operation" => name, "code" => code);
-            counter.get_or_init(first).increment(1);
-        }
+            let first = metrics::counter!(CALLS, "operation" => name, "code" => code);
+            self.0.write().unwrap_or_else(PoisonError::into_inner).insert((name, outcome), first.clone());
+            first
+        });
+        counter.increment(1);
     }
 }
 

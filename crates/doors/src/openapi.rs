@@ -26,11 +26,17 @@ pub fn document(registry: &Registry) -> Json {
     let mut paths: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
     for entry in registry.entries() {
         let spec = entry.spec();
-        paths.entry(spec.path).or_default().insert(method(spec).to_owned(), operation(entry.as_ref()));
+        paths
+            .entry(spec.route.path)
+            .or_default()
+            .insert(spec.route.method.as_str().to_lowercase(), operation(entry.as_ref()));
     }
     for entry in registry.streams() {
         let spec = entry.spec();
-        paths.entry(spec.path).or_default().insert(method(spec).to_owned(), stream(entry.as_ref()));
+        paths
+            .entry(spec.route.path)
+            .or_default()
+            .insert(spec.route.method.as_str().to_lowercase(), stream(entry.as_ref()));
     }
     json!({
         "openapi": "3.1.0",
@@ -49,13 +55,6 @@ pub fn document(registry: &Registry) -> Json {
     })
 }
 
-pub(crate) const fn method(spec: &OperationSpec) -> &'static str {
-    match spec.method {
-        Method::Get => "get",
-        Method::Post => "post",
-    }
-}
-
 fn operation(entry: &dyn Entry) -> Json {
     let spec = entry.spec();
     let fields = Fields::of(spec, entry.input_schema());
@@ -63,7 +62,7 @@ fn operation(entry: &dyn Entry) -> Json {
         "operationId": spec.name,
         "summary": spec.title,
         "description": spec.description,
-        "tags": [format!("{:?}", spec.door).to_lowercase()],
+        "tags": [spec.domain],
         "parameters": fields.parameters,
         "responses": responses(entry),
         "x-waybill-roles": spec.roles,
@@ -88,7 +87,7 @@ fn stream(entry: &dyn StreamEntry) -> Json {
         "operationId": spec.name,
         "summary": spec.title,
         "description": spec.description,
-        "tags": [format!("{:?}", spec.door).to_lowercase()],
+        "tags": [spec.domain],
         "parameters": Fields::of(spec, entry.input_schema()).parameters,
         "responses": with_errors(Map::from_iter([(spec.status.to_string(), events)])),
         "x-waybill-roles": spec.roles,
@@ -107,20 +106,20 @@ impl Fields {
         let required: Vec<String> =
             schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).map(str::to_owned).collect();
         let properties = schema["properties"].as_object().cloned().unwrap_or_default();
-        let in_path = |name: &str| spec.path.contains(&format!("{{{name}}}"));
+        let in_path = |name: &str| spec.route.has_in_path(name);
 
         let mut parameters = Vec::new();
         let mut rest = Map::new();
         for (name, property) in properties {
             if in_path(&name) {
                 parameters.push(parameter(&name, "path", true, property));
-            } else if spec.method == Method::Get {
+            } else if spec.route.method == Method::Get {
                 parameters.push(parameter(&name, "query", required.contains(&name), property));
             } else {
                 rest.insert(name, property);
             }
         }
-        let body = (spec.method == Method::Post).then(|| {
+        let body = (spec.route.method == Method::Post).then(|| {
             schema["required"] = required.iter().filter(|name| !in_path(name)).cloned().collect();
             schema["properties"] = Json::Object(rest);
             schema

@@ -15,7 +15,7 @@ use waybill_store::Entry;
 use crate::body::{Bodies, Read};
 use crate::driver::Driver;
 use crate::json::Checked;
-use crate::{log, reply};
+use crate::reply;
 
 /// More than any operation has fields; each is compared with all others.
 const QUERY_FIELDS_MAX: usize = 100;
@@ -57,12 +57,11 @@ impl Endpoint {
         let caller = request.extensions().get::<Arc<Caller>>().cloned();
         let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
         let spec = self.entry.spec();
-        // Before the body is read: a caller without the right learns nothing about the shape of the input.
-        spec.authorise(&caller).inspect_err(|error| log::refusal(spec.name, &caller, error))?;
+        let admitted = self.driver.admit(spec, &caller)?;
 
         let (parts, body) = request.into_parts();
         let mut input = Input::default();
-        for (name, text) in path_fields(spec.path, parts.uri.path())? {
+        for (name, text) in path_fields(spec.route.path, parts.uri.path())? {
             input.add(&name, &self.value(&name, text))?;
         }
         for (name, text) in query_fields(parts.uri.query().unwrap_or(""))? {
@@ -77,7 +76,7 @@ impl Endpoint {
         };
         // The call may wait, and many may: what is not needed any more is not kept for them.
         drop((parts, bytes));
-        let answer = self.driver.call(self.entry.as_ref(), &caller, &input).await?;
+        let answer = admitted.call(self.entry.as_ref(), &input).await?;
         drop(room);
         Ok(reply::answer(answer, spec.status))
     }

@@ -45,7 +45,7 @@ pub fn front(doors: Doors) -> Front {
 
     let driver = Driver::new(registry, store.clone(), gatekeeper.clone(), Duration::from_millis(settings.answer_ms));
     let bodies = Bodies::new(&settings);
-    let streams = Streams::new(store.clone(), gatekeeper.clone(), &settings, stopping);
+    let streams = Streams::new(driver.clone(), gatekeeper.clone(), &settings, stopping);
     let kept = operations(&driver, &bodies)
         .merge(events(&driver, &streams))
         .merge(mcp::router(&driver, &bodies, &settings))
@@ -72,13 +72,13 @@ fn operations(driver: &Driver, bodies: &Bodies) -> Router {
     for entry in driver.registry().entries() {
         let spec = entry.spec();
         let endpoint = Arc::new(Endpoint::new(driver.clone(), Arc::clone(entry), bodies.clone()));
-        let filter = match spec.method {
+        let filter = match spec.route.method {
             Method::Get => axum::routing::MethodFilter::GET,
             Method::Post => axum::routing::MethodFilter::POST,
         };
         let handler = move |request: Request<Body>| async move { endpoint.handle(request).await };
-        let route = routes.remove(spec.path).unwrap_or_default();
-        routes.insert(spec.path, route.merge(on(filter, handler)));
+        let route = routes.remove(spec.route.path).unwrap_or_default();
+        routes.insert(spec.route.path, route.merge(on(filter, handler)));
     }
     routes.into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route))
 }
@@ -86,7 +86,7 @@ fn operations(driver: &Driver, bodies: &Bodies) -> Router {
 fn events(driver: &Driver, streams: &Streams) -> Router {
     driver.registry().streams().fold(Router::new(), |router, entry| {
         let (streams, entry) = (streams.clone(), Arc::clone(entry));
-        let path = entry.spec().path;
+        let path = entry.spec().route.path;
         router.route(path, get(move |request: Request<Body>| streams.open(entry, request)))
     })
 }

@@ -24,6 +24,6 @@ pub use error::{Code, Error, Result};
 pub use id::{IdSource, Tenant};
 pub use json::Json;
 pub use key_id::KeyId;
-pub use operation::{Door, Example, Method, Mode, OperationSpec};
+pub use operation::{Example, Method, Mode, OperationSpec, Route};
 pub use principal::{Caller, Principal, PrincipalKind, Role, Roles, Scope, Scopes};
 pub use time::Time;

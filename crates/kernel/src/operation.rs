@@ -16,21 +16,48 @@ pub enum Method {
     Post,
 }
 
-/// Which part of the product an operation belongs to: `/mcp/<door>` serves one of them alone.
+impl Method {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+        }
+    }
+}
+
+/// Where REST finds an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    Tasks,
-    Admin,
+pub struct Route {
+    pub method: Method,
+    /// `{name}` parts are fields of the input.
+    pub path: &'static str,
+}
+
+impl Route {
+    pub const NONE: Route = Route::get("");
+
+    pub const fn get(path: &'static str) -> Self {
+        Self { method: Method::Get, path }
+    }
+
+    pub const fn post(path: &'static str) -> Self {
+        Self { method: Method::Post, path }
+    }
+
+    /// Is this field of the input a part of the path?
+    pub fn has_in_path(&self, field: &str) -> bool {
+        self.path.split('/').any(|part| part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) == Some(field))
+    }
 }
 
 #[derive(Debug)]
 pub struct OperationSpec {
     /// REST operation id; the MCP tool's name without its prefix; the CLI verb.
     pub name: &'static str,
-    pub door: Door,
-    pub method: Method,
-    /// `{name}` parts are fields of the input.
-    pub path: &'static str,
+    /// Which part of the product it belongs to: `/mcp/<domain>` serves one of them alone.
+    pub domain: &'static str,
+    /// [`Route::NONE`] for what only a protocol of its own domain calls.
+    pub route: Route,
     /// Offered as an MCP tool?
     pub tool: bool,
     pub mode: Mode,
@@ -68,6 +95,27 @@ impl Example {
 }
 
 impl OperationSpec {
+    /// What most reads have in common.
+    pub const READ: OperationSpec = OperationSpec {
+        name: "",
+        domain: "",
+        route: Route::NONE,
+        tool: true,
+        mode: Mode::Read,
+        destructive: false,
+        repeatable: true,
+        relieves: false,
+        roles: &[],
+        scopes: &[],
+        status: 200,
+        title: "",
+        description: "",
+        example: Example::NONE,
+    };
+
+    /// What most writes have in common.
+    pub const WRITE: OperationSpec = OperationSpec { mode: Mode::Write, repeatable: false, ..Self::READ };
+
     /// May this caller run it at all? Ownership of the rows is the operation's own question.
     pub fn authorise(&self, caller: &Caller) -> Result<()> {
         if !caller.roles.contains_any(self.roles) {
@@ -99,23 +147,7 @@ mod tests {
     use crate::{Code, Principal, PrincipalKind, Roles, Scopes, Tenant};
 
     fn spec(mode: Mode, scopes: &'static [Scope]) -> OperationSpec {
-        OperationSpec {
-            name: "operate",
-            door: Door::Tasks,
-            method: Method::Post,
-            path: "/only/in/tests",
-            tool: false,
-            mode,
-            destructive: false,
-            repeatable: false,
-            relieves: false,
-            roles: &[Role::Agent, Role::Admin],
-            scopes,
-            status: 200,
-            title: "",
-            description: "",
-            example: Example::NONE,
-        }
+        OperationSpec { name: "operate", mode, roles: &[Role::Agent, Role::Admin], scopes, ..OperationSpec::WRITE }
     }
 
     fn caller(role: Role, scopes: &[Scope]) -> Caller {

@@ -5,6 +5,7 @@
 
 mod complaint;
 mod decode;
+mod domain;
 pub mod effects;
 mod metrics;
 pub mod migrate;
@@ -24,6 +25,7 @@ mod tx;
 mod value;
 mod wake;
 
+pub use domain::Domain;
 pub use migrate::Migration;
 pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Wait, Work};
 pub use postgres::Options as PostgresOptions;

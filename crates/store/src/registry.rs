@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value as Json;
-use waybill_kernel::{Caller, Error, OperationSpec, Result};
+use waybill_kernel::{Caller, Error, OperationSpec, Result, Route};
 
 use crate::decode::decode;
 use crate::shares::Share;
@@ -138,8 +138,8 @@ impl Registry {
     }
 
     fn refuse_taken(&self, spec: &OperationSpec) {
-        let taken =
-            |other: &OperationSpec| other.name == spec.name || (other.method == spec.method && other.path == spec.path);
+        assert!(spec.route != Route::NONE, "{} has no route, and is not for every door", spec.name);
+        let taken = |other: &OperationSpec| other.name == spec.name || other.route == spec.route;
         let mut known =
             self.operations.iter().map(|entry| entry.spec()).chain(self.streams.iter().map(|entry| entry.spec()));
         assert!(!known.any(taken), "{} is registered twice", spec.name);

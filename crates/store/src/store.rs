@@ -181,6 +181,10 @@ impl Store {
         self.0.settle_max
     }
 
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
     pub fn clock(&self) -> &Arc<Clock> {
         &self.0.clock
     }

@@ -26,9 +26,12 @@ pub use lease::LeaseId;
 pub use process::Process;
 pub use settings::Settings;
 pub use task::{Outcome, Requirements, TaskId, TaskRecord};
-use waybill_store::{Migration, Registry};
+use waybill_store::effects::{Follow, Runner};
+use waybill_store::{Domain, Migration, Registry};
 
-pub const MIGRATIONS: &[Migration] = &[
+pub const DOMAIN: Domain = Domain { name: "tasks", migrations: MIGRATIONS, register, sweeps: start_sweeps };
+
+const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") },
     Migration { version: 6, name: "relationships", sql: include_str!("../schema/V0006__relationships.sql") },
     Migration { version: 7, name: "sweeps", sql: include_str!("../schema/V0007__sweeps.sql") },
@@ -39,7 +42,16 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 13, name: "contract", sql: include_str!("../schema/V0013__contract.sql") },
 ];
 
-pub fn register(registry: Registry) -> Registry {
+fn start_sweeps(runner: Runner, settings: &waybill_store::Settings) -> Runner {
+    let settings: &Settings = settings.get();
+    runner
+        .with(sweeps::ExpiredLeases::new(settings))
+        .with(sweeps::Anomalies::new(settings))
+        .with(Follow(sweeps::Seal::new(settings)))
+        .with(sweeps::Archive::new(settings))
+}
+
+fn register(registry: Registry) -> Registry {
     registry
         .with::<ops::create_task::CreateTask>()
         .with::<ops::get_task::GetTask>()

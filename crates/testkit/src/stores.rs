@@ -14,9 +14,7 @@ use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Caller, Clock, Error, Mode, Principal, Result, Role, Roles, Scope, Scopes, Tenant};
-use waybill_store::{
-    Backend, Ctx, Migration, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work, effects,
-};
+use waybill_store::{Backend, Ctx, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work};
 use waybill_tasks::Process;
 
 use crate::postgres::{Database, Postgres};
@@ -56,15 +54,6 @@ pub struct Answered {
     pub replay: bool,
 }
 
-pub fn migrations() -> Vec<Migration> {
-    [waybill_access::MIGRATIONS, waybill_tasks::MIGRATIONS].concat()
-}
-
-/// The product's registry, filled as the program fills it.
-pub fn registry() -> Registry {
-    effects::register(waybill_tasks::register(waybill_access::register(Registry::default())))
-}
-
 pub async fn open_sqlite() -> anyhow::Result<TestStore> {
     open_sqlite_with(|_| {}).await
 }
@@ -80,6 +69,11 @@ pub async fn open_postgres_set(tasks: waybill_tasks::Settings) -> anyhow::Result
     let database = Postgres::shared().await?.database().await?;
     let options = postgres_options(&database.url);
     TestStore::open_set(Backend::Postgres(options), Home::Database(database), tasks).await
+}
+
+/// For the macro `both`, whose callers need not know tasks.
+pub fn usual_settings() -> waybill_tasks::Settings {
+    waybill_tasks::Settings::default()
 }
 
 /// How a test reaches its database: with patience, and by a clock that is the test's own.
@@ -139,7 +133,7 @@ async fn open_as(
 ) -> Result<Store> {
     let clock = Arc::new(Clock::new(time.clone()));
     let settings = Settings::default().with(tasks).with(process).with(ServerKey::generate(&OsEntropy));
-    Store::open(backend, &migrations(), settings, clock, Arc::new(OsEntropy)).await
+    Store::open(backend, &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy)).await
 }
 
 impl TestStore {
@@ -153,7 +147,7 @@ impl TestStore {
         let store = open_as(backend, &time, process.clone(), tasks).await.map_err(readable)?;
         waybill_access::ensure_default_tenant(&store).await?;
         let admin = waybill_access::admin_caller(&store).await?;
-        Ok(Self { store, time, process, registry: registry(), admin, home })
+        Ok(Self { store, time, process, registry: waybill_domains::registry(), admin, home })
     }
 
     /// The database behind a PostgreSQL store.
@@ -272,7 +266,7 @@ pub fn readable(error: Error) -> anyhow::Error {
 #[macro_export]
 macro_rules! both {
     ($($case:ident),+ $(,)?) => {
-        $crate::both! { waybill_tasks::Settings::default() => $($case),+ }
+        $crate::both! { $crate::stores::usual_settings() => $($case),+ }
     };
     ($settings:expr => $($case:ident),+ $(,)?) => {
         pub const CASES: &[&str] = &[$(stringify!($case)),+];

@@ -15,7 +15,6 @@ use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use commands::worker::{keeper, secrecy};
 use waybill_kernel::{Code, Error, Result};
-pub use wiring::{migrations, registry};
 
 /// Runs the command line this process was started with.
 pub fn main() -> ExitCode {

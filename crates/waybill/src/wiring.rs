@@ -1,4 +1,4 @@
-//! Which crates make up the program: the one list of migrations and operations, and how the store is opened.
+//! How the store is opened, and what runs beside it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,28 +8,16 @@ use tokio_util::sync::CancellationToken;
 use waybill_access::{Agreement, Key, ServerKey};
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Entropy, Result};
-use waybill_store::{Backend, Migration, Registry, Settings, Store, effects};
+use waybill_store::{Backend, Settings, Store, effects};
 use waybill_tasks::Process;
 
 use crate::config::Config;
 use crate::data::DataFolder;
 
-pub fn migrations() -> Vec<Migration> {
-    [waybill_access::MIGRATIONS, waybill_tasks::MIGRATIONS].concat()
-}
-
-pub fn registry() -> Registry {
-    effects::register(waybill_access::register(waybill_tasks::register(Registry::default())))
-}
-
 /// Everything that recurs, started.
-pub fn sweeps(config: &Config, opened: &Opened) -> effects::Runner {
-    effects::Runner::new(opened.store.clone(), Duration::from_secs(config.background.sweep_lease_s.max(1)))
-        .with(waybill_access::sweeps::EndedKeys::new(&config.access))
-        .with(waybill_tasks::sweeps::ExpiredLeases::new(&opened.tasks))
-        .with(waybill_tasks::sweeps::Anomalies::new(&opened.tasks))
-        .with(effects::Follow(waybill_tasks::sweeps::Seal::new(&opened.tasks)))
-        .with(waybill_tasks::sweeps::Archive::new(&opened.tasks))
+pub fn sweeps(config: &Config, store: &Store) -> effects::Runner {
+    let lease = Duration::from_secs(config.background.sweep_lease_s.max(1));
+    waybill_domains::sweeps(effects::Runner::new(store.clone(), lease), store.settings())
 }
 
 /// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is
@@ -62,8 +50,6 @@ pub async fn measure(store: Store, interval: Duration, stopping: CancellationTok
 /// An open store, and where the admin key is if nobody has been told of it yet.
 pub struct Opened {
     pub store: Store,
-    /// With the name of this instance.
-    pub tasks: waybill_tasks::Settings,
     pub admin_key: Option<PathBuf>,
     pub process: Process,
 }
@@ -75,15 +61,17 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
         tasks.instance_id = data.instance_id(|| new_instance_id(&OsEntropy))?;
     }
     let process = Process::default();
-    let mut settings = Settings::default().with(tasks.clone()).with(process.clone());
+    let mut settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
     if let Some(server_key) = server_key {
         settings = settings.with(server_key.clone());
     }
     let clock = Arc::new(Clock::system());
-    let store = Store::open(config.backend.clone(), &migrations(), settings, clock, Arc::new(OsEntropy)).await?;
+    let store =
+        Store::open(config.backend.clone(), &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy))
+            .await?;
     waybill_access::ensure_default_tenant_keeping(&store, |made| data.write_new_admin_key(made.key.expose())).await?;
     let admin_key = settle_admin_key(&store, data).await?;
-    Ok(Opened { store, tasks, admin_key, process })
+    Ok(Opened { store, admin_key, process })
 }
 
 /// What the operator has to be told about the server's own key, if anything. A file that SQLite has alone goes with whatever

@@ -12,6 +12,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-store", &["waybill-kernel"]),
     ("waybill-access", &["waybill-kernel", "waybill-store"]),
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
+    ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
@@ -24,12 +25,13 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-store",
             "waybill-access",
             "waybill-tasks",
+            "waybill-domains",
             "waybill-doors",
             "waybill-client",
             "waybill-heap",
         ],
     ),
-    (TESTKIT, &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks"]),
+    (TESTKIT, &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-domains"]),
     ("waybill-fuzz", &[]),
     // Black boxes: they meet the product only as a program.
     ("waybill-bench", &[]),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{
-    Door, Entropy, Error, Example, KeyId, Method, Mode, OperationSpec, Principal, PrincipalKind, Result, Role, Roles,
-    Scope, Scopes, Tenant, Time,
+    Entropy, Error, Example, KeyId, OperationSpec, Principal, PrincipalKind, Result, Role, Roles, Route, Scope, Scopes,
+    Tenant, Time,
 };
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
@@ -110,14 +110,9 @@ impl CreateKey {
 impl Operation for CreateKey {
     const SPEC: OperationSpec = OperationSpec {
         name: "create_key",
-        door: Door::Admin,
-        method: Method::Post,
-        path: "/admin/keys",
+        domain: "admin",
+        route: Route::post("/admin/keys"),
         tool: false,
-        mode: Mode::Write,
-        destructive: false,
-        repeatable: false,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,
@@ -129,6 +124,7 @@ impl Operation for CreateKey {
                 "roles": ["agent"], "scopes": ["tasks:read", "tasks:write", "receipts:read", "receipts:ack"],
                 "expires_at": "2026-02-04T12:30:00.000000Z"}"#,
         },
+        ..OperationSpec::WRITE
     };
     /// An operator makes the first key of another tenant.
     const REACH: Reach = Reach::System;

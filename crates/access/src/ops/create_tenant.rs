@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::visible::unseen;
-use waybill_kernel::{Code, Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Code, Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
 use crate::tenant::{self, TenantId, TenantView, Tier};
@@ -41,14 +41,9 @@ impl CreateTenant {
 impl Operation for CreateTenant {
     const SPEC: OperationSpec = OperationSpec {
         name: "create_tenant",
-        door: Door::Admin,
-        method: Method::Post,
-        path: "/admin/tenants",
+        domain: "admin",
+        route: Route::post("/admin/tenants"),
         tool: false,
-        mode: Mode::Write,
-        destructive: false,
-        repeatable: false,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,
@@ -60,6 +55,7 @@ impl Operation for CreateTenant {
             answer: r#"{"tenant_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10", "name": "acme", "tier": "paid",
                 "created_at": "2026-01-05T12:30:00.000000Z"}"#,
         },
+        ..OperationSpec::WRITE
     };
     const REACH: Reach = Reach::System;
     type Output = TenantView;

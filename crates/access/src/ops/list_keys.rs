@@ -2,9 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{
-    Caller, Door, Example, KeyId, Method, Mode, OperationSpec, Principal, Result, Role, Scope, Time, cursor,
-};
+use waybill_kernel::{Caller, Example, KeyId, OperationSpec, Principal, Result, Role, Route, Scope, Time, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::keys::{Grant, stored, stored_principal};
@@ -85,17 +83,11 @@ fn position(cursor: Option<&str>, caller: &Caller) -> Result<(i64, String)> {
 impl Operation for ListKeys {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_keys",
-        door: Door::Admin,
-        method: Method::Get,
-        path: "/admin/keys",
+        domain: "admin",
+        route: Route::get("/admin/keys"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
-        status: 200,
         title: "List API keys",
         description: "Shows the keys of your tenant, newest first, with expired and revoked ones. Never shows a secret.",
         example: Example {
@@ -106,6 +98,7 @@ impl Operation for ListKeys {
                 "expires_at": "2026-02-04T12:30:00.000000Z", "revoked_at": null, "replaced_by": null}],
                 "next_cursor": "AAZDSm7jAAA3aFEybVo0a1A5eEE"}"#,
         },
+        ..OperationSpec::READ
     };
     type Output = Keys;
 

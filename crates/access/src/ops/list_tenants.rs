@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, Result, Role, Scope, cursor};
+use waybill_kernel::{Example, OperationSpec, Result, Role, Route, Scope, cursor};
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx, Value};
 
 use crate::page;
@@ -35,17 +35,11 @@ pub struct Tenants {
 impl Operation for ListTenants {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_tenants",
-        door: Door::Admin,
-        method: Method::Get,
-        path: "/admin/tenants",
+        domain: "admin",
+        route: Route::get("/admin/tenants"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
-        status: 200,
         title: "List tenants",
         description: "Shows all tenants, oldest first. For admins of the default tenant.",
         example: Example {
@@ -53,6 +47,7 @@ impl Operation for ListTenants {
             answer: r#"{"tenants": [{"tenant_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10", "name": "acme", "tier": "paid",
                 "created_at": "2026-01-05T12:30:00.000000Z"}], "next_cursor": "AAAAAAAAAAI"}"#,
         },
+        ..OperationSpec::READ
     };
     const REACH: Reach = Reach::System;
     type Output = Tenants;

@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, Example, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{Error, Example, KeyId, OperationSpec, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::key;
@@ -26,23 +26,21 @@ pub struct Revoked {
 impl Operation for RevokeKey {
     const SPEC: OperationSpec = OperationSpec {
         name: "revoke_key",
-        door: Door::Admin,
-        method: Method::Post,
-        path: "/admin/keys/{key_id}/revoke",
+        domain: "admin",
+        route: Route::post("/admin/keys/{key_id}/revoke"),
         tool: false,
-        mode: Mode::Write,
         destructive: true,
         repeatable: true,
         relieves: true,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
-        status: 200,
         title: "Revoke an API key",
         description: "Ends a key for good: at once on this server, calls that wait and streams included, and within a minute on every other. Repeating it changes nothing.",
         example: Example {
             arguments: r#"{"key_id": "7hQ2mZ4kP9xA"}"#,
             answer: r#"{"ok": true, "revoked_at": "2026-01-05T12:30:04.250000Z"}"#,
         },
+        ..OperationSpec::WRITE
     };
     type Output = Revoked;
 

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{
-    Code, Door, Entropy, Error, Example, KeyId, Method, Mode, OperationSpec, Result, Role, Scope, Time,
-};
+use waybill_kernel::{Code, Entropy, Error, Example, KeyId, OperationSpec, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use super::CreatedKey;
@@ -107,14 +105,10 @@ impl RotateKey {
 impl Operation for RotateKey {
     const SPEC: OperationSpec = OperationSpec {
         name: "rotate_key",
-        door: Door::Admin,
-        method: Method::Post,
-        path: "/admin/keys/{key_id}/rotate",
+        domain: "admin",
+        route: Route::post("/admin/keys/{key_id}/rotate"),
         tool: false,
-        mode: Mode::Write,
         destructive: true,
-        repeatable: false,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminWrite],
         status: 201,
@@ -126,6 +120,7 @@ impl Operation for RotateKey {
             answer: r#"{"key_id": "9xA7hQ2mZ4kP", "key": "aga_9xA7hQ2mZ4kP_…", "principal": "agent:alice",
                 "roles": ["agent"], "scopes": ["tasks:read", "tasks:write", "receipts:read", "receipts:ack"]}"#,
         },
+        ..OperationSpec::WRITE
     };
     const PREPARES: bool = true;
     type Output = CreatedKey;

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
+use waybill_kernel::{Example, OperationSpec, Principal, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -20,23 +20,18 @@ pub struct Identity {
 impl Operation for Whoami {
     const SPEC: OperationSpec = OperationSpec {
         name: "whoami",
-        door: Door::Admin,
-        method: Method::Get,
-        path: "/v1/whoami",
+        domain: "admin",
+        route: Route::get("/v1/whoami"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: Scope::ALL,
-        status: 200,
         title: "Read what your key is good for",
         description: "Shows the principal, the roles and the scopes of the key that the request carries.",
         example: Example {
             arguments: "{}",
             answer: r#"{"principal": "worker:builder-1", "roles": ["worker"], "scopes": ["tasks:lease", "receipts:read"]}"#,
         },
+        ..OperationSpec::READ
     };
     type Output = Identity;
 

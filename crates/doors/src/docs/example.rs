@@ -7,7 +7,6 @@ use serde_json::{Map, Value as Json};
 use waybill_kernel::{Method, OperationSpec};
 
 use super::escape;
-use crate::openapi::method;
 
 /// What needs no other form in an address.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
@@ -27,9 +26,9 @@ fn request(spec: &OperationSpec) -> String {
         Some(name) => rest.shift_remove(name).map_or_else(String::new, |value| in_address(&value)),
         None => part.to_owned(),
     };
-    let path = spec.path.split('/').map(part).collect::<Vec<_>>().join("/");
-    let line = format!("{} {path}", method(spec).to_uppercase());
-    match spec.method {
+    let path = spec.route.path.split('/').map(part).collect::<Vec<_>>().join("/");
+    let line = format!("{} {path}", spec.route.method.as_str());
+    match spec.route.method {
         _ if rest.is_empty() => line,
         Method::Get => {
             let fields: Vec<_> = rest.iter().map(|(name, value)| format!("{name}={}", in_address(value))).collect();
@@ -58,27 +57,17 @@ fn pretty(value: &Json) -> String {
 
 #[cfg(test)]
 mod tests {
-    use waybill_kernel::{Door, Example, Mode, Role, Scope};
+    use waybill_kernel::{Example, Route};
 
     use super::*;
 
     const fn spec(method: Method, path: &'static str, arguments: &'static str) -> OperationSpec {
         OperationSpec {
             name: "operate",
-            door: Door::Tasks,
-            method,
-            path,
-            tool: false,
-            mode: Mode::Read,
-            destructive: false,
-            repeatable: true,
-            relieves: false,
-            roles: &[Role::Agent],
-            scopes: &[Scope::TasksRead],
+            route: Route { method, path },
             status: 201,
-            title: "",
-            description: "",
             example: Example { arguments, answer: r#"{"ok": true}"# },
+            ..OperationSpec::READ
         }
     }
 

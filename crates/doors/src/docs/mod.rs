@@ -6,10 +6,8 @@ mod fields;
 use std::fmt::Write;
 
 use serde_json::Value as Json;
-use waybill_kernel::{Code, Door, OperationSpec};
+use waybill_kernel::{Code, OperationSpec};
 use waybill_store::Registry;
-
-use crate::openapi::method;
 
 pub(crate) const FRONT_PAGE: &str = "<!doctype html><meta charset=utf-8><title>Waybill</title>\
     <body style=\"font:16px/1.5 system-ui;max-width:40em;margin:4em auto;padding:0 1em\"><h1>Waybill</h1>\
@@ -32,7 +30,8 @@ struct Shown {
     answer: Option<Json>,
 }
 
-const DOORS: [(Door, &str); 2] = [(Door::Tasks, "Tasks"), (Door::Admin, "Administration")];
+/// In the order of the page.
+const DOMAINS: [(&str, &str); 2] = [("tasks", "Tasks"), ("admin", "Administration")];
 
 pub(crate) fn page(registry: &Registry) -> String {
     let operations = registry.entries().map(|entry| Shown {
@@ -53,27 +52,23 @@ pub(crate) fn page(registry: &Registry) -> String {
          fields are refused. For programs: <a href=/openapi.json>openapi.json</a>.</p>"
     );
     contents(&mut html, &shown);
-    for (door, title) in DOORS {
-        let _ = write!(html, "<h2 id={}>{title}</h2>", id(door));
-        of_door(&shown, door).for_each(|operation| section(&mut html, operation));
+    for (domain, title) in DOMAINS {
+        let _ = write!(html, "<h2 id={domain}>{title}</h2>");
+        of_domain(&shown, domain).for_each(|operation| section(&mut html, operation));
     }
     errors(&mut html);
     html
 }
 
-fn of_door(shown: &[Shown], door: Door) -> impl Iterator<Item = &Shown> {
-    shown.iter().filter(move |operation| operation.spec.door == door)
-}
-
-fn id(door: Door) -> String {
-    format!("{door:?}").to_lowercase()
+fn of_domain<'a>(shown: &'a [Shown], domain: &'a str) -> impl Iterator<Item = &'a Shown> {
+    shown.iter().filter(move |operation| operation.spec.domain == domain)
 }
 
 fn contents(html: &mut String, shown: &[Shown]) {
     html.push_str("<nav>");
-    for (door, title) in DOORS {
-        let _ = write!(html, "<h2><a href=#{}>{title}</a></h2><ul>", id(door));
-        for Shown { spec, .. } in of_door(shown, door) {
+    for (domain, title) in DOMAINS {
+        let _ = write!(html, "<h2><a href=#{domain}>{title}</a></h2><ul>");
+        for Shown { spec, .. } in of_domain(shown, domain) {
             let _ = write!(html, "<li><a href=#{}>{}</a> <code>{}</code>", spec.name, escape(spec.title), spec.name);
         }
         html.push_str("</ul>");
@@ -93,8 +88,8 @@ fn section(html: &mut String, operation: &Shown) {
          <p>{description}</p><p class=quiet>Needs the role {roles} and the scope {scopes}.</p>",
         name = spec.name,
         title = escape(spec.title),
-        method = method(spec),
-        path = escape(spec.path),
+        method = spec.route.method.as_str(),
+        path = escape(spec.route.path),
         description = escape(spec.description),
     );
     fields::table(html, "Input", input);

@@ -15,7 +15,7 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use waybill_kernel::{Caller, Code, Door, Error};
+use waybill_kernel::{Caller, Code, Error};
 
 use super::ToolNames;
 use super::body::Call;
@@ -31,8 +31,8 @@ pub struct Handler {
 }
 
 impl Handler {
-    pub(super) fn new(driver: Driver, scope: Option<Door>, names: ToolNames) -> Self {
-        let tools = Arc::new(Toolbox::new(driver.registry(), scope, names));
+    pub(super) fn new(driver: Driver, domain: Option<&'static str>, names: ToolNames) -> Self {
+        let tools = Arc::new(Toolbox::new(driver.registry(), domain, names));
         Self { driver, tools, instructions: instructions(names).into() }
     }
 }
@@ -91,8 +91,9 @@ impl ServerHandler for Handler {
         };
         let operation = entry.spec().name;
         call.tell(operation);
+        let made = async { self.driver.admit(entry.spec(), &caller)?.call(entry, call.arguments()).await };
         let outcome = tokio::select! {
-            outcome = self.driver.call(entry, &caller, call.arguments()) => outcome,
+            outcome = made => outcome,
             // The client has gone and nobody will read an answer: stop waiting on its behalf.
             () = context.ct.cancelled() => Err(Error::new(Code::Unavailable, Code::Unavailable.entry().title)),
         };

@@ -41,7 +41,6 @@ use axum::middleware::from_fn_with_state;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
-use waybill_kernel::Door;
 
 use crate::Settings;
 use crate::body::Bodies;
@@ -90,23 +89,23 @@ impl Default for McpSettings {
 /// A tower service for one path; cheap to clone.
 pub type Service = StreamableHttpService<Handler, NeverSessionManager>;
 
-/// All endpoints: the tools of every door, and of one.
+/// All endpoints: the tools of every domain, and of one.
 pub(crate) fn router(driver: &Driver, bodies: &Bodies, settings: &Settings) -> Router {
     Router::new()
         .route_service("/mcp", service(driver.clone(), None, settings))
-        .route_service("/mcp/tasks", service(driver.clone(), Some(Door::Tasks), settings))
+        .route_service("/mcp/tasks", service(driver.clone(), Some("tasks"), settings))
         .layer(from_fn_with_state(bodies.clone(), body::pass))
 }
 
-/// The tools of one door, or of all of them, to be mounted with `Router::route_service`.
+/// The tools of one domain, or of all of them, to be mounted with `Router::route_service`.
 ///
 /// # Contract
 /// A layer outside has put an `Arc<Caller>` into the extensions of every request.
 ///
 /// The beginning of a stop changes nothing here: the transport would answer 500 to every call under way, committed or
 /// not. Calls end by themselves (the store ends their waits) or with their connection, when the drain's time is over.
-pub fn service(driver: Driver, scope: Option<Door>, settings: &Settings) -> Service {
-    let handler = Handler::new(driver, scope, settings.mcp.tool_names);
+pub fn service(driver: Driver, domain: Option<&'static str>, settings: &Settings) -> Service {
+    let handler = Handler::new(driver, domain, settings.mcp.tool_names);
     // The factory is called for every request: what it clones are counters.
     StreamableHttpService::new(
         move || Ok(handler.clone()),

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use rmcp::model::{Tool, ToolAnnotations};
-use waybill_kernel::{Caller, Door, Mode, OperationSpec};
+use waybill_kernel::{Caller, Mode, OperationSpec};
 use waybill_store::{Entry, Registry};
 
 use super::{ToolNames, schema};
@@ -28,10 +28,10 @@ struct Offer {
 pub struct Toolbox(Vec<Offer>);
 
 impl Toolbox {
-    pub fn new(registry: &Registry, scope: Option<Door>, names: ToolNames) -> Self {
+    pub fn new(registry: &Registry, domain: Option<&'static str>, names: ToolNames) -> Self {
         let mut offers: Vec<_> = registry
             .entries()
-            .filter(|entry| entry.spec().tool && scope.is_none_or(|door| entry.spec().door == door))
+            .filter(|entry| entry.spec().tool && domain.is_none_or(|domain| entry.spec().domain == domain))
             .map(|entry| Offer { entry: Arc::clone(entry), tool: tool(entry.as_ref(), names) })
             .collect();
         // Reads first: whoever tries the first tool of a list to see what happens changes nothing.
@@ -78,7 +78,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
     use serde_json::json;
     use waybill_kernel::id::Uuid;
-    use waybill_kernel::{Example, Method, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes, Tenant};
+    use waybill_kernel::{Example, Principal, PrincipalKind, Result, Role, Roles, Route, Scope, Scopes, Tenant};
     use waybill_store::{Ctx, Operation, Reply, Tx};
 
     use super::*;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     macro_rules! operation {
-        ($type:ident $name:literal $door:ident $mode:ident $role:ident $tool:literal) => {
+        ($type:ident $name:literal $domain:literal $mode:ident $role:ident $tool:literal) => {
             #[derive(Deserialize, JsonSchema)]
             #[serde(deny_unknown_fields)]
             #[expect(dead_code, reason = "only its schema is looked at")]
@@ -100,9 +100,8 @@ mod tests {
             impl Operation for $type {
                 const SPEC: OperationSpec = OperationSpec {
                     name: $name,
-                    door: Door::$door,
-                    method: Method::Post,
-                    path: concat!("/v1/", $name),
+                    domain: $domain,
+                    route: Route::post(concat!("/v1/", $name)),
                     tool: $tool,
                     mode: Mode::$mode,
                     destructive: true,
@@ -124,15 +123,15 @@ mod tests {
         };
     }
 
-    operation!(Create "create_task" Tasks Write Agent true);
-    operation!(Cancel "cancel_task" Tasks Write Agent true);
-    operation!(Get "get_task" Tasks Read Agent true);
-    operation!(Inspect "inspect" Admin Read Admin true);
-    operation!(Hidden "hidden" Tasks Read Agent false);
+    operation!(Create "create_task" "tasks" Write Agent true);
+    operation!(Cancel "cancel_task" "tasks" Write Agent true);
+    operation!(Get "get_task" "tasks" Read Agent true);
+    operation!(Inspect "inspect" "admin" Read Admin true);
+    operation!(Hidden "hidden" "tasks" Read Agent false);
 
-    fn toolbox(scope: Option<Door>, names: ToolNames) -> Toolbox {
+    fn toolbox(domain: Option<&'static str>, names: ToolNames) -> Toolbox {
         let registry = Registry::default().with::<Create>().with::<Cancel>().with::<Get>().with::<Inspect>();
-        Toolbox::new(&registry.with::<Hidden>(), scope, names)
+        Toolbox::new(&registry.with::<Hidden>(), domain, names)
     }
 
     fn caller(role: Role) -> Caller {
@@ -160,7 +159,7 @@ mod tests {
         assert_eq!(shown(&all, Role::Agent), ["get_task", "create_task", "cancel_task"]);
         assert_eq!(shown(&all, Role::Admin), ["inspect"]);
         assert!(shown(&all, Role::Worker).is_empty());
-        let tasks = toolbox(Some(Door::Tasks), ToolNames::Plain);
+        let tasks = toolbox(Some("tasks"), ToolNames::Plain);
         assert!(shown(&tasks, Role::Admin).is_empty());
         assert!(tasks.find("inspect").is_none());
     }

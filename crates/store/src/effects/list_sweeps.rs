@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope, Time};
+use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope, Time};
 
 use super::DeadJobs;
 use crate::{Ctx, Operation, Reach, Reply, Row, Tx};
@@ -104,17 +104,11 @@ impl SweepView {
 impl Operation for ListSweeps {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_sweeps",
-        door: Door::Admin,
-        method: Method::Get,
-        path: "/admin/sweeps",
+        domain: "admin",
+        route: Route::get("/admin/sweeps"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
-        status: 200,
         title: "List sweeps",
         description: "Shows the server's background work: when each sweep last ran, what it did and how late it is, how far \
                       feeds have come, and which jobs wait. For admins of the default tenant.",
@@ -127,6 +121,7 @@ impl Operation for ListSweeps {
                 "feeds": [{"name": "receipts.chain", "seq": 42, "moved_at": "2026-01-05T12:30:00.000000Z",
                 "behind_ms": 0}], "jobs": [{"kind": "deliver", "ready": 1, "running": 0, "dead": 0, "lag_ms": 120}]}"#,
         },
+        ..OperationSpec::READ
     };
     const REACH: Reach = Reach::System;
     type Output = Sweeps;

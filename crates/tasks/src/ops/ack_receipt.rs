@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::actor::actor;
@@ -31,17 +31,11 @@ pub struct Acknowledged {
 impl Operation for AckReceipt {
     const SPEC: OperationSpec = OperationSpec {
         name: "ack_receipt",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/receipts/{receipt_id}/ack",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
+        domain: "tasks",
+        route: Route::post("/v1/receipts/{receipt_id}/ack"),
         repeatable: true,
-        relieves: false,
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsAck],
-        status: 200,
         title: "Acknowledge a receipt",
         description: "Say that you have read a receipt addressed to you. It is put on record and changes nothing else: an \
                       obligation stays open. Safe to repeat.",
@@ -49,6 +43,7 @@ impl Operation for AckReceipt {
             arguments: r#"{"receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#,
             answer: r#"{"ok": true}"#,
         },
+        ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
     type Output = Acknowledged;

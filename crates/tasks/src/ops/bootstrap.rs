@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use super::get_config::{PRODUCT, SPECIFICATION, VERSION};
@@ -85,17 +85,12 @@ pub struct Latest {
 impl Operation for Bootstrap {
     const SPEC: OperationSpec = OperationSpec {
         name: "bootstrap",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/bootstrap",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
+        domain: "tasks",
+        route: Route::get("/v1/bootstrap"),
         repeatable: true,
         relieves: true,
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsRead],
-        status: 200,
         title: "Bootstrap (deprecated)",
         description: "Deprecated: use list_open_obligations. Reads the receipts addressed to you and marks them as delivered; \
                       its other buckets are always empty.",
@@ -114,6 +109,7 @@ impl Operation for Bootstrap {
                 "cursor": {"latest_receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}}"#
             ),
         },
+        ..OperationSpec::WRITE
     };
     const SETTLES: bool = true;
     const SUCCESSOR: Option<&'static str> = Some("/v1/obligations/open");

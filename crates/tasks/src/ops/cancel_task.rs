@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::actor::actor;
@@ -40,17 +40,13 @@ pub struct Canceled {
 impl Operation for CancelTask {
     const SPEC: OperationSpec = OperationSpec {
         name: "cancel_task",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/tasks/{task_id}/cancel",
-        tool: true,
-        mode: Mode::Write,
+        domain: "tasks",
+        route: Route::post("/v1/tasks/{task_id}/cancel"),
         destructive: true,
         repeatable: true,
         relieves: true,
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksWrite],
-        status: 200,
         title: "Cancel a task",
         description: "Stop a task you own. A worker that holds it loses its lease at once. Answers ok: false with the \
                       task's status when it had already ended. Safe to repeat.",
@@ -58,6 +54,7 @@ impl Operation for CancelTask {
             arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "reason": "The month is not over yet."}"#,
             answer: r#"{"ok": true, "status": "canceled"}"#,
         },
+        ..OperationSpec::WRITE
     };
     type Output = Canceled;
 

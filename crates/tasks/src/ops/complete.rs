@@ -8,9 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{
-    Code, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
-};
+use waybill_kernel::{Code, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
 
 use crate::Settings;
@@ -50,17 +48,12 @@ pub struct Completed {
 impl Operation for Complete {
     const SPEC: OperationSpec = OperationSpec {
         name: "complete",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/tasks/{task_id}/complete",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
+        domain: "tasks",
+        route: Route::post("/v1/tasks/{task_id}/complete"),
         repeatable: true,
         relieves: true,
         roles: &[Role::Worker, Role::Admin],
         scopes: &[Scope::TasksLease],
-        status: 200,
         title: "Complete a task",
         description: "Hand in the result of a task you hold; the task has then succeeded for good. Say where the work can be \
                       found (artifacts) or that it was delivered (delivery_proof): without either the owner's obligation \
@@ -72,6 +65,7 @@ impl Operation for Complete {
                 "artifacts": [{"url": "https://files.example/report.pdf"}]}"#,
             answer: r#"{"ok": true}"#,
         },
+        ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
     type Output = Completed;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Code, Door, Error, Example, Json, Method, Mode, OperationSpec, Principal, Result, Role, Scope};
+use waybill_kernel::{Code, Error, Example, Json, OperationSpec, Principal, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::Settings;
@@ -75,14 +75,8 @@ pub struct Created {
 impl Operation for CreateTask {
     const SPEC: OperationSpec = OperationSpec {
         name: "create_task",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/tasks",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
-        repeatable: false,
-        relieves: false,
+        domain: "tasks",
+        route: Route::post("/v1/tasks"),
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksWrite],
         status: 201,
@@ -96,6 +90,7 @@ impl Operation for CreateTask {
                 "requirements": {"capabilities": ["pdf"]}, "priority": 5, "idempotency_key": "report-2025-12"}"#,
             answer: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "status": "queued"}"#,
         },
+        ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
     type Output = Created;

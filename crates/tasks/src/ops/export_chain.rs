@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::effects::{Effect, place};
 use waybill_store::{Ctx, Operation, Reach, Reply, Row, Tx, Value};
 
@@ -40,17 +40,11 @@ pub struct Exported {
 impl Operation for ExportChain {
     const SPEC: OperationSpec = OperationSpec {
         name: "export_chain",
-        door: Door::Admin,
-        method: Method::Get,
-        path: "/admin/receipts/chain",
+        domain: "admin",
+        route: Route::get("/admin/receipts/chain"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
-        status: 200,
         title: "Export the chain of receipts",
         description: "Gives out the tenant's receipts in the order in which they were sealed, each with its link, so that \
                       anybody can check that none was altered, dropped or put in between. Receipts of the last few \
@@ -67,6 +61,7 @@ impl Operation for ExportChain {
                 "content": {"body": "{\"schema_version\":\"1\"}", "task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
                 "lease_id": null, "schedule_id": null, "instance": "waybill-1"}}], "head": 1, "unsealed": 0}"#,
         },
+        ..OperationSpec::READ
     };
     /// How far sealing has come stands in a row that belongs to no tenant.
     const REACH: Reach = Reach::System;

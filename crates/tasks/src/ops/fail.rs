@@ -4,9 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{
-    Code, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
-};
+use waybill_kernel::{Code, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use crate::Settings;
@@ -47,17 +45,12 @@ pub struct FailedReply {
 impl Operation for Fail {
     const SPEC: OperationSpec = OperationSpec {
         name: "fail",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/tasks/{task_id}/fail",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
+        domain: "tasks",
+        route: Route::post("/v1/tasks/{task_id}/fail"),
         repeatable: true,
         relieves: true,
         roles: &[Role::Worker, Role::Admin],
         scopes: &[Scope::TasksLease],
-        status: 200,
         title: "Give a task up",
         description: "Say that you could not do a task you hold. With retryable: true it goes back to the queue, after a \
                       pause, while it has attempts left; otherwise it has failed for good. Safe to repeat with the same \
@@ -68,6 +61,7 @@ impl Operation for Fail {
                 "message": "The printer does not answer."}, "retryable": true}"#,
             answer: r#"{"ok": true, "requeued": true, "next_eligible_at": "2026-01-05T12:35:04.250000Z"}"#,
         },
+        ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
     type Output = FailedReply;

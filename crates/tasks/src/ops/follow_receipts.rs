@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Caller, Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Caller, Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::effects::Cursor;
 use waybill_store::{Ctx, Event, Operation, Reply, Row, Turn, Tx, Wait};
 
@@ -37,17 +37,11 @@ pub struct FollowReceipts {
 impl Operation for FollowReceipts {
     const SPEC: OperationSpec = OperationSpec {
         name: "follow_receipts",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/events",
+        domain: "tasks",
+        route: Route::get("/v1/events"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsRead],
-        status: 200,
         title: "Follow receipts",
         description: "Receive the receipts addressed to you as they come, as server-sent events: `event: receipt`, `data` the \
                       receipt, `id` its place. Connect again with Last-Event-ID and nothing is missed or repeated, but \
@@ -56,6 +50,7 @@ impl Operation for FollowReceipts {
             arguments: r#"{"since_receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
             answer: example_receipt!(""),
         },
+        ..OperationSpec::READ
     };
     type Output = Turn;
 

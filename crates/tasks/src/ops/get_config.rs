@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
@@ -32,17 +32,10 @@ pub struct Config {
 impl Operation for GetConfig {
     const SPEC: OperationSpec = OperationSpec {
         name: "get_config",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/config",
-        tool: true,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
+        domain: "tasks",
+        route: Route::get("/v1/config"),
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: Scope::ALL,
-        status: 200,
         title: "Read the server's configuration",
         description: "Read which protocol version and capabilities the server has and where its receipts live.",
         example: Example {
@@ -51,6 +44,7 @@ impl Operation for GetConfig {
                 "capabilities": ["lease_based_execution", "receipt_emission"], "version": "0.3.0",
                 "spec": "asyncgate/0.3.0"}"#,
         },
+        ..OperationSpec::READ
     };
     type Output = Config;
 

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::receipts::archive::archived;
@@ -21,17 +21,10 @@ pub struct GetReceipt {
 impl Operation for GetReceipt {
     const SPEC: OperationSpec = OperationSpec {
         name: "get_receipt",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/receipts/{receipt_id}",
-        tool: true,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
+        domain: "tasks",
+        route: Route::get("/v1/receipts/{receipt_id}"),
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsRead],
-        status: 200,
         title: "Read a receipt",
         description: "Read one receipt: for its addressee, its sender, and the owner of the task it is about. Also from \
                       the archive, and then with archived_at.",
@@ -39,6 +32,7 @@ impl Operation for GetReceipt {
             arguments: r#"{"receipt_id": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#,
             answer: example_receipt!(""),
         },
+        ..OperationSpec::READ
     };
     type Output = KeptReceipt;
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::principal::out_of_scope;
-use waybill_kernel::{Caller, Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Caller, Error, Example, Mode, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Wait};
 
 use crate::lease;
@@ -22,17 +22,10 @@ pub struct GetTask {
 impl Operation for GetTask {
     const SPEC: OperationSpec = OperationSpec {
         name: "get_task",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/tasks/{task_id}",
-        tool: true,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
+        domain: "tasks",
+        route: Route::get("/v1/tasks/{task_id}"),
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead, Scope::TasksLease],
-        status: 200,
         title: "Read a task",
         description: "Read one task: its status, and its result once it has ended (succeeded, failed or canceled). With \
                       wait_seconds the call waits until the task ends or the time is up, so there is no need to poll.",
@@ -40,6 +33,7 @@ impl Operation for GetTask {
             arguments: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "wait_seconds": 20}"#,
             answer: example_task!(),
         },
+        ..OperationSpec::READ
     };
     type Output = TaskRecord;
 

@@ -10,9 +10,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{
-    Caller, Door, Error, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
-};
+use waybill_kernel::{Caller, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value, Wait};
 
 use super::create_task::{KEY_CHARS_MAX, length};
@@ -91,17 +89,10 @@ pub struct LeasedTask {
 impl Operation for LeaseNext {
     const SPEC: OperationSpec = OperationSpec {
         name: "lease_next",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/leases/claim",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
-        repeatable: false,
-        relieves: false,
+        domain: "tasks",
+        route: Route::post("/v1/leases/claim"),
         roles: &[Role::Worker, Role::Admin],
         scopes: &[Scope::TasksLease],
-        status: 200,
         title: "Take work",
         description: "Take the next task you can do, highest priority first. It is yours alone until expires_at: renew the \
                       lease while you work, then call complete or fail with its lease_id. With wait_seconds the call \
@@ -113,6 +104,7 @@ impl Operation for LeaseNext {
                 "payload": {"month": "2025-12"}, "attempt": 0, "expires_at": "2026-01-05T12:35:04.250000Z",
                 "requirements": {"capabilities": ["pdf"]}}]}"#,
         },
+        ..OperationSpec::WRITE
     };
     type Output = Leased;
 

@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, cursor};
+use waybill_kernel::{Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope, cursor};
 use waybill_store::effects::{Cursor, Feed};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
@@ -58,17 +58,11 @@ const OF_TASK: Feed = Feed { sql: page!(" AND r.task_id = $6 AND ($7 IS NULL OR 
 impl Operation for ListArchivedReceipts {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_archived_receipts",
-        door: Door::Admin,
-        method: Method::Get,
-        path: "/v1/receipts/archive",
+        domain: "admin",
+        route: Route::get("/v1/receipts/archive"),
         tool: false,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
         roles: &[Role::Admin],
         scopes: &[Scope::AdminRead],
-        status: 200,
         title: "List archived receipts",
         description: "Read archived receipts, oldest first: all of \
                       the tenant, or those of a task or an addressee. Pass next_cursor back as since_receipt_id.",
@@ -80,6 +74,7 @@ impl Operation for ListArchivedReceipts {
                 r#"], "next_cursor": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#
             ),
         },
+        ..OperationSpec::READ
     };
     type Output = ArchivedReceipts;
 

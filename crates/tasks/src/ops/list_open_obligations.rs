@@ -6,7 +6,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::get_config::{PRODUCT, VERSION};
@@ -53,17 +53,10 @@ pub struct Server {
 impl Operation for ListOpenObligations {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_open_obligations",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/obligations/open",
-        tool: true,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
+        domain: "tasks",
+        route: Route::get("/v1/obligations/open"),
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsRead],
-        status: 200,
         title: "List open obligations",
         description: "Read what is still open for you, oldest first: tasks you handed over that have neither been completed \
                       with their work findable, nor failed for good, nor been canceled. Call it when you start, to know \
@@ -82,6 +75,7 @@ impl Operation for ListOpenObligations {
                 "schema_version": "1"}, "hash": "5d41402abc4b2a76b9719d911017c592ae1f3a9c0b7d4e6f8a2c4e6f8091a2b3",
                 "asyncgate_instance": "waybill-1"}], "cursor": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
         },
+        ..OperationSpec::READ
     };
     type Output = OpenObligations;
 

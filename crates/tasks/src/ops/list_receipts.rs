@@ -5,7 +5,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::effects::Feed;
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
@@ -44,17 +44,10 @@ pub struct ReceiptList {
 impl Operation for ListReceipts {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_receipts",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/receipts",
-        tool: true,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
+        domain: "tasks",
+        route: Route::get("/v1/receipts"),
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsRead],
-        status: 200,
         title: "List receipts",
         description: "Read the receipts addressed to you, oldest first, or with task_id all of one task; archived ones are \
                       not shown. Pass next_cursor back as since_receipt_id for what comes after; keep it to read what is \
@@ -68,6 +61,7 @@ impl Operation for ListReceipts {
                 r#"], "next_cursor": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b", "cursor": "0198c0e0-3c4d-7e5f-8061-7c8d9e0f1a2b"}"#
             ),
         },
+        ..OperationSpec::READ
     };
     const SETTLES: bool = true;
     type Output = ReceiptList;

@@ -8,7 +8,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Door, Error, Example, Method, Mode, OperationSpec, Principal, Result, Role, Scope, cursor};
+use waybill_kernel::{Error, Example, OperationSpec, Principal, Result, Role, Route, Scope, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::Settings;
@@ -45,17 +45,10 @@ pub struct TaskList {
 impl Operation for ListTasks {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_tasks",
-        door: Door::Tasks,
-        method: Method::Get,
-        path: "/v1/tasks",
-        tool: true,
-        mode: Mode::Read,
-        destructive: false,
-        repeatable: true,
-        relieves: false,
+        domain: "tasks",
+        route: Route::get("/v1/tasks"),
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead],
-        status: 200,
         title: "List tasks",
         description: "List your tasks, newest first, optionally only those of one status or type. Pass next_cursor back as \
                       cursor, with the same filters, for the next page.",
@@ -63,6 +56,7 @@ impl Operation for ListTasks {
             arguments: r#"{"status": "succeeded", "limit": 1}"#,
             answer: concat!(r#"{"tasks": ["#, example_task!(), r#"], "next_cursor": "AZjA3horfD2OT1prfI2eDw"}"#),
         },
+        ..OperationSpec::READ
     };
     type Output = TaskList;
 

@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{
-    Code, Door, Error, Example, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope, Time,
-};
+use waybill_kernel::{Code, Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 
 use super::lease_next::positive;
@@ -43,17 +41,12 @@ pub struct Renewed {
 impl Operation for RenewLease {
     const SPEC: OperationSpec = OperationSpec {
         name: "renew_lease",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/leases/renew",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
+        domain: "tasks",
+        route: Route::post("/v1/leases/renew"),
         repeatable: true,
         relieves: true,
         roles: &[Role::Worker, Role::Admin],
         scopes: &[Scope::TasksLease],
-        status: 200,
         title: "Keep a task",
         description: "Keep a task you are working on: moves the end of its lease. Call it well before expires_at, at a third \
                       of the lease's length. LEASE_INVALID_OR_EXPIRED means the task is no longer yours: stop working on it.",
@@ -62,6 +55,7 @@ impl Operation for RenewLease {
                 "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "extend_by_seconds": 300}"#,
             answer: r#"{"ok": true, "expires_at": "2026-01-05T12:35:04.250000Z"}"#,
         },
+        ..OperationSpec::WRITE
     };
     type Output = Renewed;
 

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use waybill_kernel::{Door, Example, Json, Method, Mode, OperationSpec, PrincipalKind, Result, Role, Scope};
+use waybill_kernel::{Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use crate::Settings;
@@ -35,17 +35,10 @@ pub struct Reported {
 impl Operation for ReportProgress {
     const SPEC: OperationSpec = OperationSpec {
         name: "report_progress",
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/v1/tasks/{task_id}/progress",
-        tool: true,
-        mode: Mode::Write,
-        destructive: false,
-        repeatable: false,
-        relieves: false,
+        domain: "tasks",
+        route: Route::post("/v1/tasks/{task_id}/progress"),
         roles: &[Role::Worker, Role::Admin],
         scopes: &[Scope::TasksLease],
-        status: 200,
         title: "Report progress",
         description: "Say how far you are with a task you hold. Its owner sees the latest report with get_task. It does not \
                       extend the lease.",
@@ -54,6 +47,7 @@ impl Operation for ReportProgress {
                 "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "progress": {"percent": 80}}"#,
             answer: r#"{"ok": true}"#,
         },
+        ..OperationSpec::WRITE
     };
     type Output = Reported;
 

@@ -83,7 +83,7 @@ fn lease(world: &World, more: Json) -> Json {
 
 #[test]
 fn every_operation_that_writes_is_raced() {
-    let registry = stores::registry();
+    let registry = waybill_domains::registry();
     let writes = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.mode == Mode::Write);
     let contenders = contenders();
     let raced: Vec<_> = contenders.iter().map(|contender| contender.operation).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Caller, Code, Door, Error, Example, Method, Mode, OperationSpec, Result, Role, Scope};
+use waybill_kernel::{Caller, Code, Error, OperationSpec, Result, Role, Scope};
 use waybill_store::effects::{Holder, Progress, Report, Sweep, sweep_once};
 use waybill_testkit::stores::{self, Answered, TestStore};
 
@@ -12,23 +12,7 @@ pub const NOBODY: &str = "0198c0de-0000-7000-8000-000000000000";
 
 /// For an operation that only a test has. It writes.
 pub const fn spec(name: &'static str) -> OperationSpec {
-    OperationSpec {
-        name,
-        door: Door::Tasks,
-        method: Method::Post,
-        path: "/only/in/tests",
-        tool: false,
-        mode: Mode::Write,
-        repeatable: false,
-        destructive: false,
-        relieves: false,
-        roles: &[Role::Agent],
-        scopes: &[Scope::TasksWrite],
-        status: 200,
-        title: "",
-        description: "",
-        example: Example::NONE,
-    }
+    OperationSpec { name, roles: &[Role::Agent], scopes: &[Scope::TasksWrite], ..OperationSpec::WRITE }
 }
 
 /// The answer of a call that must succeed.

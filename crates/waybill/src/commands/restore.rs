@@ -14,7 +14,7 @@ use super::watched::watched;
 use crate::cli::Restore;
 use crate::config::Config;
 use crate::data::{self, DataFolder};
-use crate::{output, wiring};
+use crate::output;
 
 /// What a folder may hold and count as empty: what every command leaves, the rest of a restore that was killed, and the
 /// server's key, put there by hand for a backup that has none.
@@ -52,7 +52,7 @@ async fn restore(flags: &Restore, data: &Path, database: &Path) -> Result<Restor
     // Again, now that nobody else can put anything there.
     refuse_used(data)?;
     let (backup, database) = (flags.backup.clone(), database.to_owned());
-    watched(move |watch| safety::restore(&backup, &database, &wiring::migrations(), &OsEntropy, watch)).await
+    watched(move |watch| safety::restore(&backup, &database, &waybill_domains::migrations(), &OsEntropy, watch)).await
 }
 
 /// Refuses a folder that holds anything; true when there is none yet.

@@ -57,7 +57,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     let stopping = stop_on_signals()?;
 
     let front = waybill_doors::front(Doors {
-        registry: wiring::registry(),
+        registry: waybill_domains::registry(),
         store: opened.store.clone(),
         gatekeeper: gatekeeper(&config, &opened, &server_key).await?,
         metrics: metrics.clone(),
@@ -65,7 +65,7 @@ pub async fn run(flags: Serve) -> Result<()> {
         stopping: stopping.clone(),
     });
     let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
-    let sweeps = wiring::sweeps(&config, &opened);
+    let sweeps = wiring::sweeps(&config, &opened.store);
     let [seen_every, measured_every] = [config.background.seen_interval_s, config.background.measure_interval_s]
         .map(|s| Duration::from_secs(s.max(1)));
     let (process, store) = (opened.process.clone(), opened.store.clone());

@@ -51,7 +51,7 @@ impl Session {
     }
 
     pub async fn call(&self, operation: &str, input: Json) -> Result<Json> {
-        let registry = wiring::registry();
+        let registry = waybill_domains::registry();
         let entry = registry.find(operation).ok_or_else(|| Error::internal(format!("no operation {operation}")))?;
         match self {
             Session::Server { http, url, key } => send(http, url, key, entry.spec(), input).await,
@@ -172,9 +172,9 @@ fn names(url: &str, server: SocketAddr) -> bool {
 
 async fn send(http: &reqwest::Client, url: &str, key: &str, spec: &OperationSpec, input: Json) -> Result<Json> {
     let Json::Object(mut fields) = input else { return Err(Error::internal("the input is no object")) };
-    let path = fill(spec.path, &mut fields);
+    let path = fill(spec.route.path, &mut fields);
     let address = format!("{url}{path}");
-    let request = match spec.method {
+    let request = match spec.route.method {
         Method::Get => http.get(format!("{address}?{}", query(&fields))),
         Method::Post => http.post(address).json(&fields),
     };

@@ -19,8 +19,8 @@ const UNKNOWN_KEY: &str = "aga_0123456789AB0123456789ABCDEFGHIJKLMNOPQRSTUVgnpLR
 async fn every_route_needs_a_key_but_the_open_ones() {
     let world = World::start().await;
     let task = world.task(&world.server.admin_key).await;
-    let registry = waybill::registry();
-    let operations = registry.entries().map(|entry| entry.spec().path.replace("{task_id}", &task));
+    let registry = waybill_domains::registry();
+    let operations = registry.entries().map(|entry| entry.spec().route.path.replace("{task_id}", &task));
     let paths: Vec<String> = operations.chain(KEPT.iter().map(|path| (*path).to_owned())).collect();
     for path in &paths {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] {
@@ -127,7 +127,7 @@ async fn an_mcp_client_is_shown_the_tools_its_scopes_allow() {
     let worker = world.key(json!({ "principal": "worker:builder" })).await;
     let admin = |scope: &str| json!({ "principal": "human:chief", "role": "admin", "scopes": [scope] });
     let (auditor, chief) = (world.key(admin("admin:read")).await, world.key(admin("admin:write")).await);
-    let registry = waybill::registry();
+    let registry = waybill_domains::registry();
     let named = |role: Role, scopes: &[Scope]| {
         let tools = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.tool);
         let allowed = tools.filter(|spec| {

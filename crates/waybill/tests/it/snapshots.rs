@@ -42,7 +42,7 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
     let document = Reply::of(world.http.get(world.url("/openapi.json"))).await.json();
     compare("openapi.json", &pretty(&document));
 
-    let registry = waybill::registry();
+    let registry = waybill_domains::registry();
     let paths = document["paths"].as_object().unwrap();
     let described: Vec<&str> = paths
         .values()
@@ -53,7 +53,7 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
     for entry in registry.entries() {
         let spec = entry.spec();
         assert!(described.contains(&spec.name), "{} is missing", spec.name);
-        let answers = &paths[spec.path][format!("{:?}", spec.method).to_lowercase()]["responses"];
+        let answers = &paths[spec.route.path][format!("{:?}", spec.route.method).to_lowercase()]["responses"];
         assert!(answers[spec.status.to_string()].is_object(), "{}: {answers}", spec.name);
         let replays = answers["200"]["headers"]["X-Idempotent-Replay"].is_object();
         assert_eq!(replays, entry.replays(), "{}", spec.name);
@@ -112,15 +112,20 @@ fn the_permission_matrix_is_that_of_the_snapshot() {
     let words: Vec<_> = words.collect();
     let mut table = format!("| operation | route | tool | write | {} |\n", words.join(" | "));
     let _ = writeln!(table, "|---|---|---|---|{}", "---|".repeat(words.len()));
-    for entry in waybill::registry().entries() {
+    for entry in waybill_domains::registry().entries() {
         let spec = entry.spec();
         let roles = Role::ALL.iter().map(|role| mark(spec.roles.contains(role)));
         let scopes = Scope::ALL.iter().map(|scope| mark(spec.scopes.contains(scope)));
         let marks: Vec<_> = roles.chain(scopes).collect();
-        let method = format!("{:?}", spec.method).to_uppercase();
+        let method = format!("{:?}", spec.route.method).to_uppercase();
         let (tool, write) = (mark(spec.tool), mark(spec.mode == Mode::Write));
-        let _ =
-            writeln!(table, "| {} | {method} {} | {tool} | {write} | {} |", spec.name, spec.path, marks.join(" | "));
+        let _ = writeln!(
+            table,
+            "| {} | {method} {} | {tool} | {write} | {} |",
+            spec.name,
+            spec.route.path,
+            marks.join(" | ")
+        );
     }
     let _ = writeln!(
         table,

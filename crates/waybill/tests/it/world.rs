@@ -128,7 +128,7 @@ impl World {
             None => Backend::Sqlite(SqliteOptions::at(self.server.data_dir.join("waybill.db"))),
         };
         let (clock, entropy) = (Arc::new(clock), Arc::new(OsEntropy));
-        Store::open(backend, &waybill::migrations(), Settings::default(), clock, entropy).await.unwrap()
+        Store::open(backend, &waybill_domains::migrations(), Settings::default(), clock, entropy).await.unwrap()
     }
 
     /// The sum of a counter over its labels.

@@ -70,7 +70,7 @@ fn parsed(name: &str, text: &str) -> Json {
 
 #[test]
 fn every_operation_has_an_example_that_fits_its_schemas() {
-    let registry = stores::registry();
+    let registry = waybill_domains::registry();
     let operations = registry.entries().map(|entry| (entry.spec(), entry.input_schema(), Some(entry.output_schema())));
     let streams = registry.streams().map(|entry| (entry.spec(), entry.input_schema(), None));
     for (spec, input, output) in operations.chain(streams) {
@@ -112,7 +112,7 @@ async fn every_example_is_taken_by_its_operation() {
 
 #[test]
 fn an_example_that_does_not_fit_would_be_seen() {
-    let create = stores::registry().find("create_task").unwrap().clone();
+    let create = waybill_domains::registry().find("create_task").unwrap().clone();
     for (arguments, fault) in [
         (r#"{"payload": 1}"#, "lacks type"),
         (r#"{"type": "t", "colour": "red"}"#, "has colour"),

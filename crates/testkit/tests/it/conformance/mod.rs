@@ -73,7 +73,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
 
 #[test]
 fn every_operation_of_the_registry_has_cases() {
-    let registry = stores::registry();
+    let registry = waybill_domains::registry();
     let covered: Vec<&str> = OPERATIONS.iter().map(|(name, _)| *name).collect();
     let gaps = stores::uncovered(registry.entries().map(|entry| entry.spec().name), &covered);
     assert!(gaps.is_empty(), "{gaps:?}");

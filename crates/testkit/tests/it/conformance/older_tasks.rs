@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use waybill_store::migrate::{Engine, render};
-use waybill_testkit::stores::{self, TestStore};
+use waybill_testkit::stores::TestStore;
 
 use crate::support::{claim, plain_task, task, text, worker};
 
@@ -17,7 +17,7 @@ waybill_testkit::both! {
 async fn migrate_again(on: &TestStore) {
     let digest = if on.database().is_ok() { "decode(md5(type || requirements), 'hex')" } else { "randomblob(16)" };
     on.write(&format!("UPDATE tasks SET needs = {digest}")).await.unwrap();
-    let migration = stores::migrations().into_iter().find(|migration| migration.version == LINES).unwrap();
+    let migration = waybill_domains::migrations().into_iter().find(|migration| migration.version == LINES).unwrap();
     let engine = if on.database().is_ok() { Engine::Postgres } else { Engine::Sqlite };
     let text = render(migration.sql, engine);
     // The index is there already.

@@ -19,7 +19,7 @@ async fn a12_11_an_agent_cannot_lease_and_a_worker_cannot_create(on: TestStore) 
         (Role::Worker, &["create_task", "list_tasks", "cancel_task", "ack_receipt"]),
         (Role::System, &["lease_next", "renew_lease", "report_progress", "complete", "fail"]),
     ] {
-        for entry in on.registry.entries().filter(|entry| entry.spec().path.starts_with("/v1/")) {
+        for entry in on.registry.entries().filter(|entry| entry.spec().route.path.starts_with("/v1/")) {
             let spec = entry.spec();
             let admins = spec.roles == [Role::Admin];
             assert_eq!(spec.allows(&of(role)), !denied.contains(&spec.name) && !admins, "{role} {}", spec.name);

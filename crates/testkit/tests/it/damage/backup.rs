@@ -33,7 +33,7 @@ fn take(source: &Path, destination: &Path, watch: &Watch) -> Result<Manifest> {
 }
 
 fn restore(backup: &Path, folder: &Path) -> Result<safety::Restored> {
-    safety::restore(backup, &folder.join("waybill.db"), &stores::migrations(), &OsEntropy, &Watch::none())
+    safety::restore(backup, &folder.join("waybill.db"), &waybill_domains::migrations(), &OsEntropy, &Watch::none())
 }
 
 /// A store with some tasks, and where its file is.

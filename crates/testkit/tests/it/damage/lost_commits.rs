@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tempfile::TempDir;
+use waybill_domains::registry;
 use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::{Code, Error, Mode, Result};
 use waybill_store::{Backend, Ctx, Health, SqliteOptions, Store, Tx, Work};
-use waybill_testkit::stores::{self, registry};
+use waybill_testkit::stores;
 
 const START_US: i64 = 1_700_000_000_000_000;
 

@@ -34,7 +34,6 @@ use std::time::Duration;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
 use serde_json::Value as Json;
-use waybill_kernel::Door;
 use waybill_testkit::stores::{self, TestStore};
 
 use actual::Actual;
@@ -70,8 +69,8 @@ fn postgres_does_what_the_model_says() {
 
 #[test]
 fn every_operation_of_the_tasks_door_is_in_the_model() {
-    let registry = stores::registry();
-    let wanted = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.door == Door::Tasks);
+    let registry = waybill_domains::registry();
+    let wanted = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.domain == "tasks");
     let outside = OUTSIDE.iter().map(|(name, _)| *name);
     let covered: Vec<&str> = Call::NAMES.iter().copied().chain(outside).collect();
     let gaps = stores::uncovered(wanted.map(|spec| spec.name), &covered);

@@ -91,7 +91,7 @@ pub(super) fn clock(stored: Time, now: Time) -> Check {
 
 /// The newest that this program knows.
 pub(super) fn schema_known() -> i64 {
-    let migrations = crate::wiring::migrations();
+    let migrations = waybill_domains::migrations();
     let known = waybill_store::MIGRATIONS.iter().chain(&migrations).map(|migration| migration.version).max();
     i64::from(known.unwrap_or(0))
 }

@@ -58,12 +58,12 @@ impl Maker<'_> {
     }
 
     fn is_in_path(&self, name: &str) -> bool {
-        self.entry.spec().path.contains(&format!("{{{name}}}"))
+        self.entry.spec().route.path.contains(&format!("{{{name}}}"))
     }
 
     /// Does REST carry the field in the address, where everything is text?
     fn is_text(&self, name: &str) -> bool {
-        self.is_in_path(name) || self.entry.spec().method == Method::Get
+        self.is_in_path(name) || self.entry.spec().route.method == Method::Get
     }
 
     fn names(&mut self) {

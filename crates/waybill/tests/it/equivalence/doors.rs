@@ -40,8 +40,8 @@ pub async fn call(world: &World, through: Through, key: &str, spec: &OperationSp
 
 async fn rest(world: &World, key: &str, spec: &OperationSpec, args: Json) -> Outcome {
     let Json::Object(mut fields) = args else { panic!("arguments are an object") };
-    let path = filled(spec.path, &mut fields);
-    let reply = match spec.method {
+    let path = filled(spec.route.path, &mut fields);
+    let reply = match spec.route.method {
         Method::Get => world.get(key, &format!("{path}?{}", query(&fields))).await,
         Method::Post => world.post(key, &path, &Json::Object(fields)).await,
     };
