@@ -4,6 +4,7 @@
 
 mod bench;
 mod chaos;
+mod deny;
 mod foreign;
 mod fuzz;
 mod hostile;
@@ -33,8 +34,10 @@ struct Cli {
 enum Command {
     /// Install what the tests need (system packages, Python and npm clients); quick when all is there
     Setup,
-    /// Everything CI checks: setup, tidy, fmt, clippy, tests, a minute of fuzzing, short chaos, short attacks, foreign clients
+    /// Everything CI checks: setup, tidy, deny, fmt, clippy, tests, a minute of fuzzing, short chaos, short attacks, foreign clients
     Test,
+    /// Check the dependencies against deny.toml: licences, bans, sources, and advisories where they can be reached
+    Deny,
     /// Check the repository itself: dependency edges, file sizes, banned words
     Tidy,
     /// Build in release and measure (arguments go to waybill-bench)
@@ -85,6 +88,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Setup => setup::run(&workspace),
         Command::Test => test::run(&workspace),
+        Command::Deny => deny::run(&workspace),
         Command::Tidy => tidy::run(&workspace),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Chaos { args } => chaos::run(&workspace, &args),

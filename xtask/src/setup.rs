@@ -18,6 +18,10 @@ const NPM: &[(&str, &[&str])] = &[
 /// What the bench compares with. Only `cargo xtask bench` needs it.
 const GRAPHILE: (&str, &[&str]) = ("graphile", &["node@22", "graphile-worker@0.18.0"]);
 
+/// Built here once: no distribution has one that reads our `deny.toml`. Unoptimised, which takes half the time to build
+/// and a second more to run.
+const CARGO_DENY: &str = "0.20.2";
+
 /// Written last, with what was installed: a half-done or outdated installation is done again.
 const STAMP: &str = ".waybill-stamp";
 
@@ -37,6 +41,17 @@ pub fn graphile(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let prefix = workspace.npm(line);
     npm_packages(&prefix, packages)?;
     Ok(prefix)
+}
+
+/// Installs cargo-deny; where it is.
+pub fn cargo_deny(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let root = workspace.cache().join("cargo-deny");
+    once(&root, CARGO_DENY, || {
+        let mut cargo = workspace.cargo();
+        cargo.args(["install", "cargo-deny", "--locked", "--debug", "--quiet", "--version", CARGO_DENY, "--root"]);
+        process::run_over_network(cargo.arg(&root))
+    })?;
+    Ok(root.join("bin/cargo-deny"))
 }
 
 fn system_packages() -> anyhow::Result<()> {

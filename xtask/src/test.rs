@@ -9,12 +9,13 @@ use anyhow::bail;
 use crate::process::{self, on_path, say};
 use crate::setup::{is_root, postgres_bin};
 use crate::workspace::Workspace;
-use crate::{chaos, foreign, fuzz, hostile, setup, tidy};
+use crate::{chaos, deny, foreign, fuzz, hostile, setup, tidy};
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let mut stages = Stages::default();
     stages.must("setup", || setup::run(workspace))?;
     stages.must("tidy", || tidy::run(workspace))?;
+    stages.must("deny", || deny::run(workspace))?;
     stages.must("fmt", || process::run(workspace.cargo().args(["fmt", "--all", "--check"])))?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     stages.must("clippy", || process::run(workspace.cargo().args(clippy)))?;

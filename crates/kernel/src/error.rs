@@ -16,14 +16,39 @@ pub struct Entry {
     pub http: u16,
     /// JSON-RPC error code where the failure is the request's and not the tool's.
     pub mcp: i32,
-    pub sqs: &'static str,
+    pub sqs: Sqs,
     pub exit: u8,
     pub title: &'static str,
     pub cure: &'static str,
 }
 
+/// The error as SQS clients know it. Its JSON protocol names the shape, its query protocol an older code, and SDKs look at
+/// both; the status is SQS's own and often not the one that REST would give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sqs {
+    pub shape: &'static str,
+    pub query_code: &'static str,
+    pub http: u16,
+}
+
+impl fmt::Display for Sqs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shape)
+    }
+}
+
+/// `("Shape", 400)` where the query code is the shape, `("Shape", "Code", 400)` where it is not.
+macro_rules! sqs {
+    ($shape:literal, $http:literal) => {
+        sqs!($shape, $shape, $http)
+    };
+    ($shape:literal, $query_code:literal, $http:literal) => {
+        Sqs { shape: $shape, query_code: $query_code, http: $http }
+    };
+}
+
 macro_rules! catalogue {
-    ($($variant:ident $code:literal $http:literal $mcp:literal $sqs:literal $exit:literal $title:literal $cure:literal;)+) => {
+    ($($variant:ident $code:literal $http:literal $mcp:literal ($($sqs:tt)+) $exit:literal $title:literal $cure:literal;)+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Code { $($variant),+ }
 
@@ -33,7 +58,13 @@ macro_rules! catalogue {
             pub const fn entry(self) -> &'static Entry {
                 match self {
                     $(Code::$variant => &Entry {
-                        code: $code, http: $http, mcp: $mcp, sqs: $sqs, exit: $exit, title: $title, cure: $cure,
+                        code: $code,
+                        http: $http,
+                        mcp: $mcp,
+                        sqs: sqs!($($sqs)+),
+                        exit: $exit,
+                        title: $title,
+                        cure: $cure,
                     }),+
                 }
             }
@@ -42,79 +73,100 @@ macro_rules! catalogue {
 }
 
 catalogue! {
-    // variant             code                       http  mcp     sqs                           exit  title / cure
-    InvalidRequest         "invalid_request"           400 -32602 "InvalidParameterValue"           2
+    // variant             code                       http  mcp     sqs (shape, query code, http)     exit  title / cure
+    InvalidRequest         "invalid_request"           400 -32602 ("InvalidParameterValue", 400)     2
         "The request is not valid." "Correct the field the message names and send it again.";
-    InvalidCursor          "invalid_cursor"            400 -32602 "InvalidParameterValue"           2
+    InvalidCursor          "invalid_cursor"            400 -32602 ("InvalidParameterValue", 400)     2
         "The cursor is not one this list has given you." "Start again without a cursor, with the same filters.";
-    Unauthorized           "unauthorized"              401 -32001 "InvalidClientTokenId"            3
+    Unauthorized           "unauthorized"              401 -32001 ("InvalidClientTokenId", 403)      3
         "No valid credential came with the request." "Send `Authorization: Bearer aga_…` with a key that is neither expired nor revoked.";
-    Forbidden              "forbidden"                 403 -32003 "AccessDenied"                    3
+    Forbidden              "forbidden"                 403 -32003 ("AccessDenied", 403)              3
         "The credential does not allow this." "Use a key with the role and scope the message names.";
-    NotFound               "not_found"                 404 -32004 "ResourceNotFoundException"       4
+    NotFound               "not_found"                 404 -32004 ("ResourceNotFoundException", 404) 4
         "There is nothing by that name or id." "Check the id, and that the key belongs to the tenant that owns it.";
-    MethodNotAllowed       "method_not_allowed"        405 -32601 "InvalidAction"                   2
+    MethodNotAllowed       "method_not_allowed"        405 -32601 ("InvalidAction", 400)             2
         "This path does not answer to this method." "See /docs for the methods of each path.";
-    RequestTimeout         "request_timeout"           408 -32008 "RequestTimeout"                  5
+    RequestTimeout         "request_timeout"           408 -32008 ("RequestTimeout", 408)            5
         "The request did not arrive in time." "Send the whole request at once, or in smaller parts.";
-    LeaseInvalidOrExpired  "LEASE_INVALID_OR_EXPIRED"  409 -32009 "InvalidParameterValue"           6
+    LeaseInvalidOrExpired  "LEASE_INVALID_OR_EXPIRED"  409 -32009 ("InvalidParameterValue", 400)     6
         "The lease is not the live one of this task." "Stop work on the task; claim again for more.";
-    InvalidStateTransition "INVALID_STATE_TRANSITION"  409 -32010 "InvalidParameterValue"           6
+    InvalidStateTransition "INVALID_STATE_TRANSITION"  409 -32010 ("InvalidParameterValue", 400)     6
         "Its present state does not allow this." "Read it again and act on its present state.";
-    AlreadyExists          "already_exists"            409 -32011 "InvalidParameterValue"           6
+    AlreadyExists          "already_exists"            409 -32011 ("InvalidParameterValue", 400)     6
         "Something by that name exists already." "Choose another name, or use the one that exists.";
-    PayloadTooLarge        "payload_too_large"         413 -32013 "InvalidParameterValue"           2
+    PayloadTooLarge        "payload_too_large"         413 -32013 ("InvalidParameterValue", 400)     2
         "The request is larger than is allowed." "Store the data elsewhere and send a pointer to it.";
-    ReceiptTooLarge        "receipt_too_large"         413 -32014 "InvalidParameterValue"           2
+    ReceiptTooLarge        "receipt_too_large"         413 -32014 ("InvalidParameterValue", 400)     2
         "The receipt would be larger than a receipt may be." "Store the work elsewhere and send a pointer to it.";
-    LocatabilityRequired   "locatability_required"     400 -32016 "InvalidParameterValue"           2
+    LocatabilityRequired   "locatability_required"     400 -32016 ("InvalidParameterValue", 400)     2
         "The completion does not say where the work can be found." "Send artifacts (pointers to the work) or a delivery_proof.";
-    ParentRequired         "parent_required"           400 -32017 "InvalidParameterValue"           2
+    ParentRequired         "parent_required"           400 -32017 ("InvalidParameterValue", 400)     2
         "A receipt that ends an obligation must name it as its parent." "Name the receipt that it answers.";
-    ParentNotFound         "parent_not_found"          400 -32018 "InvalidParameterValue"           2
+    ParentNotFound         "parent_not_found"          400 -32018 ("InvalidParameterValue", 400)     2
         "A parent of the receipt does not exist or cannot be ended by it." "Check the id of the parent, and that its obligation is still open.";
-    ChainBroken            "chain_broken"              409 -32019 "InvalidParameterValue"           8
+    ChainBroken            "chain_broken"              409 -32019 ("InvalidParameterValue", 400)     8
         "The receipts are not as they were sealed." "Compare them with an earlier export; the findings say which receipts differ and how.";
-    UnsupportedMediaType   "unsupported_media_type"    415 -32015 "InvalidParameterValue"           2
+    UnsupportedMediaType   "unsupported_media_type"    415 -32015 ("InvalidParameterValue", 400)     2
         "The body is not JSON." "Send JSON with `Content-Type: application/json`.";
-    RateLimitExceeded      "rate_limit_exceeded"       429 -32029 "ThrottlingException"             5
+    RateLimitExceeded      "rate_limit_exceeded"       429 -32029 ("ThrottlingException", 400)       5
         "Too many requests." "Wait for `retry_after` seconds, then send the same request again.";
-    HeadersTooLarge        "headers_too_large"         431 -32031 "InvalidParameterValue"           2
+    HeadersTooLarge        "headers_too_large"         431 -32031 ("InvalidParameterValue", 400)     2
         "The request's headers are too large or too many." "Send fewer or shorter headers.";
-    Internal               "internal"                  500 -32603 "InternalFailure"                70
+    Internal               "internal"                  500 -32603 ("InternalFailure", 500)           70
         "The server failed in a way it should not." "Retry with the same idempotency key; report the request id if it happens again.";
-    Unavailable            "unavailable"               503 -32050 "ServiceUnavailable"              5
+    Unavailable            "unavailable"               503 -32050 ("ServiceUnavailable", 503)        5
         "The write may or may not have been made." "Send the same request again with the same idempotency key: the answer will be the truth.";
-    Overloaded             "overloaded"                503 -32051 "ServiceUnavailable"              5
+    Overloaded             "overloaded"                503 -32051 ("ServiceUnavailable", 503)        5
         "The server has more work waiting than it accepts." "Nothing was done. Retry after a short pause.";
-    StoreUnavailable       "store_unavailable"         503 -32052 "ServiceUnavailable"              5
+    StoreUnavailable       "store_unavailable"         503 -32052 ("ServiceUnavailable", 503)        5
         "The database cannot be reached or has stopped writing." "Nothing was done. Retry after a pause; the server's /readyz and its log say what is wrong.";
-    ShuttingDown           "shutting_down"             503 -32053 "ServiceUnavailable"              5
+    ShuttingDown           "shutting_down"             503 -32053 ("ServiceUnavailable", 503)        5
         "The server is stopping." "Nothing was done. Retry against the next instance.";
-    StorageFull            "storage_full"              507 -32054 "ServiceUnavailable"              5
+    StorageFull            "storage_full"              507 -32054 ("ServiceUnavailable", 503)        5
         "There is no room left to write." "Nothing was done. Free space on the data folder's disk, then retry.";
-    ConfigInvalid          "config_invalid"            500 -32603 "InternalFailure"                78
+    ConfigInvalid          "config_invalid"            500 -32603 ("InternalFailure", 500)           78
         "The configuration is not valid." "Correct the setting the message names.";
-    AddressUnusable        "address_unusable"          500 -32603 "InternalFailure"                76
+    AddressUnusable        "address_unusable"          500 -32603 ("InternalFailure", 500)           76
         "The listening address cannot be used." "Stop the program that holds it, or choose another with --http.";
-    DataFolderUnusable     "data_folder_unusable"      500 -32603 "InternalFailure"                73
+    DataFolderUnusable     "data_folder_unusable"      500 -32603 ("InternalFailure", 500)           73
         "The data folder cannot be used." "Check that it exists and is writable by this user, or choose another with --data.";
-    DataFolderLocked       "data_folder_locked"        500 -32603 "InternalFailure"                75
+    DataFolderLocked       "data_folder_locked"        500 -32603 ("InternalFailure", 500)           75
         "Another process is using the data folder." "Stop the process the message names, or choose another folder with --data.";
-    SchemaTooNew           "schema_too_new"            500 -32603 "InternalFailure"                77
+    SchemaTooNew           "schema_too_new"            500 -32603 ("InternalFailure", 500)           77
         "The database was written by a newer version." "Start that version or a newer one; this one has changed nothing.";
-    DatabaseUnusable       "database_unusable"         500 -32603 "InternalFailure"                74
+    DatabaseUnusable       "database_unusable"         500 -32603 ("InternalFailure", 500)           74
         "The database cannot be used." "Follow the message; nothing was changed.";
-    ServerUnreachable      "server_unreachable"        500 -32603 "InternalFailure"                69
+    ServerUnreachable      "server_unreachable"        500 -32603 ("InternalFailure", 500)           69
         "No Waybill server answered." "Start one with `waybill serve`, or name the address of another.";
-    UnsupportedStore       "unsupported_store"         500 -32603 "InternalFailure"                64
+    UnsupportedStore       "unsupported_store"         500 -32603 ("InternalFailure", 500)           64
         "This command is not for this kind of store." "Use the tool the message names.";
-    PathUnusable           "path_unusable"             500 -32603 "InternalFailure"                72
+    PathUnusable           "path_unusable"             500 -32603 ("InternalFailure", 500)           72
         "A file or folder cannot be used." "Check that it exists, who owns it and that its disk works, or choose another.";
-    ChecksFailed           "checks_failed"             500 -32603 "InternalFailure"                79
+    ChecksFailed           "checks_failed"             500 -32603 ("InternalFailure", 500)           79
         "Some checks have failed." "Follow the cures given with them, then run the command again.";
-    Interrupted            "interrupted"               500 -32603 "InternalFailure"               130
+    Interrupted            "interrupted"               500 -32603 ("InternalFailure", 500)           130
         "The command was stopped before its end." "Nothing is left of what it had begun; start it again.";
+    // Of queues, in the words of SQS.
+    MissingParameter       "missing_parameter"         400 -32060 ("MissingParameter", 400)            2
+        "The request lacks something it needs." "Add the parameter the message names.";
+    QueueDoesNotExist      "queue_does_not_exist"      404 -32061
+        ("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400) 4
+        "There is no queue by that name." "Create it, or check its name and that the key belongs to the tenant that owns it.";
+    QueueNameExists        "queue_name_exists"         409 -32062 ("QueueNameExists", "QueueAlreadyExists", 400) 6
+        "A queue by that name exists with other attributes." "Name the attributes it has, or none, or choose another name.";
+    InvalidAttributeName   "invalid_attribute_name"    400 -32063 ("InvalidAttributeName", 400)        2
+        "There is no attribute by that name." "Leave out the attribute the message names.";
+    InvalidAttributeValue  "invalid_attribute_value"   400 -32064 ("InvalidAttributeValue", 400)       2
+        "An attribute cannot have that value." "Give the attribute the message names a value that it may have.";
+    InvalidMessageContents "invalid_message_contents"  400 -32065 ("InvalidMessageContents", 400)      2
+        "The message holds a character that no message may hold." "Encode what is not plain text, for example as base64.";
+    ReceiptHandleIsInvalid "receipt_handle_is_invalid" 404 -32066 ("ReceiptHandleIsInvalid", 404)      4
+        "The receipt handle is none that this queue has given." "Use the handle of the latest receive, unchanged, with the queue it came from.";
+    OverLimit              "over_limit"                403 -32067 ("OverLimit", 403)                   5
+        "The queue has as many messages in flight as it may have." "Delete messages that are done, or wait until their visibility ends.";
+    UnsupportedOperation   "unsupported_operation"     400 -32068
+        ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400) 2
+        "This is not offered." "Leave out what the message names.";
 }
 
 impl fmt::Display for Code {
@@ -231,6 +283,7 @@ mod tests {
             let entry = code.entry();
             assert!(seen.insert(entry.code), "{} stands twice", entry.code);
             assert!((400..600).contains(&entry.http), "{}", entry.code);
+            assert!((400..600).contains(&entry.sqs.http), "{}", entry.code);
             assert!(entry.exit != 0 && entry.exit != 1, "{}: 1 is for panics", entry.code);
             assert!(entry.title.ends_with('.') && entry.cure.ends_with('.'), "{}", entry.code);
         }

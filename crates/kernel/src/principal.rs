@@ -64,6 +64,7 @@ words! {
     Scope {
         TasksRead = "tasks:read", TasksWrite = "tasks:write", TasksLease = "tasks:lease",
         ReceiptsRead = "receipts:read", ReceiptsAck = "receipts:ack",
+        QueuesSend = "queues:send", QueuesReceive = "queues:receive", QueuesManage = "queues:manage",
         AdminRead = "admin:read", AdminWrite = "admin:write",
     }
 }
@@ -78,10 +79,12 @@ impl Role {
         }
     }
 
+    /// What a new key gets when no scope is named. A key keeps the scopes it was made with.
     pub const fn default_scopes(self) -> &'static [Scope] {
+        use Scope::{QueuesManage, QueuesReceive, QueuesSend};
         use Scope::{ReceiptsAck, ReceiptsRead, TasksLease, TasksRead, TasksWrite};
         match self {
-            Role::Agent => &[TasksRead, TasksWrite, ReceiptsRead, ReceiptsAck],
+            Role::Agent => &[TasksRead, TasksWrite, ReceiptsRead, ReceiptsAck, QueuesSend, QueuesReceive, QueuesManage],
             Role::Worker => &[TasksLease, ReceiptsRead],
             Role::Admin => Scope::ALL,
             Role::Delegate => &[],

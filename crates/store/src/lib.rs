@@ -33,7 +33,7 @@ pub use registry::{Answer, Entry, Registry, StreamEntry};
 pub use settings::Settings;
 pub use sqlite::Options as SqliteOptions;
 pub use store::{Backend, Health, Store, System};
-pub use tx::{AsTenant, Gate, Otherwise, STATEMENTS_MAX, Statement, Tx};
+pub use tx::{AsTenant, Gate, Otherwise, STATEMENTS_MAX, Sql, Statement, Tx};
 pub use value::{Cell, Row, Value};
 pub use wake::{Topic, WakeFlag};
 

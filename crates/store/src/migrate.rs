@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | `BIGINT`, `TEXT`, `BYTEA` | `INTEGER`, `TEXT`, `BLOB` | `BIGINT`, `TEXT COLLATE "C"`, `BYTEA` |
 //! | `{id}` | `INTEGER PRIMARY KEY` | `BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY` |
+//! | `{rowid}` | `INTEGER PRIMARY KEY` | `BIGINT PRIMARY KEY`: a number that the program gives |
 //! | `{xact}` | `0` | the transaction's xid8, as a number: feeds order by it |
 //! | `{postgres}` before a statement | left out | the statement |
-//! | end of `CREATE TABLE` | `STRICT`; `WITHOUT ROWID` where the table has no `{id}` | row-level security where it has a tenant |
+//! | end of `CREATE TABLE` | `STRICT`; `WITHOUT ROWID` where the table has neither `{id}` nor `{rowid}` | row-level security where it has a tenant |
 //!
 //! A table with a `tenant` column is a tenant's table: PostgreSQL gets ENABLE and FORCE ROW LEVEL SECURITY and its policies in
 //! the same migration, so no table exists for a moment without them.
@@ -106,12 +107,12 @@ pub fn render(sql: &str, engine: Engine) -> String {
 struct Table<'a> {
     name: &'a str,
     has_tenant: bool,
-    has_id: bool,
+    has_rowid: bool,
 }
 
 impl Table<'_> {
     const fn sqlite_suffix(&self) -> &'static str {
-        if self.has_id { " STRICT" } else { " STRICT, WITHOUT ROWID" }
+        if self.has_rowid { " STRICT" } else { " STRICT, WITHOUT ROWID" }
     }
 
     fn postgres_access(&self) -> String {
@@ -153,18 +154,20 @@ fn created_table(statement: &str) -> Option<Table<'_>> {
     let rest = statement.strip_prefix("CREATE TABLE ")?;
     let (name, columns) = rest.split_once('(')?;
     let has_tenant = columns.lines().any(|line| line.trim_start().starts_with("tenant "));
-    Some(Table { name: name.trim(), has_tenant, has_id: columns.contains("{id}") })
+    Some(Table { name: name.trim(), has_tenant, has_rowid: columns.contains("{id}") || columns.contains("{rowid}") })
 }
 
 fn map_types(statement: &str, engine: Engine) -> String {
     match engine {
         Engine::Sqlite => statement
             .replace("{id}", "INTEGER PRIMARY KEY")
+            .replace("{rowid}", "INTEGER PRIMARY KEY")
             .replace("{xact}", "0")
             .replace("BIGINT", "INTEGER")
             .replace("BYTEA", "BLOB"),
         Engine::Postgres => statement
             .replace("{id}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
+            .replace("{rowid}", "BIGINT PRIMARY KEY")
             .replace("{xact}", "(pg_current_xact_id()::text::bigint)")
             .replace(" TEXT", " TEXT COLLATE \"C\""),
     }
@@ -184,6 +187,15 @@ mod tests {
         assert!(text.contains("seq INTEGER PRIMARY KEY,"), "{text}");
         assert!(text.contains("hash BLOB,") && text.contains("DEFAULT 0"), "{text}");
         assert!(text.contains(") STRICT;") && !text.contains("--"), "{text}");
+    }
+
+    #[test]
+    fn a_rowid_is_given_by_the_program() {
+        let sql = "CREATE TABLE notes (\n    number {rowid},\n    tenant BIGINT NOT NULL\n);";
+        assert!(
+            render(sql, Engine::Sqlite).contains("number INTEGER PRIMARY KEY,\n    tenant INTEGER NOT NULL\n) STRICT;")
+        );
+        assert!(render(sql, Engine::Postgres).contains("number BIGINT PRIMARY KEY,"));
     }
 
     #[test]

@@ -15,6 +15,13 @@ pub const STATEMENTS_MAX: usize = 30;
 
 /// A statement and its parameters.
 pub type Statement<'a> = (&'static str, Vec<Value<'a>>);
+/// One statement in two texts, for what one engine has no words for. Both take the same parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Sql {
+    pub sqlite: &'static str,
+    pub postgres: &'static str,
+}
+
 /// What a transaction fails with when a write that was demanded found no row.
 pub type Otherwise = fn() -> Error;
 
@@ -33,6 +40,14 @@ pub(crate) enum Backend<'a> {
 impl<'a> Tx<'a> {
     pub(crate) fn new(backend: Backend<'a>, tenant: Option<Tenant>) -> Self {
         Self { backend, tenant, wakes: Vec::new() }
+    }
+
+    /// The text for the engine of this transaction.
+    pub fn text(&self, sql: Sql) -> &'static str {
+        match self.backend {
+            Backend::Sqlite(_) => sql.sqlite,
+            Backend::Postgres(_) => sql.postgres,
+        }
     }
 
     /// In a tenant's transaction `$1` is the tenant and `params` begin at `$2`.

@@ -16,6 +16,9 @@ const UNIQUE_WITHOUT_TENANT: &[(&str, &str)] = &[
     ("tenants_by_id", "tenant ids are random and nobody chooses one"),
     ("tenants_by_name", "only operators, who see all tenants, choose a name"),
     ("receipts_pkey", "numbers of an identity column, which nobody chooses"),
+    ("parts_pkey", "numbers of an identity column, which nobody chooses"),
+    ("messages_pkey", "numbers that the server gives out, which nobody chooses"),
+    ("flights_pkey", "the numbers of messages"),
 ];
 
 /// Each rule is a query whose rows are its findings; `$1` is the app's role, `$2` the system's.

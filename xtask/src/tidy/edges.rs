@@ -12,7 +12,10 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-store", &["waybill-kernel"]),
     ("waybill-access", &["waybill-kernel", "waybill-store"]),
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
-    ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks"]),
+    ("waybill-queues", &["waybill-kernel", "waybill-store"]),
+    ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues"]),
+    // The protocol of queues. What it shares with the other doors it will have from them.
+    ("waybill-sqs", &["waybill-kernel"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
@@ -105,6 +108,7 @@ mod tests {
             ("waybill-doors", "waybill-tasks", None, false),
             ("waybill-doors", "waybill-tasks", Some("dev"), false),
             ("waybill-tasks", "waybill-access", None, false),
+            ("waybill-queues", "waybill-tasks", None, false),
             ("waybill", "waybill-tasks", None, true),
             ("waybill", "waybill-client", None, true),
             ("waybill-client", "waybill-store", None, false),

@@ -61,8 +61,8 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    let expected = "api_keys archived_receipts chain jobs lease_misuses leases receipt_archive receipt_parents receipts relationships results \
-                    schedule_watch task_progress tasks tenants";
+    let expected = "api_keys archived_receipts chain flights jobs lease_misuses leases messages parts queues receipt_archive \
+                    receipt_parents receipts relationships results schedule_watch task_progress tasks tenants";
     assert_eq!(tables.join(" "), expected);
 }
 
@@ -139,6 +139,12 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO archived_receipts (tenant, xact, seq, receipt_id, receipt_type, sender, addressee, parents, body, \
              instance, created_at, archived_at) VALUES (T, 1, 1, '\\x00', 't', 'a', 'a', '', '{}', 'i', 0, 0)",
             "INSERT INTO receipt_archive (tenant, receipt_id, xact, seq) VALUES (T, '\\x00', 1, 1)",
+            "INSERT INTO queues (tenant, name, generation, attributes, tags, created_at, modified_at) \
+             VALUES (T, 'q', 1, '{}', '{}', 0, 0)",
+            "INSERT INTO parts (tenant, queue, generation, partition) VALUES (T, 'q', 1, 0)",
+            "INSERT INTO messages (tenant, mid, id, body, md5, sent_at, sender) \
+             VALUES (T, nextval('message_numbers'), '\\x00', 'b', '\\x00', 0, 'a')",
+            "INSERT INTO flights (tenant, mid, part, visible_at, receives) VALUES (T, nextval('message_numbers'), 1, 0, 1)",
             "INSERT INTO lease_misuses (tenant, task_id, worker, uses) VALUES (T, '\\x00', 'w', 1)",
         ] {
             on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();

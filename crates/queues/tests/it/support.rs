@@ -1,0 +1,91 @@
+//! Short ways to say what a case does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_queues::ops::create_queue::CreateQueue;
+use waybill_queues::ops::delete_message::DeleteMessage;
+use waybill_queues::ops::receive_message::ReceiveMessage;
+use waybill_queues::ops::send_message::SendMessage;
+use waybill_queues::{Message, MessageAttribute};
+use waybill_store::{Operation, Reply};
+use waybill_testkit::stores::{TestStore, readable};
+
+pub const JOBS: &str = "http://localhost:9324/000000000000/jobs";
+/// A machine that stands still is no failure.
+pub const FAILED: Duration = Duration::from_secs(60);
+
+pub async fn call<O: Operation>(on: &TestStore, caller: &Caller, operation: O) -> Result<O::Output> {
+    match on.store.run(operation, caller.clone()).await? {
+        Reply::Done(answer) | Reply::Replay(answer) | Reply::Empty { answer, .. } => Ok(answer),
+    }
+}
+
+/// The answer of a call of the default tenant's admin that must succeed.
+pub async fn ok<O: Operation>(on: &TestStore, operation: O) -> O::Output {
+    call(on, &on.admin, operation).await.map_err(readable).unwrap()
+}
+
+pub async fn refused<O: Operation>(on: &TestStore, operation: O) -> Error {
+    match call(on, &on.admin, operation).await {
+        Ok(_) => panic!("{} was allowed", O::SPEC.name),
+        Err(error) => error,
+    }
+}
+
+pub async fn refusal<O: Operation>(on: &TestStore, operation: O) -> Code {
+    refused(on, operation).await.code()
+}
+
+pub fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+pub fn queue(name: &str, attributes: &[(&str, &str)]) -> CreateQueue {
+    CreateQueue { queue_name: name.to_owned(), attributes: map(attributes), ..CreateQueue::default() }
+}
+
+/// The queue that most cases use.
+pub async fn jobs(on: &TestStore, attributes: &[(&str, &str)]) {
+    ok(on, queue("jobs", attributes)).await;
+}
+
+pub fn body(text: &str) -> SendMessage {
+    SendMessage { queue_url: JOBS.to_owned(), message_body: text.to_owned(), ..SendMessage::default() }
+}
+
+pub fn up_to(messages: i64) -> ReceiveMessage {
+    ReceiveMessage { queue_url: JOBS.to_owned(), max_number_of_messages: Some(messages), ..ReceiveMessage::default() }
+}
+
+pub fn delete(message: &Message) -> DeleteMessage {
+    DeleteMessage { queue_url: JOBS.to_owned(), receipt_handle: message.receipt_handle.clone() }
+}
+
+pub async fn send(on: &TestStore, text: &str) {
+    ok(on, body(text)).await;
+}
+
+pub async fn receive(on: &TestStore, messages: i64) -> Vec<Message> {
+    ok(on, up_to(messages)).await.messages
+}
+
+/// The bodies of up to ten messages, in order.
+pub async fn bodies(on: &TestStore) -> Vec<String> {
+    receive(on, 10).await.into_iter().map(|message| message.body).collect()
+}
+
+pub fn text(data_type: &str, value: &str) -> MessageAttribute {
+    MessageAttribute { data_type: data_type.to_owned(), string_value: Some(value.to_owned()), binary_value: None }
+}
+
+/// How many messages and flights there are.
+pub async fn rows(on: &TestStore) -> (i64, i64) {
+    let messages = on.count("SELECT count(*) FROM messages").await.unwrap();
+    (messages, on.count("SELECT count(*) FROM flights").await.unwrap())
+}
+
+pub fn pass(on: &TestStore, seconds: u64) {
+    on.time.pass(Duration::from_secs(seconds));
+}

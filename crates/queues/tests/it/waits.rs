@@ -1,0 +1,84 @@
+//! A receive that waits is woken by what it waits for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use waybill_queues::ops::receive_message::ReceiveMessage;
+use waybill_queues::ops::send_message::SendMessage;
+use waybill_testkit::both;
+use waybill_testkit::stores::TestStore;
+
+use crate::support::{FAILED, body, jobs, ok, pass, receive, send, up_to};
+
+both! {
+    a_send_ends_a_wait,
+    a_wait_ends_when_a_message_is_visible_again,
+    a_wait_ends_when_a_delay_does,
+    a_receive_without_patience_answers_at_once,
+}
+
+/// Long enough that only a wake can end it in time, and the time in which a call comes to its wait.
+const LONG_S: i64 = 20;
+const SHORT: Duration = Duration::from_millis(200);
+
+fn waiting(on: &Arc<TestStore>) -> JoinHandle<(Vec<String>, Duration)> {
+    let on = Arc::clone(on);
+    tokio::spawn(async move {
+        let began = Instant::now();
+        let received = ok(&on, ReceiveMessage { wait_time_seconds: Some(LONG_S), ..up_to(1) }).await;
+        (received.messages.into_iter().map(|message| message.body).collect(), began.elapsed())
+    })
+}
+
+async fn ended(waiter: JoinHandle<(Vec<String>, Duration)>) -> Vec<String> {
+    let (bodies, took) = timeout(FAILED, waiter).await.unwrap().unwrap();
+    assert!(took < Duration::from_secs(15), "it took {took:?}");
+    bodies
+}
+
+async fn a_send_ends_a_wait(on: TestStore) {
+    jobs(&on, &[]).await;
+    let on = Arc::new(on);
+    let (first, second) = (waiting(&on), waiting(&on));
+    tokio::time::sleep(SHORT).await;
+    for text in ["a", "b"] {
+        send(&on, text).await;
+    }
+    let mut got = [ended(first).await, ended(second).await].concat();
+    got.sort();
+    assert_eq!(got, ["a", "b"]);
+}
+
+async fn a_wait_ends_when_a_message_is_visible_again(on: TestStore) {
+    jobs(&on, &[("VisibilityTimeout", "1")]).await;
+    send(&on, "m").await;
+    assert_eq!(receive(&on, 1).await.len(), 1);
+    let on = Arc::new(on);
+    let waiter = waiting(&on);
+    tokio::time::sleep(SHORT).await;
+    pass(&on, 2);
+    assert_eq!(ended(waiter).await, ["m"]);
+}
+
+async fn a_wait_ends_when_a_delay_does(on: TestStore) {
+    jobs(&on, &[]).await;
+    let on = Arc::new(on);
+    let waiter = waiting(&on);
+    tokio::time::sleep(SHORT).await;
+    ok(&on, SendMessage { delay_seconds: Some(1), ..body("m") }).await;
+    pass(&on, 2);
+    assert_eq!(ended(waiter).await, ["m"]);
+}
+
+async fn a_receive_without_patience_answers_at_once(on: TestStore) {
+    jobs(&on, &[("ReceiveMessageWaitTimeSeconds", "7")]).await;
+    let began = Instant::now();
+    for wait_time_seconds in [None, Some(0)] {
+        let received = ok(&on, ReceiveMessage { wait_time_seconds, ..up_to(1) }).await;
+        // The protocol asks again with the queue's own wait where none was named.
+        assert_eq!((received.messages.len(), received.queue_wait_seconds), (0, 7));
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
