@@ -79,12 +79,12 @@ impl Role {
         }
     }
 
-    /// What a new key gets when no scope is named. A key keeps the scopes it was made with.
+    /// What a new key gets when no scope is named. Queues are opened by name alone: an admin whose key is older than their
+    /// scopes may not give them away, and could otherwise make no agent's key at all.
     pub const fn default_scopes(self) -> &'static [Scope] {
-        use Scope::{QueuesManage, QueuesReceive, QueuesSend};
         use Scope::{ReceiptsAck, ReceiptsRead, TasksLease, TasksRead, TasksWrite};
         match self {
-            Role::Agent => &[TasksRead, TasksWrite, ReceiptsRead, ReceiptsAck, QueuesSend, QueuesReceive, QueuesManage],
+            Role::Agent => &[TasksRead, TasksWrite, ReceiptsRead, ReceiptsAck],
             Role::Worker => &[TasksLease, ReceiptsRead],
             Role::Admin => Scope::ALL,
             Role::Delegate => &[],
