@@ -10,6 +10,8 @@ use crate::witness::Seen;
 const MIB: u64 = 1 << 20;
 /// A good key is answered within this, whoever else is there.
 pub const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// … and in the short form, which meets dev builds on busy machines, within this.
+pub const ANSWER_SHORT_MAX: Duration = Duration::from_secs(8);
 const RESIDENT_MAX_BYTES: u64 = 200 * MIB;
 pub const RESTED_MAX_BYTES: u64 = 80 * MIB;
 /// So soon after the attack the memory has been given back.
@@ -39,6 +41,8 @@ pub struct Outcome {
     /// How long after the attack the memory was given back.
     pub rested_after: Option<Duration>,
     pub checks: Vec<Check>,
+    /// The mark for every answer.
+    pub answer_max: Duration,
     /// What the attackers were answered.
     pub attackers: String,
 }
@@ -50,11 +54,11 @@ impl Outcome {
         misses.extend(self.died.clone().map(|how| format!("the process {how}")));
         misses.extend(self.broken_off.clone());
         let seen = &self.seen;
-        misses.extend(miss("an innocent call", &seen.during));
-        misses.extend(miss("an innocent call afterwards", &seen.after));
-        misses.extend(miss("a key used for the first time", &seen.new_keys));
-        misses.extend(miss("key revoke", &seen.revoke));
-        misses.extend(miss("/metrics", &seen.metrics));
+        misses.extend(miss("an innocent call", &seen.during, self.answer_max));
+        misses.extend(miss("an innocent call afterwards", &seen.after, self.answer_max));
+        misses.extend(miss("a key used for the first time", &seen.new_keys, self.answer_max));
+        misses.extend(miss("key revoke", &seen.revoke, self.answer_max));
+        misses.extend(miss("/metrics", &seen.metrics, self.answer_max));
         if seen.resident_peak >= RESIDENT_MAX_BYTES {
             misses.push(format!("{} MiB resident", seen.resident_peak / MIB));
         }
@@ -117,14 +121,14 @@ pub const HEADINGS: [&str; 11] = [
     "verdict",
 ];
 
-fn miss(what: &str, series: &Series) -> Option<String> {
+fn miss(what: &str, series: &Series, answer_max: Duration) -> Option<String> {
     if series.count() == 0 {
         return Some(format!("{what} was never tried"));
     }
     if let Some((error, count)) = series.errors.iter().max_by_key(|(_, count)| **count) {
         return Some(format!("{what} failed {} of {} times, {count} by: {error}", series.failed(), series.count()));
     }
-    let longest = series.max().filter(|longest| *longest > ANSWER_MAX)?;
+    let longest = series.max().filter(|longest| *longest > answer_max)?;
     Some(format!("{what} took {:.1} s", longest.as_secs_f64()))
 }
 
@@ -148,7 +152,8 @@ mod tests {
         };
         let rested_after = Some(Duration::ZERO);
         let (died, broken_off, checks) = (None, None, vec![Check::new(true, "it holds")]);
-        Outcome { name: "test", seen, died, broken_off, rested_after, checks, attackers: String::new() }
+        let answer_max = ANSWER_MAX;
+        Outcome { name: "test", seen, died, broken_off, rested_after, checks, answer_max, attackers: String::new() }
     }
 
     #[test]

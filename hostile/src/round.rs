@@ -47,7 +47,8 @@ pub async fn play(stage: &Stage, attack: Attack, scale: &Scale) -> Result<Outcom
         Ok(checks) => (checks, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    Ok(Outcome { name: attack.name(), seen, died, broken_off, rested_after, checks, attackers })
+    let answer_max = scale.answer_max;
+    Ok(Outcome { name: attack.name(), seen, died, broken_off, rested_after, checks, answer_max, attackers })
 }
 
 /// The innocent's key is one that the server has seen.

@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::marks::{ANSWER_MAX, ANSWER_SHORT_MAX};
+
 #[derive(Clone)]
 pub struct Scale {
     pub before: Duration,
     /// How long each attack goes on.
     pub hold: Duration,
     pub after: Duration,
+    /// What everybody else is answered within.
+    pub answer_max: Duration,
     pub idle_connections: usize,
     /// Of an attack that comes from several machines.
     pub addresses: usize,
@@ -40,6 +44,7 @@ impl Scale {
             before: Duration::from_secs(3),
             hold: Duration::from_secs(20),
             after: Duration::from_secs(3),
+            answer_max: ANSWER_MAX,
             idle_connections: 10_000,
             addresses: 20,
             waits: 8_192,
@@ -59,7 +64,8 @@ impl Scale {
         Self {
             before: Duration::from_millis(600),
             hold: Duration::from_secs(4),
-            after: Duration::from_millis(600),
+            after: Duration::from_secs(2),
+            answer_max: ANSWER_SHORT_MAX,
             idle_connections: 600,
             addresses: 10,
             waits: 1_024,

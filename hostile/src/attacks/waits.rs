@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::Field;
 use crate::caller::{CALL_MAX, Target};
-use crate::marks::{ANSWER_MAX, Check};
+use crate::marks::Check;
 use crate::stage::Attacker;
 use crate::swarm::{Next, Swarm};
 use crate::wire;
@@ -84,9 +84,9 @@ impl Crowd<'_> {
         let (left, took) = (swarm.open.load(Ordering::Relaxed), began.elapsed());
         let what = format!(
             "what a revoked key has open ends within {} s ({held} were, {left} are after {:.1} s)",
-            ANSWER_MAX.as_secs(),
+            self.field.scale.answer_max.as_secs(),
             took.as_secs_f64()
         );
-        Ok(vec![Check::new(held > 0 && left == 0 && took <= ANSWER_MAX, what)])
+        Ok(vec![Check::new(held > 0 && left == 0 && took <= self.field.scale.answer_max, what)])
     }
 }
