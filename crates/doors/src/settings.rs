@@ -59,7 +59,7 @@ impl Default for Settings {
             header_read_ms: 10_000,
             body_read_ms: 30_000,
             answer_ms: 60_000,
-            requests_max: 8_192,
+            requests_max: 6_144,
             connections_max: 10_000,
             connections_per_address_max: 2_500,
             trusted_proxy: false,

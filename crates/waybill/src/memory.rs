@@ -10,8 +10,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const RESIDENT_BYTES_MIN: u64 = 48 << 20;
 /// A search that gave back less was in vain …
 const WORTH_BYTES: u64 = 4 << 20;
-/// … and is not repeated before so many looks have passed.
-const LOOKS_SKIPPED: u32 = 30;
+/// … and is not repeated at the next looks, of which there are so many: within a minute after a burst it is.
+const LOOKS_SKIPPED: u32 = 2;
 
 pub async fn keep_small(stopping: CancellationToken) {
     let mut skipped = 0;
