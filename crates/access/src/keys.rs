@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Caller, Code, Error, KeyId, Mode, Principal, Result, Roles, Scopes, Tenant, Time};
+use waybill_kernel::{Caller, Code, Error, KeyId, Mode, Principal, Result, Roles, Scope, Scopes, Tenant, Time};
 use waybill_store::{Ctx, Row, Tx, Value, Work};
 
 use crate::digest::{Digests, StoredDigest};
@@ -30,6 +30,13 @@ impl Grant {
         Err(Error::new(Code::Forbidden, "A key cannot be given scopes that yours does not have.")
             .with("required_scope", missing)
             .with("your_scopes", caller.scopes.to_string()))
+    }
+
+    /// For scopes that nobody named: whoever's own key is older than one of them gives the others.
+    pub(crate) fn without_later_ones_than(mut self, caller: &Caller) -> Self {
+        let has = |scope: &Scope| !Scope::LATER.contains(scope) || caller.scopes.contains(*scope);
+        self.scopes = Scopes::new(self.scopes.iter().filter(has));
+        self
     }
 
     /// From three columns, the first of them at `from`.

@@ -69,6 +69,11 @@ words! {
     }
 }
 
+impl Scope {
+    /// Scopes that came when there were keys already. A key from before has none of them, an admin's neither.
+    pub const LATER: &'static [Scope] = &[Scope::QueuesSend, Scope::QueuesReceive, Scope::QueuesManage];
+}
+
 impl Role {
     /// The role a credential gets when none is named. Admin is only ever granted by name.
     pub const fn default_for(kind: PrincipalKind) -> Role {
@@ -79,8 +84,7 @@ impl Role {
         }
     }
 
-    /// What a new key gets when no scope is named. Queues are opened by name alone: an admin whose key is older than their
-    /// scopes may not give them away, and could otherwise make no agent's key at all.
+    /// What a new key gets when no scope is named.
     pub const fn default_scopes(self) -> &'static [Scope] {
         use Scope::{ReceiptsAck, ReceiptsRead, TasksLease, TasksRead, TasksWrite};
         match self {

@@ -140,7 +140,10 @@ impl Operation for CreateKey {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<CreatedKey>> {
         let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
-        let grant = self.grant()?;
+        let mut grant = self.grant()?;
+        if self.scopes.is_none() {
+            grant = grant.without_later_ones_than(ctx.caller);
+        }
         grant.must_be_within(ctx.caller)?;
         if grant.principal.kind == PrincipalKind::System {
             // The server's own kind: what it says in a tenant must not be said by anybody of that tenant.

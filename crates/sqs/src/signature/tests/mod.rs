@@ -5,5 +5,4 @@ mod altered;
 mod malformed;
 mod order;
 mod signer;
-mod speed;
 mod vectors;

@@ -11,6 +11,7 @@ waybill_testkit::both! {
     keys_of_the_servers_own_kind_are_made_by_operators_alone,
     a_principal_that_looks_like_another_gets_no_key_and_one_of_before_keeps_its_own,
     what_makes_no_key_is_refused_and_nothing_written,
+    an_admin_whose_key_is_older_than_a_scope_still_makes_keys,
     a_narrowed_key_makes_none_that_is_wider_than_itself,
 }
 
@@ -52,6 +53,19 @@ async fn a_narrowed_key_makes_none_that_is_wider_than_itself(on: TestStore) {
     assert_eq!(on.count("SELECT count(*) FROM api_keys").await.unwrap(), before + 1);
     let within = json!({ "principal": "worker:w", "scopes": ["tasks:lease"] });
     ok(&on, &narrow, "create_key", within).await;
+}
+
+/// Its row names the scopes that there were when it was made.
+async fn an_admin_whose_key_is_older_than_a_scope_still_makes_keys(on: TestStore) {
+    let older = Scope::ALL.iter().copied().filter(|scope| !Scope::LATER.contains(scope));
+    let older = Caller { scopes: Scopes::new(older), ..on.admin.clone() };
+    for role in ["admin", "agent"] {
+        let made = ok(&on, &older, "create_key", json!({ "principal": "human:me", "role": role })).await;
+        assert!(!made["scopes"].to_string().contains("queues:"), "{made}");
+    }
+    let named = json!({ "principal": "agent:ada", "scopes": ["queues:send"] });
+    assert_eq!(refusal(&on, &older, "create_key", named.clone()).await, Code::Forbidden);
+    ok(&on, &on.admin, "create_key", named).await;
 }
 
 async fn an_operator_makes_keys_for_a_tenant_by_name_or_id(on: TestStore) {
