@@ -14,8 +14,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
     ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues"]),
-    // The protocol of queues. What it shares with the other doors it will have from them.
-    ("waybill-sqs", &["waybill-kernel"]),
+    // The protocol of one domain stands above that domain, on what all doors share.
+    ("waybill-sqs", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-doors", "waybill-queues"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
@@ -30,6 +30,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-tasks",
             "waybill-domains",
             "waybill-doors",
+            "waybill-sqs",
             "waybill-client",
             "waybill-heap",
         ],
