@@ -15,7 +15,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
     ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues"]),
     // The protocol of queues. What it shares with the other doors it will have from them.
-    ("waybill-sqs", &["waybill-kernel"]),
+    ("waybill-sqs", &["waybill-kernel", "waybill-queues"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
