@@ -37,7 +37,16 @@ pub struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     pub fn new(settings: &'a Settings, dir: &'a Path) -> Self {
-        Self { settings, dir, hello: None, stations: BTreeMap::new(), queues: BTreeMap::new(), graphile: None, cluster: None, slices: 0 }
+        Self {
+            settings,
+            dir,
+            hello: None,
+            stations: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            graphile: None,
+            cluster: None,
+            slices: 0,
+        }
     }
 
     pub async fn prepare(&mut self, contestant: Contestant) -> Result<()> {

@@ -30,7 +30,8 @@ impl Queue {
         let input = json!({ "principal": product::OWNER, "sqs": true });
         let made = product::make_key(server, &input).await?;
         let text = |name: &str| made[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
-        let mut queue = Self { addr, id: text("access_key_id")?, secret: text("secret_access_key")?, url: String::new() };
+        let mut queue =
+            Self { addr, id: text("access_key_id")?, secret: text("secret_access_key")?, url: String::new() };
         let answer = queue.call("CreateQueue", &json!({ "QueueName": QUEUE })).await?;
         queue.url = answer["QueueUrl"].as_str().context("no QueueUrl")?.to_owned();
         Ok(queue)

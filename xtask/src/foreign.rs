@@ -3,14 +3,16 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::process::{result, say};
+use crate::process::{capture, result, run as run_program, say};
+use crate::setup::{SQS_QUERY_VENV, postgres_bin};
+use crate::test::stop_databases;
 use crate::workspace::Workspace;
 
 /// A dev build on a loaded two-core machine; a good start takes well under a second.
@@ -22,6 +24,13 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     total.add(python_client(workspace));
     total.add(conformance(workspace));
     total.add(openapi(workspace));
+    total.add(sqs(workspace, "json", workspace.python()));
+    total.add(sqs(workspace, "query", workspace.venv(SQS_QUERY_VENV).join("bin/python")));
+    if let Some(url) = test_database(workspace, "boto3")? {
+        total.add(sqs_on(workspace, "json", workspace.python(), &["--store", &url]));
+    }
+    // Before the count, which is the last line.
+    stop_databases(workspace)?;
     result(&total.line());
     if total.failed > 0 {
         bail!("{} cases of foreign clients failed", total.failed);
@@ -51,6 +60,42 @@ fn openapi(workspace: &Workspace) -> anyhow::Result<Count> {
     let server = Server::start(workspace, "openapi", &[])?;
     let mut client = workspace.command(workspace.python());
     server.judge(client.arg("tests/openapi/run.py").env("WAYBILL_KEY", server.key()?))
+}
+
+/// boto3 in the release that speaks this protocol.
+fn sqs(workspace: &Workspace, protocol: &str, python: PathBuf) -> anyhow::Result<Count> {
+    sqs_on(workspace, protocol, python, &[])
+}
+
+fn sqs_on(workspace: &Workspace, protocol: &str, python: PathBuf, flags: &[&str]) -> anyhow::Result<Count> {
+    let server = Server::start(workspace, &format!("sqs-{protocol}{}", flags.len()), flags)?;
+    let (id, secret) = server.signing_key(workspace)?;
+    let mut client = workspace.command(python);
+    client.arg("tests/sqs/boto.py").env("WAYBILL_SQS_PROTOCOL", protocol);
+    client.env("WAYBILL_SQS_ENDPOINT", format!("http://{}", server.address("sqs")?));
+    client.env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
+    server.judge(&mut client)
+}
+
+/// A new database in the cluster that the test kit leaves running, while it does.
+fn test_database(workspace: &Workspace, name: &str) -> anyhow::Result<Option<String>> {
+    let home = workspace.target.join("testkit-pg");
+    let elsewhere = std::fs::read_to_string(home.join("elsewhere")).ok().map(|path| PathBuf::from(path.trim()));
+    let pid_files = [Some(home), elsewhere].into_iter().flatten().map(|home| home.join("shared/data/postmaster.pid"));
+    let Some(text) = pid_files.filter_map(|file| std::fs::read_to_string(file).ok()).next() else {
+        say(
+            "SQS clients on PostgreSQL: left out, since no cluster of the test kit runs (`cargo xtask test` starts one)",
+        );
+        return Ok(None);
+    };
+    let port = text.lines().nth(3).context("the cluster does not say its port")?.trim();
+    let bin = postgres_bin().context("PostgreSQL's programs are not installed")?;
+    for (program, more) in [("dropdb", Some("--if-exists")), ("createdb", None)] {
+        let mut command = Command::new(bin.join(program));
+        command.args(["-h", "127.0.0.1", "-p", port, "-U", "postgres"]).args(more).arg(name);
+        run_program(&mut command)?;
+    }
+    Ok(Some(format!("postgres://postgres@127.0.0.1:{port}/{name}")))
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -114,7 +159,7 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 bail!("waybill ended before it was ready: {status}");
             }
-            if let Some(address) = http_address(&self.folder.join("data/server.json"))
+            if let Ok(address) = self.address("http")
                 && is_ready(&address)
             {
                 self.url = format!("http://{address}");
@@ -123,6 +168,21 @@ impl Server {
             std::thread::sleep(Duration::from_millis(20));
         }
         bail!("waybill was not ready within {READY_SECONDS_MAX} s")
+    }
+
+    /// Of one of its listeners. A file that is absent or half written has none yet.
+    fn address(&self, listener: &str) -> anyhow::Result<String> {
+        let document: Value = serde_json::from_slice(&std::fs::read(self.folder.join("data/server.json"))?)?;
+        document[listener].as_str().map(str::to_owned).with_context(|| format!("server.json has no {listener}"))
+    }
+
+    /// An access key id and its secret, for SQS clients.
+    fn signing_key(&self, workspace: &Workspace) -> anyhow::Result<(String, String)> {
+        let mut create = Command::new(workspace.binary("debug", "waybill"));
+        create.args(["key", "create", "--sqs", "--json", "--principal", "agent:boto", "--data"]);
+        let made: Value = serde_json::from_str(&capture(create.arg(self.folder.join("data")))?)?;
+        let text = |field: &str| made[field].as_str().map(str::to_owned).with_context(|| format!("no {field}"));
+        Ok((text("access_key_id")?, text("secret_access_key")?))
     }
 
     fn key(&self) -> anyhow::Result<String> {
@@ -158,12 +218,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Absent or half written reads as "not yet".
-fn http_address(file: &Path) -> Option<String> {
-    let document: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    document["http"].as_str().map(str::to_owned)
 }
 
 fn is_ready(address: &str) -> bool {

@@ -1,5 +1,5 @@
 //! `cargo xtask setup`: what the tests need and cargo does not bring. Everything is named and pinned here or in
-//! `tests/python/requirements.txt`; a stamp beside each installation makes the second run a matter of milliseconds.
+//! a `requirements` file below `tests/`; a stamp beside each installation makes the second run a matter of milliseconds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,11 @@ const NPM: &[(&str, &[&str])] = &[
     ("next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
 ];
 
+/// Pythons, each with the file that names what is in it. An SDK from before SQS had JSON needs one of its own.
+const PYTHON: &[(&str, &str)] =
+    &[("venv", "tests/python/requirements.txt"), (SQS_QUERY_VENV, "tests/sqs/requirements-query.txt")];
+pub const SQS_QUERY_VENV: &str = "venv-sqs-query";
+
 /// What the bench compares with. Only `cargo xtask bench` needs it.
 const GRAPHILE: (&str, &[&str]) = ("graphile", &["node@22", "graphile-worker@0.18.0"]);
 
@@ -27,7 +32,9 @@ const STAMP: &str = ".waybill-stamp";
 
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     system_packages()?;
-    python_clients(workspace)?;
+    for (venv, requirements) in PYTHON {
+        python_packages(workspace, venv, requirements)?;
+    }
     for (line, packages) in NPM {
         npm_packages(&workspace.npm(line), packages)?;
     }
@@ -78,14 +85,14 @@ fn system_packages() -> anyhow::Result<()> {
     process::run_over_network(install.args(&missing))
 }
 
-fn python_clients(workspace: &Workspace) -> anyhow::Result<()> {
-    let requirements = workspace.root.join("tests/python/requirements.txt");
+fn python_packages(workspace: &Workspace, venv: &str, requirements: &str) -> anyhow::Result<()> {
+    let requirements = workspace.root.join(requirements);
     let wanted =
         std::fs::read_to_string(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
-    let venv = workspace.cache().join("venv");
+    let venv = workspace.venv(venv);
     once(&venv, &wanted, || {
         process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-        let mut pip = Command::new(workspace.python());
+        let mut pip = Command::new(venv.join("bin/python"));
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&requirements);
         process::run_over_network(&mut pip)
     })

@@ -24,7 +24,6 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     stages.must("build of the tests", || process::run(&mut tests(workspace, "--no-run")))?;
 
     stages.run("tests", || process::run(&mut tests(workspace, "--no-fail-fast")));
-    stages.run("PostgreSQL of the tests", || stop_databases(workspace));
     stages.run("fuzzing", || fuzz::run(workspace, fuzz::SHORT_SECONDS));
     stages.run("short chaos", || chaos::short(workspace));
     stages.run("short attacks", || hostile::short(workspace));
@@ -88,7 +87,7 @@ fn tests(workspace: &Workspace, how: &str) -> Command {
 
 /// Stops the clusters that the test kit leaves running for the next test process: every folder below
 /// `target/testkit-pg` (or the folder that its file `elsewhere` names) that holds a running data folder.
-fn stop_databases(workspace: &Workspace) -> anyhow::Result<()> {
+pub fn stop_databases(workspace: &Workspace) -> anyhow::Result<()> {
     let home = workspace.target.join("testkit-pg");
     let mut homes = vec![home.clone()];
     homes.extend(std::fs::read_to_string(home.join("elsewhere")).ok().map(|path| path.trim().into()));

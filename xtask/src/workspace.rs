@@ -32,7 +32,12 @@ impl Workspace {
     }
 
     pub fn python(&self) -> PathBuf {
-        self.cache().join("venv/bin/python")
+        self.venv("venv").join("bin/python")
+    }
+
+    /// A Python with packages of its own.
+    pub fn venv(&self, name: &str) -> PathBuf {
+        self.cache().join(name)
     }
 
     /// An npm prefix: `stable` or `next` of the conformance suite, `graphile` of the bench.

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use serde::Serialize;
-use waybill_doors::{Answers, Body, Driver, Read, RequestId};
+use waybill_doors::{Answers, Body, Driver, RequestId};
 use waybill_kernel::{Caller, Result};
 use waybill_queues::check_account;
 use waybill_queues::ops::create_queue::{CreateQueue, Created};
@@ -13,10 +14,13 @@ use waybill_queues::ops::delete_message::{DeleteMessage, Deleted};
 use waybill_queues::ops::get_queue_url::{Found, GetQueueUrl};
 use waybill_queues::ops::receive_message::{ReceiveMessage, Received};
 use waybill_queues::ops::send_message::{SendMessage, Sent};
+use waybill_store::shares::Share;
 use waybill_store::{Operation, Reply};
 
-use crate::json;
+use crate::query::Params;
+use crate::reply::Protocol;
 use crate::urls::Urls;
+use crate::{json, query};
 
 /// One action.
 pub(crate) trait Action: Operation {
@@ -92,11 +96,35 @@ pub(crate) struct Asked<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) caller: &'a Caller,
     pub(crate) urls: Urls,
-    pub(crate) read: Read,
+    pub(crate) form: Form<'a>,
+    /// Of the body, until the call has been made.
+    pub(crate) room: Option<Share>,
     pub(crate) id: &'a RequestId,
 }
 
-type Handler = for<'a> fn(Asked<'a>) -> BoxFuture<'a, Result<Response<Body>>>;
+/// What came with it.
+pub(crate) enum Form<'a> {
+    Json(Bytes),
+    Query(Params<'a>),
+}
+
+impl Form<'_> {
+    fn read<A: Action>(&self) -> Result<A> {
+        match self {
+            Self::Json(bytes) => json::read(bytes),
+            Self::Query(params) => query::read(A::SPEC.name, params),
+        }
+    }
+
+    fn protocol(&self) -> Protocol {
+        match self {
+            Self::Json(_) => Protocol::Json,
+            Self::Query(_) => Protocol::Query,
+        }
+    }
+}
+
+pub(crate) type Handler = for<'a> fn(Asked<'a>) -> BoxFuture<'a, Result<Response<Body>>>;
 
 /// By their names.
 pub(crate) fn all() -> HashMap<&'static str, Handler> {
@@ -114,11 +142,11 @@ fn entry<A: Action>() -> (&'static str, Handler) {
 }
 
 async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
-    let Asked { driver, caller, urls, read: Read { bytes, room }, id } = asked;
+    let Asked { driver, caller, urls, form, room, id } = asked;
     let admitted = driver.admit(const { &A::SPEC }, caller)?;
-    let request: A = json::read(&bytes)?;
+    let (request, protocol): (A, _) = (form.read()?, form.protocol());
     // The call may wait, and many may: what is not needed any more is not kept for them.
-    drop(bytes);
+    drop(form);
     if let Some(url) = request.queue_url() {
         check_account(url, &urls.account)?;
     }
@@ -126,7 +154,7 @@ async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
     let (reply, turn) = admitted.run(request).await?;
     drop(room);
     let (Reply::Done(output) | Reply::Replay(output) | Reply::Empty { answer: output, .. }) = reply;
-    let mut response = json::answer(&A::answer(output, &urls), id)?;
+    let mut response = protocol.answer(A::SPEC.name, &A::answer(output, &urls), id)?;
     drop(turn);
     response.extensions_mut().insert(Answers(A::SPEC.name));
     Ok(response)

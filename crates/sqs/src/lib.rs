@@ -3,9 +3,12 @@
 mod actions;
 mod json;
 mod mount;
+pub mod query;
+mod reply;
 mod settings;
 pub mod signature;
 mod urls;
+pub mod wire;
 
 pub use mount::{Opening, Sqs};
 pub use settings::Settings;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
@@ -12,11 +11,13 @@ use waybill_access::{Access, Signer};
 use waybill_doors::{Body, Commons, Driver, Gatekeeper, Mount, Read, Refusal, RequestId};
 use waybill_kernel::{Caller, Clock, Code, Error, Result};
 
-use crate::actions::{self, Asked};
-use crate::json;
+use crate::actions::{self, Asked, Form, Handler};
+use crate::query::Params;
+use crate::reply::Protocol;
 use crate::settings::Settings;
 use crate::signature::{Claim, Refused, Secret, SigningKeys};
 use crate::urls::Urls;
+use crate::wire::{self, Unspoken, Wire};
 
 const HEALTH: [&str; 2] = ["/sqs_health", "/sqs_leader_health"];
 /// What every node of this build can serve, in the words of those who ask before they make a queue that needs it.
@@ -41,8 +42,6 @@ pub struct Sqs {
     actions: HashMap<&'static str, Handler>,
 }
 
-type Handler = for<'a> fn(Asked<'a>) -> BoxFuture<'a, Result<Response<Body>>>;
-
 impl Sqs {
     pub fn new(opening: Opening) -> Self {
         let bodies = opening.commons.bodies().up_to(opening.settings.body_bytes_max);
@@ -62,24 +61,44 @@ impl Sqs {
     }
 
     async fn run(&self, caller: &Caller, parts: Parts, read: Read, id: &RequestId) -> Result<Response<Body>> {
-        let Opening { driver, settings, trusted_proxy, .. } = &self.opening;
-        if parts.method != Method::POST {
-            return Ok(refused_method("POST"));
+        match Wire::pick(&parts.method, &parts.uri, &parts.headers) {
+            Ok(Wire::Json { target }) => {
+                let handler = self.handler(target.strip_prefix(TARGET_PREFIX))?;
+                let (urls, Read { bytes, room }) = (self.urls(&parts, caller), read);
+                drop(parts);
+                let (driver, form) = (&self.opening.driver, Form::Json(bytes));
+                handler(Asked { driver, caller, urls, form, room, id }).await
+            }
+            Ok(Wire::Query) => {
+                let Read { bytes, room } = read;
+                let params = Params::read(parts.uri.query(), &bytes)?.or_queue(wire::queue_path(&parts));
+                let handler = self.handler(params.action())?;
+                let (driver, urls, form) = (&self.opening.driver, self.urls(&parts, caller), Form::Query(params));
+                handler(Asked { driver, caller, urls, form, room, id }).await
+            }
+            Err(Unspoken::Method { allow }) => Ok(refused_method(allow)),
+            Err(unspoken) => Err(unspoken.into()),
         }
-        let action = target(&parts)?;
-        let unknown = || Error::new(Code::InvalidAction, format!("The action {action:?} is not offered."));
-        let handler = self.actions.get(action).ok_or_else(unknown)?;
-        let urls = Urls::of(&parts, caller, settings.endpoint.as_deref(), *trusted_proxy);
-        drop(parts);
-        handler(Asked { driver, caller, urls, read, id }).await
+    }
+
+    fn handler(&self, action: Option<&str>) -> Result<Handler> {
+        let missing = || Error::new(Code::MissingAction, "The request names no action, such as SendMessage.");
+        let action = action.ok_or_else(missing)?;
+        let unknown = || Error::new(Code::InvalidAction, format!("The action {action:.100?} is not offered."));
+        self.actions.get(action).copied().ok_or_else(unknown)
+    }
+
+    fn urls(&self, parts: &Parts, caller: &Caller) -> Urls {
+        let Opening { settings, trusted_proxy, .. } = &self.opening;
+        Urls::of(parts, caller, settings.endpoint.as_deref(), *trusted_proxy)
     }
 }
 
 impl Mount for Sqs {
     type Asked = (Parts, Read);
 
-    fn refusal(&self, _: &Request<Body>) -> Refusal {
-        json::error
+    fn refusal(&self, request: &Request<Body>) -> Refusal {
+        Protocol::of(request.method(), request.uri(), request.headers()).refusal()
     }
 
     fn is_open(&self, request: &Request<Body>) -> bool {
@@ -114,18 +133,10 @@ impl Mount for Sqs {
     }
 
     async fn answer(&self, caller: Arc<Caller>, (parts, read): Self::Asked, id: RequestId) -> Response<Body> {
+        let protocol = Protocol::of(&parts.method, &parts.uri, &parts.headers);
         let outcome = self.run(&caller, parts, read, &id).await;
-        outcome.unwrap_or_else(|error| json::error(&error, &id))
+        outcome.unwrap_or_else(|error| protocol.error(&error, &id))
     }
-}
-
-fn target(parts: &Parts) -> Result<&str> {
-    let target = parts.headers.get(json::TARGET).and_then(|target| target.to_str().ok());
-    let action = target.and_then(|target| target.strip_prefix(TARGET_PREFIX));
-    action.ok_or_else(|| {
-        let message = "The request names no action: X-Amz-Target must be like AmazonSQS.SendMessage.";
-        Error::new(Code::MissingAction, message)
-    })
 }
 
 fn refused_method(allowed: &'static str) -> Response<Body> {

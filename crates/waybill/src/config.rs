@@ -248,6 +248,15 @@ impl Config {
     }
 }
 
+/// The message of a parser, which repeats a text that it found where it wanted something else, and speaks of Rust.
+fn without_values(message: &str) -> String {
+    let (before, rest) = match message.split_once("string \"") {
+        Some((before, rest)) => (before, rest.rsplit_once('"').map_or("", |(_, rest)| rest)),
+        None => return message.replace("expected struct", "expected a table for"),
+    };
+    format!("{before}a string{}", rest.replace("expected struct", "expected a table for"))
+}
+
 impl File {
     fn read(path: &Path) -> Result<Self> {
         let invalid = |why: String| Error::new(Code::ConfigInvalid, format!("{}: {why}", path.display()));
@@ -257,7 +266,8 @@ impl File {
         let file = Self::parse(&text).map_err(|error| {
             // The error's own text repeats the line, which may hold the database's password.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
-            let error = invalid(format!("line {}: {}.", before.matches('\n').count() + 1, error.message()));
+            let error =
+                invalid(format!("line {}: {}.", before.matches('\n').count() + 1, without_values(error.message())));
             error.with_cure("Correct that line; docs/settings.md has every setting with its section.")
         })?;
         file.check().map_err(invalid)?;

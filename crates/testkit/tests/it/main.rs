@@ -5,6 +5,7 @@
 
 mod conclude;
 mod conformance;
+mod crowd;
 mod damage;
 mod effects;
 mod faults;

@@ -1,0 +1,75 @@
+//! Answers and errors as HTTP, in the protocol that the request came in.
+
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use serde::Serialize;
+use waybill_doors::{Body, Refusal, RequestId, log_cause};
+use waybill_kernel::{Error, Result};
+
+use crate::wire::Wire;
+use crate::{json, query};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Json,
+    Query,
+}
+
+impl Protocol {
+    /// Who speaks neither is answered in JSON.
+    pub(crate) fn of(method: &Method, uri: &Uri, headers: &HeaderMap) -> Self {
+        match Wire::pick(method, uri, headers) {
+            Ok(Wire::Query) => Self::Query,
+            Ok(Wire::Json { .. }) | Err(_) => Self::Json,
+        }
+    }
+
+    pub(crate) fn refusal(self) -> Refusal {
+        match self {
+            Self::Json => |error, id| Self::Json.error(error, id),
+            Self::Query => |error, id| Self::Query.error(error, id),
+        }
+    }
+
+    pub(crate) fn answer(self, action: &str, output: &impl Serialize, id: &RequestId) -> Result<Response<Body>> {
+        let text = match self {
+            Self::Json => json::write(output)?,
+            Self::Query => query::write(action, output, id.as_str())?,
+        };
+        Ok(self.response(StatusCode::OK, text, id))
+    }
+
+    pub(crate) fn error(self, error: &Error, id: &RequestId) -> Response<Body> {
+        log_cause(error);
+        let http = error.code().entry().sqs.http;
+        let status = StatusCode::from_u16(http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = match self {
+            Self::Json => {
+                let (text, headers) = json::error(error);
+                let mut response = self.response(status, text, id);
+                response.headers_mut().extend(headers);
+                response
+            }
+            Self::Query => self.response(status, query::error(error, id.as_str()), id),
+        };
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+
+    fn response(self, status: StatusCode, text: Vec<u8>, id: &RequestId) -> Response<Body> {
+        let media = match self {
+            Self::Json => json::CONTENT_TYPE,
+            Self::Query => query::CONTENT_TYPE,
+        };
+        let mut response = Response::new(Body::from(text));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
+        headers.insert(REQUEST_ID, id.0.clone());
+        response
+    }
+}
