@@ -167,6 +167,29 @@ catalogue! {
     UnsupportedOperation   "unsupported_operation"     400 -32068
         ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400) 2
         "This is not offered." "Leave out what the message names.";
+    MessageNotInflight     "message_not_inflight"      409 -32069
+        ("MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400) 6
+        "The message is not in flight." "Receive it again: its visibility has ended and anybody may have it.";
+    PurgeQueueInProgress   "purge_queue_in_progress"   409 -32070
+        ("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403) 5
+        "The queue was purged less than 60 seconds ago." "Wait until 60 seconds have passed since then.";
+    EmptyBatchRequest      "empty_batch_request"       400 -32071
+        ("EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400) 2
+        "The batch has no entries." "Send at least one entry.";
+    TooManyEntriesInBatchRequest "too_many_entries_in_batch_request" 400 -32072
+        ("TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400) 2
+        "The batch has more entries than a batch may have." "Send the entries in several batches.";
+    BatchEntryIdsNotDistinct "batch_entry_ids_not_distinct" 400 -32073
+        ("BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", 400) 2
+        "Two entries of the batch have the same id." "Give each entry an id of its own.";
+    InvalidBatchEntryId    "invalid_batch_entry_id"    400 -32074
+        ("InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", 400) 2
+        "The id of an entry is not one that an entry may have." "Use 1 to 80 letters, digits, hyphens and underscores.";
+    BatchRequestTooLong    "batch_request_too_long"    400 -32075
+        ("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400) 2
+        "The messages of the batch are too large together." "Send the entries in several batches.";
+    TooManyQueues          "too_many_queues"           403 -32076 ("OverLimit", 403)                   5
+        "The tenant has as many queues as it may have." "Delete queues that are not used, or have the limit raised.";
 }
 
 impl fmt::Display for Code {
