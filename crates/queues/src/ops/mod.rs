@@ -1,10 +1,28 @@
 //! One file per action of the SQS API.
 
+pub mod add_permission;
+pub mod cancel_message_move_task;
+pub mod change_message_visibility;
+pub mod change_message_visibility_batch;
 pub mod create_queue;
 pub mod delete_message;
+pub mod delete_message_batch;
+pub mod delete_queue;
+pub mod get_queue_attributes;
 pub mod get_queue_url;
+pub mod list_dead_letter_source_queues;
+pub mod list_message_move_tasks;
+pub mod list_queue_tags;
+pub mod list_queues;
+pub mod purge_queue;
 pub mod receive_message;
+pub mod remove_permission;
 pub mod send_message;
+pub mod send_message_batch;
+pub mod set_queue_attributes;
+pub mod start_message_move_task;
+pub mod tag_queue;
+pub mod untag_queue;
 
 use waybill_kernel::{OperationSpec, Role, Scope};
 
