@@ -167,21 +167,44 @@ catalogue! {
     UnsupportedOperation   "unsupported_operation"     400 -32068
         ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400) 2
         "This is not offered." "Leave out what the message names.";
-    InvalidAction          "invalid_action"            400 -32069 ("InvalidAction", 400)               2
+    MessageNotInflight     "message_not_inflight"      409 -32069
+        ("MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400) 6
+        "The message is not in flight." "Receive it again: its visibility has ended and anybody may have it.";
+    PurgeQueueInProgress   "purge_queue_in_progress"   409 -32070
+        ("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403) 5
+        "The queue was purged less than 60 seconds ago." "Wait until 60 seconds have passed since then.";
+    EmptyBatchRequest      "empty_batch_request"       400 -32071
+        ("EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400) 2
+        "The batch has no entries." "Send at least one entry.";
+    TooManyEntriesInBatchRequest "too_many_entries_in_batch_request" 400 -32072
+        ("TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400) 2
+        "The batch has more entries than a batch may have." "Send the entries in several batches.";
+    BatchEntryIdsNotDistinct "batch_entry_ids_not_distinct" 400 -32073
+        ("BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", 400) 2
+        "Two entries of the batch have the same id." "Give each entry an id of its own.";
+    InvalidBatchEntryId    "invalid_batch_entry_id"    400 -32074
+        ("InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", 400) 2
+        "The id of an entry is not one that an entry may have." "Use 1 to 80 letters, digits, hyphens and underscores.";
+    BatchRequestTooLong    "batch_request_too_long"    400 -32075
+        ("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400) 2
+        "The messages of the batch are too large together." "Send the entries in several batches.";
+    TooManyQueues          "too_many_queues"           403 -32076 ("OverLimit", 403)                   5
+        "The tenant has as many queues as it may have." "Delete queues that are not used, or have the limit raised.";
+    InvalidAction          "invalid_action"            400 -32077 ("InvalidAction", 400)               2
         "There is no such action." "Use an action of SQS's API of 2012-11-05.";
-    MissingAction          "missing_action"            400 -32070 ("MissingAction", 400)               2
+    MissingAction          "missing_action"            400 -32078 ("MissingAction", 400)               2
         "The request names no action." "Name one, as the SDKs for SQS do.";
-    MissingAuthenticationToken "missing_authentication_token" 403 -32071 ("MissingAuthenticationToken", 403) 3
+    MissingAuthenticationToken "missing_authentication_token" 403 -32079 ("MissingAuthenticationToken", 403) 3
         "The request carries no signature." "Sign it with an access key; `waybill key create --sqs` makes one.";
-    IncompleteSignature    "incomplete_signature"      400 -32072 ("IncompleteSignature", 400)         3
+    IncompleteSignature    "incomplete_signature"      400 -32080 ("IncompleteSignature", 400)         3
         "The signature cannot be read." "Sign with signature version 4, as the SDKs for SQS do.";
-    InvalidClientTokenId   "invalid_client_token_id"   403 -32073 ("InvalidClientTokenId", 403)        3
+    InvalidClientTokenId   "invalid_client_token_id"   403 -32081 ("InvalidClientTokenId", 403)        3
         "No such access key id." "Use an access key that `waybill key create --sqs` has made and that has not ended.";
-    SignatureDoesNotMatch  "signature_does_not_match"  403 -32074 ("SignatureDoesNotMatch", 403)       3
+    SignatureDoesNotMatch  "signature_does_not_match"  403 -32082 ("SignatureDoesNotMatch", 403)       3
         "The signature is not that of this request." "Check the secret access key, the region, and that nothing on the way changes requests.";
-    RequestTimeTooSkewed   "request_time_too_skewed"   403 -32075 ("RequestTimeTooSkewed", 403)        3
+    RequestTimeTooSkewed   "request_time_too_skewed"   403 -32083 ("RequestTimeTooSkewed", 403)        3
         "The time of the request is too far from the server's." "Set the clock of the client or of the server.";
-    RequestExpired         "request_expired"           403 -32076 ("RequestExpired", 403)              3
+    RequestExpired         "request_expired"           403 -32084 ("RequestExpired", 403)              3
         "The presigned request has expired." "Make another.";
 }
 

@@ -1,6 +1,6 @@
 -- The catalog. `attributes` holds what was set, as a JSON object of texts with sorted names; what is absent has its
 -- default. A purge or a new queue of the same name gets a new generation, and the handles of the old one mean
--- nothing.
+-- nothing. `dead_letter` is the name of the queue that the RedrivePolicy points to.
 CREATE TABLE queues (
     tenant BIGINT NOT NULL,
     name TEXT NOT NULL,
@@ -9,28 +9,44 @@ CREATE TABLE queues (
     tags TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     modified_at BIGINT NOT NULL,
+    purged_at BIGINT,
+    dead_letter TEXT,
     PRIMARY KEY (tenant, name)
 );
+CREATE INDEX queues_by_dead_letter ON queues (tenant, dead_letter, name) WHERE dead_letter IS NOT NULL;
 
--- Where the messages of one generation of a queue are. `head`, `seen` and `mark` are numbers of messages within the
--- part: every message below `head` has a flight or is gone. The others say how far `head` may move (flights.rs).
--- `crowded` is 1 when the queue was found with as many messages in flight as it may have.
+-- Where the messages of one generation of a queue are. `head`, `seen`, `mark`, `counted`, `counting` and `swept` are
+-- numbers of messages within the part: every message below `head` has a flight or is gone, and `seen` and `mark` say
+-- how far `head` may move (flights.rs). `crowded` is 1 when the queue was found with as many messages in flight as it
+-- may have. `total` counts the messages below `counted` (counts.rs). `mixed` is 1 when the part holds messages that
+-- are older than their number tells, which are looked for from `swept` on (sweeps/upkeep.rs).
+-- A purge or the end of the queue sets `dead_at`; at `drain_at` somebody looks what is left. A part that belongs to
+-- no queue may be taken again.
 CREATE TABLE parts (
     part {id},
     tenant BIGINT NOT NULL,
-    queue TEXT NOT NULL,
+    queue TEXT,
     generation BIGINT NOT NULL,
     partition BIGINT NOT NULL,
     head BIGINT NOT NULL DEFAULT 0,
     seen BIGINT NOT NULL DEFAULT 0,
     mark BIGINT NOT NULL DEFAULT 0,
     mark_xact BIGINT NOT NULL DEFAULT 0,
-    crowded BIGINT NOT NULL DEFAULT 0
+    crowded BIGINT NOT NULL DEFAULT 0,
+    total BIGINT NOT NULL DEFAULT 0,
+    counted BIGINT NOT NULL DEFAULT 0,
+    counting BIGINT NOT NULL DEFAULT 0,
+    counting_xact BIGINT NOT NULL DEFAULT 0,
+    mixed BIGINT NOT NULL DEFAULT 0,
+    swept BIGINT NOT NULL DEFAULT 0,
+    dead_at BIGINT,
+    drain_at BIGINT
 );
 CREATE UNIQUE INDEX parts_of_queue ON parts (tenant, queue, generation, partition);
+CREATE INDEX parts_to_drain ON parts (drain_at) WHERE drain_at IS NOT NULL;
 
 -- Written once and never changed. `mid` is the part times 2^40 plus the message's number, so a part's messages lie
--- together in the order in which they were sent.
+-- together in the order in which they were sent. `source` is the queue that a dead letter comes from.
 CREATE TABLE messages (
     mid {rowid},
     tenant BIGINT NOT NULL,
@@ -41,7 +57,8 @@ CREATE TABLE messages (
     trace TEXT,
     sent_at BIGINT NOT NULL,
     sender TEXT NOT NULL,
-    grp TEXT
+    grp TEXT,
+    source TEXT
 );
 
 -- The numbers of messages on PostgreSQL: a row that counts would be locked by every send. SQLite counts from the
@@ -50,6 +67,7 @@ CREATE TABLE messages (
 {postgres} GRANT USAGE ON SEQUENCE message_numbers TO waybill_app, waybill_system;
 
 -- Messages that were received or are delayed, until they are deleted. A message without a flight was never received.
+-- `taken_at` is the latest receive, from which on its visibility can be put off for twelve hours.
 CREATE TABLE flights (
     mid {rowid},
     tenant BIGINT NOT NULL,
@@ -57,6 +75,34 @@ CREATE TABLE flights (
     visible_at BIGINT NOT NULL,
     token BYTEA,
     receives BIGINT NOT NULL,
-    first_at BIGINT
+    first_at BIGINT,
+    taken_at BIGINT
 );
 CREATE INDEX flights_due ON flights (part, visible_at);
+
+-- On PostgreSQL: messages that are gone and may be in a total that does not know it yet (counts.rs).
+CREATE TABLE departures (
+    mid {rowid},
+    tenant BIGINT NOT NULL
+);
+
+-- Dead letters on their way to where they came from, or elsewhere. `active` is 1 while it runs, of which a source has
+-- one at a time. `paced_to` is the time up to which the messages per second are used up.
+CREATE TABLE move_tasks (
+    tenant BIGINT NOT NULL,
+    task BYTEA NOT NULL,
+    source TEXT NOT NULL,
+    destination TEXT,
+    per_second BIGINT,
+    status TEXT NOT NULL,
+    active BIGINT NOT NULL,
+    moved BIGINT NOT NULL,
+    to_move BIGINT NOT NULL,
+    reason TEXT,
+    started_at BIGINT NOT NULL,
+    paced_to BIGINT NOT NULL,
+    PRIMARY KEY (tenant, task)
+);
+CREATE UNIQUE INDEX move_tasks_active ON move_tasks (tenant, source) WHERE active = 1;
+CREATE INDEX move_tasks_by_source ON move_tasks (tenant, source, started_at);
+CREATE INDEX move_tasks_due ON move_tasks (paced_to) WHERE active = 1;

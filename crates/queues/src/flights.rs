@@ -19,6 +19,7 @@
 use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Row, Sql, Tx, Value};
 
+use crate::ends::{End, by_ids, end, ids};
 use crate::queue::Part;
 use crate::rules::handle::Token;
 
@@ -64,24 +65,26 @@ pub(crate) struct Takes {
     last: Option<i64>,
 }
 
+/// What this receive has taken and left visible is not taken again.
 const DUE: &str = "WITH due (found) AS MATERIALIZED (SELECT f.mid FROM flights f WHERE f.tenant = $1 AND f.part = $2 \
-                   AND f.visible_at <= $3 ORDER BY f.visible_at LIMIT $4 FOR UPDATE SKIP LOCKED) \
+                   AND f.visible_at <= $3 AND f.token IS DISTINCT FROM $6 ORDER BY f.visible_at LIMIT $4 \
+                   FOR UPDATE SKIP LOCKED) \
                    UPDATE flights SET visible_at = $5, token = $6, receives = receives + 1, \
-                   first_at = coalesce(first_at, $3) FROM due WHERE tenant = $1 AND mid = found \
+                   first_at = coalesce(first_at, $3), taken_at = $3 FROM due WHERE tenant = $1 AND mid = found \
                    RETURNING mid, receives, first_at";
 
 /// Answers with each message found and, beside it, whether it was taken. On PostgreSQL another receive may have taken
 /// it between the look and the lock.
 const FRESH: Sql = Sql {
-    sqlite: "INSERT INTO flights (mid, tenant, part, visible_at, token, receives, first_at) \
-             SELECT m.mid, $1, $2, $3, $4, 1, $5 FROM messages m WHERE m.tenant = $1 AND m.mid >= $6 AND m.mid < $7 \
+    sqlite: "INSERT INTO flights (mid, tenant, part, visible_at, token, receives, first_at, taken_at) \
+             SELECT m.mid, $1, $2, $3, $4, 1, $5, $5 FROM messages m WHERE m.tenant = $1 AND m.mid >= $6 AND m.mid < $7 \
              AND NOT EXISTS (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.mid = m.mid) \
              ORDER BY m.mid LIMIT $8 RETURNING mid, mid",
     postgres: "WITH found AS MATERIALIZED (SELECT m.mid FROM messages m WHERE m.tenant = $1 AND m.mid >= $6 \
                AND m.mid < $7 AND NOT EXISTS (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.mid = m.mid) \
                ORDER BY m.mid LIMIT $8 FOR UPDATE SKIP LOCKED), \
-               taken AS (INSERT INTO flights (mid, tenant, part, visible_at, token, receives, first_at) \
-               SELECT found.mid, $1, $2, $3, $4, 1, $5 FROM found ON CONFLICT (mid) DO NOTHING RETURNING mid) \
+               taken AS (INSERT INTO flights (mid, tenant, part, visible_at, token, receives, first_at, taken_at) \
+               SELECT found.mid, $1, $2, $3, $4, 1, $5, $5 FROM found ON CONFLICT (mid) DO NOTHING RETURNING mid) \
                SELECT found.mid, taken.mid FROM found LEFT JOIN taken ON taken.mid = found.mid",
 };
 
@@ -113,25 +116,33 @@ const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenan
                      AND f.visible_at > $3 AND f.receives > 0 LIMIT $4) AS flying";
 const SET_CROWDED: &str = "UPDATE parts SET crowded = $3 WHERE tenant = $1 AND part = $2";
 
-/// Rows of this many messages by their ids; the ids that are left over are NULL.
-macro_rules! by_ids {
-    ($before:literal) => {
-        concat!($before, " WHERE tenant = $1 AND mid IN ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11)")
-    };
-}
-
-const FETCH: &str = by_ids!("SELECT mid, id, body, md5, attributes, trace, sent_at, sender, grp FROM messages");
-const DROP_FLIGHTS: &str = by_ids!("DELETE FROM flights");
-const DROP_MESSAGES: &str = by_ids!("DELETE FROM messages");
+const FETCH: &str = by_ids!("SELECT mid, id, body, md5, attributes, trace, sent_at, sender, grp, source FROM messages");
+/// As if it had not been taken. One that was never received before waits in front of those that have no flight.
+const GIVE_BACK: &str = by_ids!(
+    "UPDATE flights SET visible_at = taken_at, token = NULL, receives = receives - 1, \
+     first_at = CASE WHEN receives = 1 THEN NULL ELSE first_at END"
+);
 
 /// Of the first fresh ones, those that are older than they are kept. The others are locked for a moment and left
 /// alone.
-const DROP_EXPIRED: &str = "WITH first (found, sent) AS MATERIALIZED (SELECT m.mid, m.sent_at FROM messages m \
-                            WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 AND NOT EXISTS \
-                            (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.mid = m.mid) \
-                            ORDER BY m.mid LIMIT $4 FOR UPDATE SKIP LOCKED) \
-                            DELETE FROM messages WHERE tenant = $1 \
-                            AND mid IN (SELECT found FROM first WHERE sent <= $5)";
+macro_rules! first_fresh {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            "first (found, sent) AS MATERIALIZED (SELECT m.mid, m.sent_at FROM messages m \
+             WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 AND NOT EXISTS \
+             (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.mid = m.mid) \
+             ORDER BY m.mid LIMIT $4 FOR UPDATE SKIP LOCKED)",
+            $after
+        )
+    };
+}
+
+const END_EXPIRED: End = end!(
+    first_fresh!("WITH ", " "),
+    first_fresh!("", ", "),
+    "DELETE FROM messages WHERE tenant = $1 AND mid IN (SELECT found FROM first WHERE sent <= $5)"
+);
 
 impl Takes {
     pub(crate) fn new(part: Part, now: Time, token: Token, visible_at: Time) -> Self {
@@ -153,9 +164,7 @@ impl Takes {
 
     /// Up to `wanted` messages. What was taken before by this receive is not taken again.
     pub(crate) async fn take(&mut self, tx: &mut Tx<'_>, wanted: usize) -> Result<Vec<Taken>> {
-        // With no time between, those taken before are due at once.
-        let again = self.taken > 0 && self.visible_at <= self.now;
-        let mut taken = if again { Vec::new() } else { self.take_due(tx, wanted).await? };
+        let mut taken = self.take_due(tx, wanted).await?;
         if taken.len() < wanted {
             let missing = wanted - taken.len();
             taken.extend(self.take_fresh(tx, missing).await?);
@@ -213,16 +222,19 @@ impl Takes {
         tx.query(FETCH, &ids(taken.iter().map(|taken| taken.mid))).await
     }
 
-    /// Messages that are no longer kept, and flights of messages that are gone.
-    pub(crate) async fn drop(&self, tx: &mut Tx<'_>, mids: &[i64]) -> Result<()> {
-        let ids = ids(mids.iter().copied());
-        tx.execute_all(&[(DROP_FLIGHTS, ids.clone()), (DROP_MESSAGES, ids)]).await.map(drop)
+    pub(crate) fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// Makes messages visible again as if they had not been taken.
+    pub(crate) async fn give_back(&self, tx: &mut Tx<'_>, mids: &[i64]) -> Result<()> {
+        tx.execute(GIVE_BACK, &ids(mids.iter().copied())).await.map(drop)
     }
 
     /// Makes room in front of a backlog that nobody has received in time.
-    pub(crate) async fn drop_expired(&self, tx: &mut Tx<'_>, kept_since: Time) -> Result<()> {
+    pub(crate) async fn end_expired(&self, tx: &mut Tx<'_>, kept_since: Time) -> Result<()> {
         let params = [self.part.head.into(), self.part.end().into(), Value::from(EXPIRED_MAX), kept_since.into()];
-        tx.execute(DROP_EXPIRED, &params).await.map(drop)
+        END_EXPIRED.run(tx, &self.part, &params).await
     }
 
     /// When the next message that is not visible now will be. Asked when there was nothing to take.
@@ -291,10 +303,6 @@ fn falls(low: u8, high: u8, of: usize, share: usize) -> bool {
     usize::from(u16::from_be_bytes([high, low])) % of < share
 }
 
-fn ids<'a>(mids: impl Iterator<Item = i64>) -> Vec<Value<'a>> {
-    mids.map(Some).chain(std::iter::repeat(None)).take(MESSAGES_MAX).map(Value::from).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,11 +314,5 @@ mod tests {
             let fell = cases().filter(|(low, high)| falls(*low, *high, of, share)).count();
             assert_eq!(fell * of, 65_536 * share, "{share} of {of}");
         }
-    }
-
-    #[test]
-    fn ids_that_are_left_over_are_null() {
-        let ids = ids([7, 8].into_iter());
-        assert_eq!((ids.len(), ids[1], ids[2]), (MESSAGES_MAX, Value::Int(Some(8)), Value::Int(None)));
     }
 }

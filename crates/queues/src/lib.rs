@@ -4,18 +4,30 @@
 //! the time at which the message is visible again and the token of the latest receive; the message itself is not
 //! touched. The protocol crate turns requests into the operations here and names into URLs.
 
+mod catalog;
+mod counts;
+mod dead_letters;
+mod ends;
 mod flights;
 mod message;
+mod move_tasks;
 pub mod ops;
+mod parts;
 mod queue;
 pub mod rules;
+mod sends;
+mod settings;
+pub mod sweeps;
+mod visibility;
 
 pub use message::{Blob, Message, MessageAttribute, MessageId};
 pub use rules::names::{account_of, check_account, queue_name};
+pub use sends::Known;
+pub use settings::Settings;
 use waybill_store::effects::Runner;
-use waybill_store::{Domain, Migration, Registry, Settings};
+use waybill_store::{Domain, Migration, Registry};
 
-pub const DOMAIN: Domain = Domain { name: NAME, migrations: MIGRATIONS, register, sweeps };
+pub const DOMAIN: Domain = Domain { name: NAME, migrations: MIGRATIONS, register, sweeps: start_sweeps };
 
 const NAME: &str = "queues";
 
@@ -27,7 +39,9 @@ fn register(registry: Registry) -> Registry {
     registry
 }
 
-/// None: expired messages are deleted by whoever meets them.
-fn sweeps(runner: Runner, _: &Settings) -> Runner {
-    runner
+fn start_sweeps(runner: Runner, settings: &waybill_store::Settings) -> Runner {
+    match settings.find::<Settings>() {
+        Some(settings) => sweeps::start(runner, settings),
+        None => sweeps::start(runner, &Settings::default()),
+    }
 }

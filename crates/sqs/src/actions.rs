@@ -9,11 +9,12 @@ use serde::Serialize;
 use waybill_doors::{Answers, Body, Driver, RequestId};
 use waybill_kernel::{Caller, Result};
 use waybill_queues::check_account;
-use waybill_queues::ops::create_queue::{CreateQueue, Created};
-use waybill_queues::ops::delete_message::{DeleteMessage, Deleted};
-use waybill_queues::ops::get_queue_url::{Found, GetQueueUrl};
-use waybill_queues::ops::receive_message::{ReceiveMessage, Received};
-use waybill_queues::ops::send_message::{SendMessage, Sent};
+use waybill_queues::ops::{
+    AddPermission, CancelMessageMoveTask, ChangeMessageVisibility, ChangeMessageVisibilityBatch, CreateQueue, Created,
+    DeleteMessage, DeleteMessageBatch, DeleteQueue, Found, GetQueueAttributes, GetQueueUrl, ListDeadLetterSourceQueues,
+    ListMessageMoveTasks, ListQueueTags, ListQueues, PurgeQueue, QueueNames, ReceiveMessage, RemovePermission,
+    SendMessage, SendMessageBatch, SetQueueAttributes, StartMessageMoveTask, TagQueue, UntagQueue,
+};
 use waybill_store::shares::Share;
 use waybill_store::{Operation, Reply};
 
@@ -62,33 +63,100 @@ impl Action for GetQueueUrl {
     }
 }
 
-/// Of an operation whose output is the answer.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct QueueUrls {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    queue_urls: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_token: Option<String>,
+}
+
+impl Action for ListQueues {
+    type Answer = QueueUrls;
+
+    fn answer(output: QueueNames, urls: &Urls) -> QueueUrls {
+        QueueUrls { queue_urls: urls.queues(&output.queue_names), next_token: output.next_token }
+    }
+}
+
+/// SQS writes the list of this one action with a small letter.
+#[derive(Serialize)]
+pub(crate) struct SourceQueueUrls {
+    #[serde(rename = "queueUrls")]
+    queue_urls: Vec<String>,
+    #[serde(rename = "NextToken", skip_serializing_if = "Option::is_none")]
+    next_token: Option<String>,
+}
+
+impl Action for ListDeadLetterSourceQueues {
+    type Answer = SourceQueueUrls;
+
+    fn queue_url(&self) -> Option<&str> {
+        Some(&self.queue_url)
+    }
+
+    fn answer(output: QueueNames, urls: &Urls) -> SourceQueueUrls {
+        SourceQueueUrls { queue_urls: urls.queues(&output.queue_names), next_token: output.next_token }
+    }
+}
+
+/// Of operations whose output is the answer.
 macro_rules! as_it_is {
-    ($($operation:ident -> $output:ident $({ $check:item })?;)+) => {
+    ($($operation:ident { $($item:item)* })+) => {
         $(impl Action for $operation {
-            type Answer = $output;
+            type Answer = <$operation as Operation>::Output;
 
-            fn queue_url(&self) -> Option<&str> {
-                Some(&self.queue_url)
-            }
+            $($item)*
 
-            $($check)?
-
-            fn answer(output: $output, _: &Urls) -> $output {
+            fn answer(output: Self::Output, _: &Urls) -> Self::Output {
                 output
             }
         })+
     };
 }
 
-as_it_is! {
-    SendMessage -> Sent {
-        fn check(&self) -> Result<()> {
-            self.checked().map(drop)
+/// Those that name a queue by its URL, and what can be said about them before a transaction is taken.
+macro_rules! about_a_queue {
+    ($($operation:ident $(=> $check:expr)?;)+) => {
+        as_it_is! {
+            $($operation {
+                fn queue_url(&self) -> Option<&str> {
+                    Some(&self.queue_url)
+                }
+
+                $(fn check(&self) -> Result<()> {
+                    let check: fn(&Self) -> Result<()> = $check;
+                    check(self)
+                })?
+            })+
         }
     };
-    ReceiveMessage -> Received;
-    DeleteMessage -> Deleted;
+}
+
+about_a_queue! {
+    DeleteQueue;
+    GetQueueAttributes;
+    SetQueueAttributes;
+    PurgeQueue;
+    TagQueue;
+    UntagQueue;
+    ListQueueTags;
+    AddPermission;
+    RemovePermission;
+    SendMessage => |send| send.checked().map(drop);
+    SendMessageBatch => |batch| batch.check_shape().map(|()| batch.take_digests());
+    ReceiveMessage;
+    DeleteMessage;
+    DeleteMessageBatch => DeleteMessageBatch::check_shape;
+    ChangeMessageVisibility;
+    ChangeMessageVisibilityBatch => ChangeMessageVisibilityBatch::check_shape;
+}
+
+as_it_is! {
+    StartMessageMoveTask {}
+    CancelMessageMoveTask {}
+    ListMessageMoveTasks {}
 }
 
 /// A request on its way to its operation.
@@ -131,9 +199,27 @@ pub(crate) fn all() -> HashMap<&'static str, Handler> {
     HashMap::from([
         entry::<CreateQueue>(),
         entry::<GetQueueUrl>(),
+        entry::<ListQueues>(),
+        entry::<DeleteQueue>(),
+        entry::<GetQueueAttributes>(),
+        entry::<SetQueueAttributes>(),
+        entry::<PurgeQueue>(),
+        entry::<TagQueue>(),
+        entry::<UntagQueue>(),
+        entry::<ListQueueTags>(),
+        entry::<AddPermission>(),
+        entry::<RemovePermission>(),
         entry::<SendMessage>(),
+        entry::<SendMessageBatch>(),
         entry::<ReceiveMessage>(),
         entry::<DeleteMessage>(),
+        entry::<DeleteMessageBatch>(),
+        entry::<ChangeMessageVisibility>(),
+        entry::<ChangeMessageVisibilityBatch>(),
+        entry::<ListDeadLetterSourceQueues>(),
+        entry::<StartMessageMoveTask>(),
+        entry::<CancelMessageMoveTask>(),
+        entry::<ListMessageMoveTasks>(),
     ])
 }
 
@@ -158,4 +244,14 @@ async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
     drop(turn);
     response.extensions_mut().insert(Answers(A::SPEC.name));
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_action_of_sqs_is_there_once() {
+        assert_eq!(all().len(), 23);
+    }
 }

@@ -28,6 +28,10 @@ impl Urls {
         Self { base: format!("{scheme}://{host}"), account }
     }
 
+    pub(crate) fn queues(&self, names: &[String]) -> Vec<String> {
+        names.iter().map(|name| self.queue(name)).collect()
+    }
+
     pub(crate) fn queue(&self, name: &str) -> String {
         format!("{}/{}/{name}", self.base, self.account)
     }

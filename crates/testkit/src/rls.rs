@@ -19,6 +19,7 @@ const UNIQUE_WITHOUT_TENANT: &[(&str, &str)] = &[
     ("parts_pkey", "numbers of an identity column, which nobody chooses"),
     ("messages_pkey", "numbers that the server gives out, which nobody chooses"),
     ("flights_pkey", "the numbers of messages"),
+    ("departures_pkey", "the numbers of messages"),
 ];
 
 /// Each rule is a query whose rows are its findings; `$1` is the app's role, `$2` the system's.

@@ -43,6 +43,7 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     pub sqs_listen: SocketAddr,
     pub sqs: waybill_sqs::Settings,
+    pub queues: waybill_queues::Settings,
     pub insecure_dev: bool,
     pub shared_token: Option<String>,
     pub log: String,
@@ -122,6 +123,8 @@ struct Sqs {
     region: Option<String>,
     endpoint: Option<String>,
     body_bytes_max: Option<usize>,
+    queues_per_tenant_max: Option<i64>,
+    sweep_interval_s: Option<u64>,
 }
 
 impl Sqs {
@@ -131,6 +134,15 @@ impl Sqs {
             region: self.region.clone().unwrap_or(usual.region),
             endpoint: self.endpoint.clone(),
             body_bytes_max: self.body_bytes_max.unwrap_or(usual.body_bytes_max),
+        }
+    }
+
+    fn queues(&self) -> waybill_queues::Settings {
+        let usual = waybill_queues::Settings::default();
+        waybill_queues::Settings {
+            region: self.settings().region,
+            queues_per_tenant_max: self.queues_per_tenant_max.unwrap_or(usual.queues_per_tenant_max),
+            sweep_interval_s: self.sweep_interval_s.unwrap_or(usual.sweep_interval_s),
         }
     }
 }
@@ -223,6 +235,7 @@ impl Config {
             socket: file.socket,
             sqs_listen: file.sqs.listen.unwrap_or(SQS),
             sqs: file.sqs.settings(),
+            queues: file.sqs.queues(),
             insecure_dev: file.insecure_dev,
             shared_token: file.shared_token,
             log: file.log.unwrap_or_else(|| "info".to_owned()),
@@ -278,6 +291,7 @@ impl File {
     fn check(&self) -> std::result::Result<(), String> {
         let Self { doors, tasks, access, background, sqlite, postgres, sqs, .. } = self;
         sqs.settings().check()?;
+        sqs.queues().check()?;
         if let Some(name) = tasks.refused_switch() {
             return Err(format!("tasks.{name} cannot be turned off: leave it out or say true."));
         }

@@ -29,6 +29,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-access",
             "waybill-tasks",
             "waybill-domains",
+            "waybill-queues",
             "waybill-doors",
             "waybill-sqs",
             "waybill-client",

@@ -8,9 +8,13 @@ use waybill_kernel::{Code, Error, OperationSpec, Result, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use super::write;
-use crate::queue::ONLY_PARTITION;
+use crate::catalog::{Entry, dead_letter_of, too_busy};
 use crate::rules::attributes::Attributes;
 use crate::rules::{check_tags, names};
+use crate::{Settings, parts};
+
+/// Times that it looks again because the queue was made or deleted by others at the same moment.
+const TRIES_MAX: usize = 16;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -38,36 +42,51 @@ impl Operation for CreateQueue {
         names::check_new(&self.queue_name)?;
         let named = Attributes::checked(&self.attributes)?;
         check_tags(self.tags.iter())?;
-        if !self.insert(ctx, tx, &named).await? {
-            self.compare(tx, &named).await?;
+        for _ in 0..TRIES_MAX {
+            let is_there = match Entry::find(tx, &self.queue_name).await? {
+                Some(entry) => self.compare(&entry, &named).map(|()| true)?,
+                None => self.insert(ctx, tx, &named).await?,
+            };
+            if is_there {
+                return Ok(Reply::Done(Created { queue_name: self.queue_name.clone() }));
+            }
         }
-        Ok(Reply::Done(Created { queue_name: self.queue_name.clone() }))
+        Err(too_busy())
     }
 }
 
 impl CreateQueue {
-    /// False when there is a queue by that name.
+    /// False when another was quicker.
     async fn insert(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, attributes: &Attributes) -> Result<bool> {
-        const QUEUE: &str = "INSERT INTO queues (tenant, name, generation, attributes, tags, created_at, modified_at) \
-                             VALUES ($1, $2, $3, $4, $5, $3, $3) ON CONFLICT (tenant, name) DO NOTHING";
-        const PART: &str = "INSERT INTO parts (tenant, queue, generation, partition) VALUES ($1, $2, $3, $4)";
+        const LAST: &str = "SELECT max(generation) FROM parts WHERE tenant = $1 AND queue = $2";
+        const QUEUE: &str = "INSERT INTO queues (tenant, name, generation, attributes, tags, created_at, modified_at, \
+                             dead_letter) VALUES ($1, $2, $3, $4, $5, $6, $6, $7) ON CONFLICT (tenant, name) DO NOTHING";
+        refuse_too_many(ctx, tx).await?;
+        let dead_letter = dead_letter_of(ctx, tx, &self.queue_name, attributes, true).await?;
+        let name = Value::from(&self.queue_name);
+        // Higher than that of a queue of the same name whose messages are still to be deleted, also where another server
+        // with another clock has made it.
+        let last = tx.query_opt(LAST, &[name]).await?.map_or(Ok(None), |row| row.int_opt(0))?;
+        let generation = ctx.now.micros().max(last.map_or(0, |last| last + 1));
         let tags = serde_json::to_string(&self.tags).map_err(Error::internal)?;
         let attributes = attributes.to_stored()?;
-        // The clock never stands still, so a queue that is made again has a higher generation than it had before.
-        let generation = Value::from(ctx.now);
-        let name = Value::from(&self.queue_name);
-        let inserted = tx.execute(QUEUE, &[name, generation, Value::from(&attributes), Value::from(&tags)]).await?;
-        if inserted == 1 {
-            tx.execute(PART, &[name, generation, ONLY_PARTITION.into()]).await?;
+        let params = [
+            name,
+            generation.into(),
+            Value::from(&attributes),
+            Value::from(&tags),
+            ctx.now.into(),
+            Value::from(dead_letter.as_deref()),
+        ];
+        if tx.execute(QUEUE, &params).await? == 0 {
+            return Ok(false);
         }
-        Ok(inserted == 1)
+        parts::give(tx, &self.queue_name, generation).await?;
+        Ok(true)
     }
 
-    async fn compare(&self, tx: &mut Tx<'_>, named: &Attributes) -> Result<()> {
-        const STORED: &str = "SELECT attributes FROM queues WHERE tenant = $1 AND name = $2";
-        let row = tx.query_opt(STORED, &[Value::from(&self.queue_name)]).await?;
-        let row = row.ok_or_else(|| Error::internal("a queue was refused for a name that no queue has"))?;
-        match Attributes::from_stored(row.text(0)?)?.first_difference(named) {
+    fn compare(&self, entry: &Entry, named: &Attributes) -> Result<()> {
+        match entry.attributes.first_difference(named) {
             None => Ok(()),
             Some(attribute) => {
                 let message = format!("The queue {} exists with another {attribute}.", self.queue_name);
@@ -75,4 +94,16 @@ impl CreateQueue {
             }
         }
     }
+}
+
+/// On PostgreSQL those who make a queue at the same moment may pass the bound together.
+async fn refuse_too_many(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+    const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM queues WHERE tenant = $1 LIMIT $2) AS known";
+    let max = Settings::of(ctx).queues_per_tenant_max;
+    let known = tx.query_opt(COUNT, &[max.into()]).await?.map_or(Ok(0), |row| row.int(0))?;
+    if known < max {
+        return Ok(());
+    }
+    let message = format!("There are {max} queues, and there may not be more.");
+    Err(Error::new(Code::TooManyQueues, message).with("limit", max))
 }

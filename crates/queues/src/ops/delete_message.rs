@@ -2,12 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, OperationSpec, Result, Scope};
-use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+use waybill_kernel::{OperationSpec, Result, Scope};
+use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
 
 use super::write;
+use crate::ends::end_messages;
 use crate::queue::Queue;
-use crate::rules::handle::{self, Handle};
+use crate::rules::handle::Handle;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -26,20 +27,21 @@ impl Operation for DeleteMessage {
         OperationSpec { repeatable: true, relieves: true, ..write("DeleteMessage", &[Scope::QueuesReceive]) };
     type Output = Deleted;
 
-    /// A handle that is no longer the latest, or whose message is gone, is a success that deletes nothing. The flight
-    /// goes first: on PostgreSQL it is what a receive that takes the message again at this moment locks.
+    /// A handle that is no longer the latest, or whose message is gone, is a success that deletes nothing.
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Deleted>> {
-        const FLIGHT: &str = "DELETE FROM flights WHERE tenant = $1 AND mid = $2 AND token = $3";
-        const MESSAGE: &str = "DELETE FROM messages WHERE tenant = $1 AND mid = $2";
         let queue = Queue::load(tx, &self.queue_url).await?;
         let handle = Handle::decode(&self.receipt_handle)?;
-        if handle.generation != queue.generation || !queue.part.holds(handle.mid) {
-            return Err(handle::invalid());
-        }
-        let mid = Value::from(handle.mid);
-        if tx.execute(FLIGHT, &[mid, Value::from(&handle.token[..])]).await? == 1 {
-            tx.conclude(&[(MESSAGE, vec![mid])], &[], || Error::internal("nothing is demanded")).await?;
+        queue.check_handle(&handle)?;
+        let (flight, params) = end_flight(&handle);
+        if tx.execute(flight, &params).await? == 1 {
+            end_messages(tx, &queue.part, &[handle.mid]).await?;
         }
         Ok(Reply::Done(Deleted {}))
     }
+}
+
+/// Whoever ends the flight may end the message.
+pub(super) fn end_flight(handle: &Handle) -> Statement<'_> {
+    const FLIGHT: &str = "DELETE FROM flights WHERE tenant = $1 AND mid = $2 AND token = $3";
+    (FLIGHT, vec![handle.mid.into(), Value::from(&handle.token[..])])
 }

@@ -9,15 +9,18 @@ use waybill_kernel::{Caller, Error, OperationSpec, Result, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Until, Wait};
 
 use super::write;
+use crate::Settings;
+use crate::dead_letters::{DeadLetters, Fate, transfer};
+use crate::ends::end_all;
 use crate::flights::{MESSAGES_MAX, Taken, Takes};
 use crate::message::{Message, MessageAttributes, MessageId};
 use crate::queue::{Queue, topic};
-use crate::rules::contents::{self, TRACE_HEADER, Wanted};
+use crate::rules::contents::{self, SOURCE_ARN, TRACE_HEADER, Wanted};
 use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::{check_range, digest};
+use crate::visibility::VISIBILITY_S_MAX;
 
-const VISIBILITY_S_MAX: i64 = 43_200;
 const WAIT_S_MAX: i64 = 20;
 /// Times that a receive makes way for itself through messages that are no longer kept.
 const ROUNDS_MAX: usize = 8;
@@ -69,8 +72,9 @@ impl Operation for ReceiveMessage {
         let mut takes = Takes::new(queue.part, ctx.now, token, visible_at);
         takes.refuse_crowd(tx).await?;
 
-        let show = Show { request: self, wanted: &wanted, generation: queue.generation, token };
-        let (messages, more) = show.gather(tx, &mut takes, limit, queue.kept_since(ctx.now)).await?;
+        let dead_letters = DeadLetters::of(ctx, &queue);
+        let show = Show { request: self, wanted: &wanted, ctx, queue: &queue, dead_letters, token };
+        let (messages, more) = show.gather(tx, &mut takes, limit).await?;
         let mut until = Until::default();
         match (messages.is_empty(), more) {
             (false, _) => {}
@@ -82,6 +86,10 @@ impl Operation for ReceiveMessage {
             until.at_most = Some(Duration::from_secs(u64::try_from(queue.attributes.wait_s()).unwrap_or(0)));
         }
         takes.tidy(tx).await?;
+        if !messages.is_empty() {
+            // Whoever waits meanwhile is there when they are visible again.
+            tx.wake_at(topic(ctx.caller.tenant, &queue.name), ctx.now, visible_at);
+        }
         let is_empty = messages.is_empty();
         let answer = Received { messages };
         Ok(if is_empty { Reply::Empty { answer, until } } else { Reply::Done(answer) })
@@ -103,20 +111,17 @@ impl ReceiveMessage {
 struct Show<'a> {
     request: &'a ReceiveMessage,
     wanted: &'a Wanted,
-    generation: i64,
+    ctx: &'a Ctx<'a>,
+    queue: &'a Queue,
+    dead_letters: Option<DeadLetters>,
     token: Token,
 }
 
 impl Show<'_> {
     /// Takes messages until there are enough or none are left; true when it gave up before that. What is no longer
-    /// kept is deleted and does not count.
-    async fn gather(
-        &self,
-        tx: &mut Tx<'_>,
-        takes: &mut Takes,
-        limit: usize,
-        kept_since: Time,
-    ) -> Result<(Vec<Message>, bool)> {
+    /// kept is deleted, what was received too often goes to the dead letters, and neither counts.
+    async fn gather(&self, tx: &mut Tx<'_>, takes: &mut Takes, limit: usize) -> Result<(Vec<Message>, bool)> {
+        let kept_since = self.queue.kept_since(self.ctx.now);
         let mut messages = Vec::new();
         for _ in 0..ROUNDS_MAX {
             let taken = takes.take(tx, limit - messages.len()).await?;
@@ -124,26 +129,48 @@ impl Show<'_> {
                 return Ok((messages, false));
             }
             let rows = takes.fetch(tx, &taken).await?;
-            let before = messages.len();
-            let mut dropped = Vec::new();
+            let (mut dropped, mut dead, mut alive) = (Vec::new(), Vec::new(), Vec::new());
             for taken in &taken {
                 match find(&rows, taken.mid)? {
-                    Some(row) if row.time(6)? > kept_since => messages.push(self.message(row, taken)?),
-                    _ => dropped.push(taken.mid),
+                    Some(row) if row.time(6)? <= kept_since => dropped.push(taken.mid),
+                    Some(_) if self.is_dead(taken) => dead.push(taken.mid),
+                    Some(_) => alive.push(taken.mid),
+                    None => dropped.push(taken.mid),
                 }
             }
-            if dropped.is_empty() {
+            if !dead.is_empty() && !self.bury(tx, &dead).await? {
+                alive.append(&mut dead);
+            }
+            if !dropped.is_empty() {
+                end_all(tx, takes.part(), &dropped).await?;
+            }
+            for taken in taken.iter().filter(|taken| alive.contains(&taken.mid)) {
+                if let Some(row) = find(&rows, taken.mid)? {
+                    messages.push(self.message(row, taken)?);
+                }
+            }
+            if messages.len() == limit || (dropped.is_empty() && dead.is_empty()) {
                 return Ok((messages, false));
             }
-            takes.drop(tx, &dropped).await?;
-            if messages.len() == before {
-                takes.drop_expired(tx, kept_since).await?;
-            }
-            if messages.len() == limit {
-                return Ok((messages, false));
+            if alive.is_empty() && !dropped.is_empty() {
+                takes.end_expired(tx, kept_since).await?;
             }
         }
         Ok((messages, true))
+    }
+
+    fn is_dead(&self, taken: &Taken) -> bool {
+        self.dead_letters.as_ref().is_some_and(|letters| taken.receives > letters.receives_max)
+    }
+
+    /// False when there is nowhere to take them: they are delivered once more.
+    async fn bury(&self, tx: &mut Tx<'_>, mids: &[i64]) -> Result<bool> {
+        let Some(letters) = &self.dead_letters else { return Ok(false) };
+        let name = self.queue.name.as_str();
+        let Some(to) = letters.queue(self.ctx, tx, name).await? else { return Ok(false) };
+        let from = (&self.queue.part, mids);
+        transfer(tx, self.ctx.caller.tenant, from, &to, Fate::Dead { source: name }).await?;
+        Ok(true)
     }
 
     fn message(&self, row: &Row, taken: &Taken) -> Result<Message> {
@@ -154,7 +181,7 @@ impl Show<'_> {
             }
             _ => MessageAttributes::new(),
         };
-        let handle = Handle { generation: self.generation, mid: taken.mid, token: self.token };
+        let handle = Handle { generation: self.queue.generation, mid: taken.mid, token: self.token };
         Ok(Message {
             message_id: MessageId::from_slice(row.bytes(1)?)?,
             receipt_handle: handle.encode(),
@@ -167,6 +194,7 @@ impl Show<'_> {
     }
 
     fn system_attributes(&self, row: &Row, taken: &Taken) -> Result<BTreeMap<String, String>> {
+        let source = row.text_opt(9)?.filter(|_| self.wanted.has(SOURCE_ARN));
         let all = [
             ("SenderId", Some(row.text(7)?.to_owned())),
             ("SentTimestamp", Some(millis(row.time(6)?))),
@@ -174,6 +202,7 @@ impl Show<'_> {
             ("ApproximateFirstReceiveTimestamp", Some(millis(taken.first_at))),
             ("MessageGroupId", row.text_opt(8)?.map(str::to_owned)),
             (TRACE_HEADER, row.text_opt(5)?.map(str::to_owned)),
+            (SOURCE_ARN, source.map(|source| Settings::arns(self.ctx).arn(source))),
         ];
         let shown = all.into_iter().filter(|(name, _)| self.wanted.has(name));
         Ok(shown.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())

@@ -6,12 +6,21 @@ use std::time::Duration;
 use waybill_kernel::{Code, Error, Result};
 
 use super::not_offered;
+use super::redrive::{REDRIVE_ALLOW_POLICY, REDRIVE_POLICY, RedriveAllowPolicy, RedrivePolicy};
 
 pub const VISIBILITY_TIMEOUT: &str = "VisibilityTimeout";
 pub const RETENTION: &str = "MessageRetentionPeriod";
 pub const DELAY: &str = "DelaySeconds";
 pub const WAIT: &str = "ReceiveMessageWaitTimeSeconds";
 pub const MESSAGE_SIZE: &str = "MaximumMessageSize";
+pub const POLICY: &str = "Policy";
+
+pub const MESSAGES: &str = "ApproximateNumberOfMessages";
+pub const MESSAGES_NOT_VISIBLE: &str = "ApproximateNumberOfMessagesNotVisible";
+pub const MESSAGES_DELAYED: &str = "ApproximateNumberOfMessagesDelayed";
+pub const CREATED: &str = "CreatedTimestamp";
+pub const MODIFIED: &str = "LastModifiedTimestamp";
+pub const ARN: &str = "QueueArn";
 
 /// Longer than any policy that a client has reason to store.
 const TEXT_BYTES_MAX: usize = 65_536;
@@ -26,6 +35,9 @@ enum Kind {
     Flag,
     /// Kept and shown, without effect. An empty one is none.
     Text,
+    /// As a text, and with effect.
+    Redrive,
+    RedriveAllow,
 }
 
 const fn number(min: i64, max: i64, default: i64) -> Kind {
@@ -40,7 +52,9 @@ const SETTABLE: &[(&str, Kind)] = &[
     (MESSAGE_SIZE, number(1_024, 1_048_576, 1_048_576)),
     ("KmsDataKeyReusePeriodSeconds", number(60, 86_400, 300)),
     ("KmsMasterKeyId", Kind::Text),
-    ("Policy", Kind::Text),
+    (POLICY, Kind::Text),
+    (REDRIVE_ALLOW_POLICY, Kind::RedriveAllow),
+    (REDRIVE_POLICY, Kind::Redrive),
     ("SqsManagedSseEnabled", Kind::Flag),
 ];
 
@@ -50,8 +64,6 @@ const NOT_OFFERED: &[&str] = &[
     "FifoQueue",
     "FifoThroughputLimit",
     "PartitionCount",
-    "RedriveAllowPolicy",
-    "RedrivePolicy",
     "ThrottleDefaultCapacity",
     "ThrottleDefaultRefillPerSecond",
     "ThrottleRecvCapacity",
@@ -60,18 +72,19 @@ const NOT_OFFERED: &[&str] = &[
     "ThrottleSendRefillPerSecond",
 ];
 
-const READ_ONLY: &[&str] = &[
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesDelayed",
-    "ApproximateNumberOfMessagesNotVisible",
-    "CreatedTimestamp",
-    "LastModifiedTimestamp",
-    "QueueArn",
-];
+const READ_ONLY: &[&str] = &[MESSAGES, MESSAGES_DELAYED, MESSAGES_NOT_VISIBLE, CREATED, MODIFIED, ARN];
+
+/// Shown only where they were set.
+const QUIET: &[&str] = &["KmsDataKeyReusePeriodSeconds"];
 
 /// A name that a request may mention, whether or not it can be set.
 pub fn is_known(name: &str) -> bool {
     find(name).is_some() || NOT_OFFERED.contains(&name) || READ_ONLY.contains(&name)
+}
+
+/// Every name that a queue can have a value for.
+pub fn all() -> impl Iterator<Item = &'static str> {
+    SETTABLE.iter().map(|(name, _)| *name).chain(READ_ONLY.iter().copied())
 }
 
 fn find(name: &str) -> Option<Kind> {
@@ -109,7 +122,47 @@ impl Attributes {
 
     /// The first attribute of `named` that this queue has with another value. What is not named is not compared.
     pub fn first_difference<'a>(&self, named: &'a Attributes) -> Option<&'a str> {
-        named.0.iter().find(|(name, value)| self.effective(name) != **value).map(|(name, _)| name.as_str())
+        named.0.iter().find(|(name, value)| !is_same(name, &self.effective(name), value)).map(|(name, _)| name.as_str())
+    }
+
+    /// These, and those of `named` in their place.
+    #[must_use]
+    pub fn changed_by(&self, named: &Attributes) -> Self {
+        let mut changed = self.0.clone();
+        changed.extend(named.0.clone());
+        Self(changed)
+    }
+
+    /// Also when it is empty, which takes the attribute away.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// What was set; empty when nothing was.
+    pub fn text(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// As those who ask for it see it. None for what is not set and has no default.
+    pub fn shown(&self, name: &str) -> Option<String> {
+        let is_set = self.0.get(name).is_some_and(|value| !value.is_empty());
+        if !is_set && QUIET.contains(&name) {
+            return None;
+        }
+        Some(self.effective(name)).filter(|value| !value.is_empty())
+    }
+
+    /// Stored policies were checked when they were set; one that no longer reads is none.
+    pub fn redrive(&self) -> Option<RedrivePolicy> {
+        Some(self.text(REDRIVE_POLICY)).filter(|text| !text.is_empty()).and_then(|text| RedrivePolicy::parse(text).ok())
+    }
+
+    /// One that no longer reads allows nothing.
+    pub fn redrive_allow(&self) -> RedriveAllowPolicy {
+        match self.text(REDRIVE_ALLOW_POLICY) {
+            "" => RedriveAllowPolicy::All,
+            text => RedriveAllowPolicy::parse(text).unwrap_or(RedriveAllowPolicy::None),
+        }
     }
 
     pub fn visibility_timeout_s(&self) -> i64 {
@@ -157,9 +210,27 @@ impl Kind {
             },
             Kind::Flag if ["true", "false"].contains(&value) => Ok(value.to_owned()),
             Kind::Flag => Err(bad_value(name, "true or false")),
-            Kind::Text if value.len() <= TEXT_BYTES_MAX => Ok(value.to_owned()),
-            Kind::Text => Err(bad_value(name, &format!("a text of at most {TEXT_BYTES_MAX} bytes"))),
+            Kind::Text | Kind::Redrive | Kind::RedriveAllow if value.len() > TEXT_BYTES_MAX => {
+                Err(bad_value(name, &format!("a text of at most {TEXT_BYTES_MAX} bytes")))
+            }
+            Kind::Redrive if !value.is_empty() => RedrivePolicy::parse(value).map(|_| value.to_owned()),
+            Kind::RedriveAllow if !value.is_empty() => RedriveAllowPolicy::parse(value).map(|_| value.to_owned()),
+            Kind::Text | Kind::Redrive | Kind::RedriveAllow => Ok(value.to_owned()),
         }
+    }
+}
+
+/// Policies are the same when they say the same.
+fn is_same(name: &str, one: &str, other: &str) -> bool {
+    match (one == other, find(name)) {
+        (true, _) => true,
+        (_, Some(Kind::Redrive)) => RedrivePolicy::parse(one)
+            .ok()
+            .is_some_and(|one| RedrivePolicy::parse(other).is_ok_and(|other| one == other)),
+        (_, Some(Kind::RedriveAllow)) => RedriveAllowPolicy::parse(one)
+            .ok()
+            .is_some_and(|one| RedriveAllowPolicy::parse(other).is_ok_and(|other| one == other)),
+        _ => false,
     }
 }
 
@@ -224,7 +295,8 @@ mod tests {
             ("QueueArn", "arn", Code::InvalidAttributeName),
             ("ThrottleNobody", "1", Code::InvalidAttributeName),
             ("FifoQueue", "true", Code::UnsupportedOperation),
-            ("RedrivePolicy", "{}", Code::UnsupportedOperation),
+            ("RedrivePolicy", "{}", Code::InvalidAttributeValue),
+            ("RedriveAllowPolicy", "[]", Code::InvalidAttributeValue),
             ("ThrottleSendCapacity", "10", Code::UnsupportedOperation),
             ("PartitionCount", "2", Code::UnsupportedOperation),
             ("SqsManagedSseEnabled", "yes", Code::InvalidAttributeValue),
@@ -246,6 +318,34 @@ mod tests {
             (attributes(&[(DELAY, "5"), ("Policy", "")]), Some("Policy")),
         ] {
             assert_eq!(queue.first_difference(&named), differs, "{named:?}");
+        }
+    }
+
+    #[test]
+    fn policies_are_compared_by_what_they_say() {
+        let spaced = r#"{ "maxReceiveCount": "3", "deadLetterTargetArn": "a" }"#;
+        let queue = attributes(&[("RedrivePolicy", r#"{"deadLetterTargetArn":"a","maxReceiveCount":3}"#)]);
+        assert_eq!(queue.first_difference(&attributes(&[("RedrivePolicy", spaced)])), None);
+        let other = attributes(&[("RedrivePolicy", r#"{"deadLetterTargetArn":"a","maxReceiveCount":4}"#)]);
+        assert_eq!(queue.first_difference(&other), Some("RedrivePolicy"));
+        assert_eq!(queue.first_difference(&attributes(&[("RedrivePolicy", "")])), Some("RedrivePolicy"));
+        assert_eq!(queue.redrive().unwrap().receives_max, 3);
+        assert_eq!(queue.changed_by(&attributes(&[("RedrivePolicy", "")])).redrive(), None);
+    }
+
+    #[test]
+    fn what_is_shown_was_set_or_has_a_default() {
+        let queue = attributes(&[(DELAY, "5"), ("Policy", "{}")]);
+        for (name, shown) in [
+            (DELAY, Some("5")),
+            (WAIT, Some("0")),
+            ("Policy", Some("{}")),
+            ("RedrivePolicy", None),
+            ("KmsMasterKeyId", None),
+            ("KmsDataKeyReusePeriodSeconds", None),
+            ("SqsManagedSseEnabled", Some("false")),
+        ] {
+            assert_eq!(queue.shown(name).as_deref(), shown, "{name}");
         }
     }
 

@@ -10,6 +10,8 @@ use crate::message::{Given, MessageAttribute, MessageAttributes};
 
 /// The only system attribute that a sender may give.
 pub const TRACE_HEADER: &str = "AWSTraceHeader";
+/// Of a dead letter: the queue it comes from.
+pub const SOURCE_ARN: &str = "DeadLetterQueueSourceArn";
 
 const ATTRIBUTES_MAX: usize = 10;
 const ATTRIBUTE_NAME_CHARS_MAX: usize = 256;
@@ -26,7 +28,7 @@ pub const SYSTEM_ATTRIBUTES: &[&str] = &[
     "MessageDeduplicationId",
     "SequenceNumber",
     TRACE_HEADER,
-    "DeadLetterQueueSourceArn",
+    SOURCE_ARN,
 ];
 const ALL: &str = "All";
 

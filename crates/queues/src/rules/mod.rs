@@ -1,10 +1,14 @@
 //! What SQS allows, as pure functions: names, attributes of queues, contents of messages, digests, receipt handles.
 
+pub mod arn;
 pub mod attributes;
+pub mod batch;
 pub mod contents;
 pub mod digest;
 pub mod handle;
 pub mod names;
+pub mod policy;
+pub mod redrive;
 
 use waybill_kernel::{Code, Error, Result};
 

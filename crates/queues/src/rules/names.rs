@@ -69,7 +69,7 @@ pub fn unknown_queue(name: &str) -> Error {
     Error::new(Code::QueueDoesNotExist, format!("The queue {name:?} does not exist."))
 }
 
-fn is_account(segment: &str) -> bool {
+pub fn is_account(segment: &str) -> bool {
     segment.len() == ACCOUNT_DIGITS && segment.bytes().all(|byte| byte.is_ascii_digit())
 }
 

@@ -28,7 +28,7 @@ async fn bad_queues(on: TestStore) {
         (queue(&"a".repeat(81), &[]), Code::InvalidRequest),
         (queue("jobs.fifo", &[]), Code::UnsupportedOperation),
         (queue("jobs", &[("FifoQueue", "true")]), Code::UnsupportedOperation),
-        (queue("jobs", &[("RedrivePolicy", "{}")]), Code::UnsupportedOperation),
+        (queue("jobs", &[("RedrivePolicy", "{}")]), Code::InvalidAttributeValue),
         (queue("jobs", &[("ThrottleSendCapacity", "10")]), Code::UnsupportedOperation),
         (queue("jobs", &[("PartitionCount", "2")]), Code::UnsupportedOperation),
         (queue("jobs", &[("Colour", "red")]), Code::InvalidAttributeName),

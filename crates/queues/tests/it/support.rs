@@ -1,14 +1,21 @@
 //! Short ways to say what a case does.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_queues::Settings;
+use waybill_queues::ops::change_message_visibility::ChangeMessageVisibility;
 use waybill_queues::ops::create_queue::CreateQueue;
 use waybill_queues::ops::delete_message::DeleteMessage;
+use waybill_queues::ops::get_queue_attributes::GetQueueAttributes;
+use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::SendMessage;
+use waybill_queues::sweeps::{Drain, Upkeep};
 use waybill_queues::{Message, MessageAttribute};
+use waybill_store::effects::{Holder, Sweep, sweep_once};
 use waybill_store::{Operation, Reply};
 use waybill_testkit::stores::{TestStore, readable};
 
@@ -61,6 +68,52 @@ pub fn up_to(messages: i64) -> ReceiveMessage {
 
 pub fn delete(message: &Message) -> DeleteMessage {
     DeleteMessage { queue_url: JOBS.to_owned(), receipt_handle: message.receipt_handle.clone() }
+}
+
+pub fn change(message: &Message, visibility_timeout: i64) -> ChangeMessageVisibility {
+    ChangeMessageVisibility {
+        queue_url: JOBS.to_owned(),
+        receipt_handle: message.receipt_handle.clone(),
+        visibility_timeout: Some(visibility_timeout),
+    }
+}
+
+/// Any queue of the default tenant.
+pub fn url(name: &str) -> String {
+    format!("http://localhost:9324/000000000000/{name}")
+}
+
+pub fn arn(name: &str) -> String {
+    format!("arn:aws:sqs:us-east-1:000000000000:{name}")
+}
+
+pub fn purge() -> PurgeQueue {
+    PurgeQueue { queue_url: JOBS.to_owned() }
+}
+
+pub async fn attributes_of(on: &TestStore, name: &str, names: &[&str]) -> BTreeMap<String, String> {
+    let attribute_names = names.iter().map(|name| (*name).to_owned()).collect();
+    ok(on, GetQueueAttributes { queue_url: url(name), attribute_names }).await.attributes
+}
+
+/// Visible, not visible, delayed.
+pub async fn counted(on: &TestStore, name: &str) -> (i64, i64, i64) {
+    let all = attributes_of(on, name, &["All"]).await;
+    let number = |suffix: &str| all[&format!("ApproximateNumberOfMessages{suffix}")].parse::<i64>().unwrap();
+    (number(""), number("NotVisible"), number("Delayed"))
+}
+
+/// One whole run of a sweep, due or not.
+pub async fn sweep<S: Sweep>(on: &TestStore, sweep: S) -> u64 {
+    sweep_once(&on.store, &Arc::new(sweep), Holder::new(&on.store)).await.map_err(readable).unwrap().rows
+}
+
+pub async fn drain(on: &TestStore) {
+    sweep(on, Drain::new(&Settings::default())).await;
+}
+
+pub async fn upkeep(on: &TestStore) {
+    sweep(on, Upkeep::new(&Settings::default())).await;
 }
 
 pub async fn send(on: &TestStore, text: &str) {

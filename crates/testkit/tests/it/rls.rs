@@ -61,8 +61,9 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    let expected = "api_keys archived_receipts chain flights jobs lease_misuses leases messages parts queues receipt_archive \
-                    receipt_parents receipts relationships results schedule_watch task_progress tasks tenants";
+    let expected = "api_keys archived_receipts chain departures flights jobs lease_misuses leases messages move_tasks \
+                    parts queues receipt_archive receipt_parents receipts relationships results schedule_watch \
+                    task_progress tasks tenants";
     assert_eq!(tables.join(" "), expected);
 }
 
@@ -145,6 +146,9 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO messages (tenant, mid, id, body, md5, sent_at, sender) \
              VALUES (T, nextval('message_numbers'), '\\x00', 'b', '\\x00', 0, 'a')",
             "INSERT INTO flights (tenant, mid, part, visible_at, receives) VALUES (T, nextval('message_numbers'), 1, 0, 1)",
+            "INSERT INTO departures (tenant, mid) VALUES (T, nextval('message_numbers'))",
+            "INSERT INTO move_tasks (tenant, task, source, status, active, moved, to_move, started_at, paced_to) \
+             VALUES (T, '\\x00', 'q', 'RUNNING', 1, 0, 0, 0, 0)",
             "INSERT INTO lease_misuses (tenant, task_id, worker, uses) VALUES (T, '\\x00', 'w', 1)",
         ] {
             on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();

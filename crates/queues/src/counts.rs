@@ -1,0 +1,155 @@
+//! How many messages a queue has.
+//!
+//! # Why nothing is counted by a send
+//! A counter row would be locked by every send on PostgreSQL, and a row per send that is added up later would be a second
+//! insert. But sent messages are rows with ascending numbers: they need only be counted once, later, by whoever passes.
+//! So a part has a `total` of the messages below `counted`, and those from there on are counted when somebody asks. The
+//! upkeep sweep moves `counted` forward.
+//!
+//! A message that ends takes itself off the total. On SQLite it knows whether it was in it. On PostgreSQL it cannot: the
+//! sweep may be counting at this moment. It leaves a departure, a row with its id. A sum of one snapshot is then right
+//! whatever is under way: the total, and the messages from `counted` on, less the departures below `counted`. When the
+//! sweep counts the messages of a range it removes in the same statement, and so by the same snapshot, the departures of
+//! that range: those messages are gone and were not counted. Departures below the range are subtracted.
+//!
+//! # How far `counted` may move
+//! As the head (flights.rs): on PostgreSQL a lower number may be committed after a higher one. The sweep notes above the
+//! last message it sees (`counting`), the next time its own number (`counting_xact`, which is above that of everybody who
+//! has drawn a number below), and counts when the store's horizon has passed that.
+
+use waybill_kernel::{Result, Time};
+use waybill_store::{Sql, Tx, Value};
+
+use crate::flights::IN_FLIGHT_MAX;
+use crate::queue::{Part, is_alone};
+
+/// Messages that are not in the total yet and are counted when somebody asks. Beyond it the figure is too low.
+const YOUNG_MAX: i64 = 1_000_000;
+/// Messages, and departures, that one statement of the sweep counts.
+const FOLDED_MAX: i64 = 10_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub visible: i64,
+    /// Received, and not yet visible again.
+    pub not_visible: i64,
+    /// Never received, and not yet visible.
+    pub delayed: i64,
+}
+
+/// One statement, so that all of it is of one snapshot.
+const COUNT: &str = "SELECT p.total + (SELECT count(*) FROM (SELECT 1 FROM messages m WHERE m.tenant = $1 \
+                     AND m.mid >= $3 + p.counted AND m.mid < $4 LIMIT $5) AS young) \
+                     - (SELECT count(*) FROM (SELECT 1 FROM departures d WHERE d.tenant = $1 \
+                     AND d.mid >= $3 AND d.mid < $3 + p.counted LIMIT $5) AS gone), \
+                     (SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.part = $2 \
+                     AND f.visible_at > $6 AND f.receives > 0 LIMIT $7) AS flying), \
+                     (SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.part = $2 \
+                     AND f.visible_at > $6 AND f.receives = 0 LIMIT $7) AS delayed) \
+                     FROM parts p WHERE p.tenant = $1 AND p.part = $2";
+
+impl Counts {
+    pub(crate) async fn of(tx: &mut Tx<'_>, part: &Part, now: Time) -> Result<Self> {
+        let params = [
+            part.number.into(),
+            part.begin().into(),
+            part.end().into(),
+            YOUNG_MAX.into(),
+            now.into(),
+            IN_FLIGHT_MAX.into(),
+        ];
+        let Some(row) = tx.query_opt(COUNT, &params).await? else {
+            return Ok(Self { visible: 0, not_visible: 0, delayed: 0 });
+        };
+        let (total, not_visible, delayed) = (row.int(0)?, row.int(1)?, row.int(2)?);
+        Ok(Self { visible: (total - not_visible - delayed).max(0), not_visible, delayed })
+    }
+}
+
+/// What the sweep has found about a part. All but the last three are ids of messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    /// Up to here messages may be counted once that is certain of them.
+    pub counting: i64,
+    pub newest: Option<i64>,
+    /// Of the departures.
+    pub first_gone: Option<i64>,
+    pub counting_xact: i64,
+    pub horizon: i64,
+}
+
+/// `$5` and `$6` are for PostgreSQL alone.
+macro_rules! fold {
+    ($before:literal, $less:literal) => {
+        concat!(
+            $before,
+            "UPDATE parts SET total = total + (SELECT count(*) FROM messages m WHERE m.tenant = $1 AND m.mid >= $3 \
+             AND m.mid < $4)",
+            $less,
+            ", counted = $7 WHERE tenant = $1 AND part = $2"
+        )
+    };
+}
+
+const FOLD: Sql = Sql {
+    sqlite: fold!("", ""),
+    postgres: fold!(
+        "WITH earlier AS (DELETE FROM departures WHERE tenant = $1 AND mid IN (SELECT d.mid FROM departures d \
+         WHERE d.tenant = $1 AND d.mid >= $5 AND d.mid < $3 ORDER BY d.mid LIMIT $6) RETURNING mid), \
+         within AS (DELETE FROM departures WHERE tenant = $1 AND mid >= $3 AND mid < $4 RETURNING mid) ",
+        " - (SELECT count(*) FROM earlier)"
+    ),
+};
+const NTH_MESSAGE: &str = "SELECT m.mid FROM messages m WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 \
+                           ORDER BY m.mid LIMIT 1 OFFSET $4";
+const NTH_GONE: &str = "SELECT d.mid FROM departures d WHERE d.tenant = $1 AND d.mid >= $2 AND d.mid < $3 \
+                        ORDER BY d.mid LIMIT 1 OFFSET $4";
+const NOTE: &str = "UPDATE parts SET counting = $3, counting_xact = 0 WHERE tenant = $1 AND part = $2";
+const STAMP: Sql = Sql {
+    sqlite: "",
+    postgres: "UPDATE parts SET counting_xact = pg_current_xact_id()::text::bigint WHERE tenant = $1 AND part = $2",
+};
+
+/// One step forward, if there is one to make.
+pub(crate) async fn fold(tx: &mut Tx<'_>, part: &Part, tally: &Tally) -> Result<()> {
+    let above = tally.newest.map_or(part.counted, |newest| newest + 1).max(part.counted);
+    if is_alone(tx) {
+        return if above > part.counted { fold_to(tx, part, above).await.map(drop) } else { Ok(()) };
+    }
+    let mut counted = part.counted;
+    let is_certain = tally.counting_xact > 0 && tally.counting_xact <= tally.horizon;
+    if tally.counting > counted && is_certain {
+        counted = fold_to(tx, part, tally.counting).await?;
+    } else if tally.first_gone.is_some_and(|gone| gone < counted) {
+        fold_to(tx, part, counted).await?;
+    }
+    if counted >= tally.counting {
+        if above > counted {
+            tx.execute(NOTE, &[part.number.into(), part.number_of(above).into()]).await?;
+        }
+    } else if tally.counting_xact == 0 {
+        tx.execute(tx.text(STAMP), &[part.number.into()]).await?;
+    }
+    Ok(())
+}
+
+/// Answers with how far it has come.
+async fn fold_to(tx: &mut Tx<'_>, part: &Part, to: i64) -> Result<i64> {
+    let range = || vec![part.counted.into(), Value::from(to), Value::from(FOLDED_MAX)];
+    let mut to = to;
+    for rows in tx.query_all(&[(NTH_MESSAGE, range()), (NTH_GONE, range())]).await? {
+        if let Some(row) = rows.first() {
+            to = to.min(row.int(0)?);
+        }
+    }
+    let params = [
+        part.number.into(),
+        part.counted.into(),
+        Value::from(to),
+        part.begin().into(),
+        FOLDED_MAX.into(),
+        part.number_of(to).into(),
+    ];
+    tx.execute(tx.text(FOLD), &params).await?;
+    Ok(to)
+}

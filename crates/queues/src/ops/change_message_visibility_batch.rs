@@ -1,0 +1,96 @@
+//! ChangeMessageVisibilityBatch: up to ten changes in one transaction. What is wrong with one of them does not keep the
+//! others from being made.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{OperationSpec, Result, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use super::write;
+use crate::queue::{Queue, topic};
+use crate::rules::batch::{self, Done, Failure};
+use crate::rules::handle;
+use crate::visibility::{self, Change, Wish};
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "PascalCase")]
+pub struct ChangeMessageVisibilityBatch {
+    #[serde(default)]
+    pub queue_url: String,
+    #[serde(default)]
+    pub entries: Vec<ChangeEntry>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "PascalCase")]
+#[schemars(inline)]
+pub struct ChangeEntry {
+    #[serde(default)]
+    pub id: String,
+    #[serde(default)]
+    pub receipt_handle: String,
+    pub visibility_timeout: Option<i64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "PascalCase")]
+pub struct ChangedBatch {
+    pub successful: Vec<Done>,
+    pub failed: Vec<Failure>,
+}
+
+impl Operation for ChangeMessageVisibilityBatch {
+    const SPEC: OperationSpec =
+        OperationSpec { repeatable: true, ..write("ChangeMessageVisibilityBatch", &[Scope::QueuesReceive]) };
+    type Output = ChangedBatch;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ChangedBatch>> {
+        self.check_shape()?;
+        let queue = Queue::load(tx, &self.queue_url).await?;
+        let wishes: Vec<(&str, Result<Wish>)> =
+            self.entries.iter().map(|entry| (entry.id.as_str(), entry.wish())).collect();
+        let mids = wishes.iter().filter_map(|(_, wish)| Some(wish.as_ref().ok()?.handle.mid));
+        let flights = visibility::flights(tx, mids).await?;
+        let mut changes: Vec<Change> = Vec::with_capacity(wishes.len());
+        let mut outcomes = Vec::with_capacity(wishes.len());
+        for (id, wish) in wishes {
+            let decided = wish.and_then(|wish| {
+                let change = visibility::decide(&queue, &flights, &wish, ctx.now)?;
+                // Of two that concern one message the later one counts.
+                changes.retain(|other| !other.is_of(wish.handle.mid));
+                changes.push(change);
+                Ok(wish.handle.mid)
+            });
+            outcomes.push((id, decided));
+        }
+        let statements: Vec<_> = changes.iter().map(Change::statement).collect();
+        let written = if statements.is_empty() { Vec::new() } else { tx.execute_together(&statements).await? };
+        let sooner = changes.iter().filter(|change| change.sooner).count();
+        if sooner > 0 {
+            tx.wake(topic(ctx.caller.tenant, &queue.name), u32::try_from(sooner).unwrap_or(u32::MAX));
+        }
+
+        let mut batch = ChangedBatch { successful: Vec::new(), failed: Vec::new() };
+        for (id, outcome) in outcomes {
+            let is_written = |mid| changes.iter().zip(&written).any(|(change, rows)| change.is_of(mid) && *rows > 0);
+            match outcome.and_then(|mid| if is_written(mid) { Ok(()) } else { Err(handle::invalid()) }) {
+                Ok(()) => batch.successful.push(Done { id: id.to_owned() }),
+                Err(error) => batch.failed.push(Failure::new(id, &error)),
+            }
+        }
+        Ok(Reply::Done(batch))
+    }
+}
+
+impl ChangeMessageVisibilityBatch {
+    /// What concerns the whole call and needs no database.
+    pub fn check_shape(&self) -> Result<()> {
+        batch::check_ids(self.entries.iter().map(|entry| entry.id.as_str()))
+    }
+}
+
+impl ChangeEntry {
+    fn wish(&self) -> Result<Wish> {
+        Wish::checked(&self.receipt_handle, self.visibility_timeout)
+    }
+}

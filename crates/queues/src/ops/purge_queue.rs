@@ -1,0 +1,56 @@
+//! PurgeQueue: the queue gets another part, and what is in the old one is deleted in the background. The handles of
+//! before mean nothing any more.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Code, Error, OperationSpec, Result, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+
+use super::write;
+use crate::catalog::Entry;
+use crate::parts;
+use crate::queue::Queue;
+use crate::rules::names::queue_name;
+
+/// Between two purges of a queue.
+const PAUSE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "PascalCase")]
+pub struct PurgeQueue {
+    #[serde(default)]
+    pub queue_url: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Purged {
+    /// Of the handles that were given out before, and of those that will be.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub generations: (i64, i64),
+}
+
+impl Operation for PurgeQueue {
+    const SPEC: OperationSpec =
+        OperationSpec { destructive: true, relieves: true, ..write("PurgeQueue", &[Scope::QueuesManage]) };
+    type Output = Purged;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Purged>> {
+        const PURGE: &str = "UPDATE queues SET generation = $3, purged_at = $4 WHERE tenant = $1 AND name = $2";
+        let name = queue_name(&self.queue_url)?;
+        Queue::exclude_senders(tx, name).await?;
+        let entry = Entry::load(tx, name).await?;
+        if let Some(allowed_at) = entry.purged_at.map(|at| at.after(PAUSE)).filter(|at| *at > ctx.now) {
+            let wait_s = allowed_at.since(ctx.now).as_secs() + 1;
+            let message = format!("The queue {name} was purged less than {} seconds ago.", PAUSE.as_secs());
+            return Err(Error::new(Code::PurgeQueueInProgress, message).with("retry_after", wait_s));
+        }
+        let generation = ctx.now.micros().max(entry.generation + 1);
+        tx.execute(PURGE, &[Value::from(name), generation.into(), ctx.now.into()]).await?;
+        parts::retire(tx, name, entry.generation, ctx.now).await?;
+        parts::give(tx, name, generation).await?;
+        Ok(Reply::Done(Purged { generations: (entry.generation, generation) }))
+    }
+}

@@ -1,0 +1,91 @@
+//! Deletes what purges and deleted queues have left behind, and makes the numbers of empty parts free.
+//!
+//! # When a number is free
+//! No sender writes into a dead part (the fence in queue.rs). A receive that has found the part alive may still be about
+//! to write a flight for a message there, and must not meet another queue's messages under the same number. So an
+//! empty part rests for longer than any transaction lives: the store ends those that are idle or wait for longer than
+//! its statement timeout, ten seconds unless it is set otherwise. Then it is looked at once more, and is free.
+
+use std::time::Duration;
+
+use waybill_kernel::{Result, Tenant, Time};
+use waybill_store::effects::{Plan, Sweep};
+use waybill_store::{Ctx, Tx, Value};
+
+use crate::Settings;
+use crate::queue::Part;
+
+/// From the end of a part to the first moment at which it can be free.
+const REST: Duration = Duration::from_secs(3_600);
+/// Parts that one batch looks at.
+const PARTS_MAX: i64 = 16;
+
+/// Dead parts are emptied, a bounded number of rows at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    interval: Duration,
+}
+
+impl Drain {
+    pub fn new(settings: &Settings) -> Self {
+        Self { interval: Duration::from_secs(settings.sweep_interval_s.max(1)) }
+    }
+}
+
+impl Sweep for Drain {
+    const NAME: &'static str = "queues.drain";
+
+    fn plan(&self) -> Plan {
+        Plan::every(self.interval)
+    }
+
+    async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+        const DUE: &str = "SELECT tenant, part, dead_at FROM parts WHERE drain_at <= $1 ORDER BY drain_at LIMIT $2";
+        let parts = tx.query(DUE, &[ctx.now.into(), PARTS_MAX.into()]).await?;
+        let mut left = limit;
+        for row in &parts {
+            let tx = &mut *tx.as_tenant(Tenant(row.int(0)?));
+            let part = Part { number: row.int(1)?, ..Part::default() };
+            left -= empty(tx, &part, left).await?;
+            if left <= 0 {
+                return Ok(limit.unsigned_abs());
+            }
+            lay_to_rest(ctx, tx, &part, row.time(2)?).await?;
+        }
+        // Those that were found empty are some progress too: behind them there may be others.
+        let is_full = parts.len() as i64 >= PARTS_MAX;
+        Ok(if is_full { limit } else { limit - left }.unsigned_abs())
+    }
+}
+
+/// Deletes rows of the part and answers with how many. Flights go first, as with everybody who takes both.
+async fn empty(tx: &mut Tx<'_>, part: &Part, limit: i64) -> Result<i64> {
+    const FLIGHTS: &str = "DELETE FROM flights WHERE tenant = $1 AND mid IN (SELECT f.mid FROM flights f \
+                           WHERE f.tenant = $1 AND f.mid >= $2 AND f.mid < $3 ORDER BY f.mid LIMIT $4)";
+    const MESSAGES: &str = "DELETE FROM messages WHERE tenant = $1 AND mid IN (SELECT m.mid FROM messages m \
+                            WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 ORDER BY m.mid LIMIT $4)";
+    const DEPARTURES: &str = "DELETE FROM departures WHERE tenant = $1 AND mid IN (SELECT d.mid FROM departures d \
+                              WHERE d.tenant = $1 AND d.mid >= $2 AND d.mid < $3 ORDER BY d.mid LIMIT $4)";
+    let mut deleted = 0;
+    for sql in [FLIGHTS, MESSAGES, DEPARTURES] {
+        let params = [part.begin().into(), part.end().into(), Value::from(limit - deleted)];
+        deleted += i64::try_from(tx.execute(sql, &params).await?).unwrap_or(i64::MAX);
+        if deleted >= limit {
+            break;
+        }
+    }
+    Ok(deleted)
+}
+
+/// The part is empty: it rests, and after that it is free.
+async fn lay_to_rest(ctx: &Ctx<'_>, tx: &mut Tx<'_>, part: &Part, dead_at: Time) -> Result<()> {
+    const REST_UNTIL: &str = "UPDATE parts SET drain_at = $3 WHERE tenant = $1 AND part = $2";
+    const FREE: &str = "UPDATE parts SET queue = NULL, generation = 0, head = 0, seen = 0, mark = 0, mark_xact = 0, \
+                        crowded = 0, total = 0, counted = 0, counting = 0, counting_xact = 0, mixed = 0, swept = 0, \
+                        dead_at = NULL, drain_at = NULL WHERE tenant = $1 AND part = $2";
+    let until = dead_at.after(REST);
+    match until > ctx.now {
+        true => tx.execute(REST_UNTIL, &[part.number.into(), until.into()]).await.map(drop),
+        false => tx.execute(FREE, &[part.number.into()]).await.map(drop),
+    }
+}

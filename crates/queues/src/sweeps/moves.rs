@@ -1,0 +1,171 @@
+//! Moves dead letters for the tasks that were started. Each batch takes messages as a receive does, so that those who
+//! receive from the queue at the same time neither wait nor get them twice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use waybill_kernel::{Result, Tenant, Time};
+use waybill_store::effects::{Plan, Sweep};
+use waybill_store::{Ctx, Row, Tx, Value};
+
+use crate::dead_letters::{Fate, transfer};
+use crate::ends::end_all;
+use crate::flights::{self, Takes};
+use crate::move_tasks::{COMPLETED, FAILED, MoveTaskId, Pace};
+use crate::queue::Queue;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Messages in one transaction. Each may wake its own queue, and a transaction wakes 64 at most.
+const BATCH: i64 = 50;
+/// Tasks that one batch looks at.
+const TASKS_MAX: i64 = 20;
+/// How long messages would be invisible if they were not moved in the same transaction.
+const HELD: Duration = Duration::from_secs(30);
+
+/// Nobody knows where the message came from: it was sent to the queue itself.
+const NO_SOURCE: &str = "CouldNotDetermineMessageSource";
+const NO_QUEUE: &str = "AWS.SimpleQueueService.NonExistentQueue";
+
+#[derive(Clone, Copy, Debug)]
+pub struct Moves;
+
+/// Held until the transaction ends: who cancels a task waits for the batch that is under way.
+const TASKS: &str = "SELECT tenant, task, source, destination, per_second, paced_to FROM move_tasks WHERE active = 1 \
+                     ORDER BY paced_to LIMIT $1 FOR UPDATE SKIP LOCKED";
+
+impl Sweep for Moves {
+    const NAME: &'static str = "queues.moves";
+
+    fn plan(&self) -> Plan {
+        Plan { batch: BATCH, ..Plan::every(INTERVAL) }
+    }
+
+    async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+        let mut left = limit;
+        for row in &tx.query(TASKS, &[TASKS_MAX.into()]).await? {
+            let task = Task::read(ctx, row)?;
+            let allowed = task.pace.allowed(left);
+            if allowed > 0 {
+                left -= task.run(ctx, &mut tx.as_tenant(task.tenant), allowed).await?;
+            }
+            if left <= 0 {
+                break;
+            }
+        }
+        Ok((limit - left).unsigned_abs())
+    }
+}
+
+struct Task {
+    tenant: Tenant,
+    task: MoveTaskId,
+    source: String,
+    destination: Option<String>,
+    pace: Pace,
+}
+
+/// Messages by the name of the queue they go to.
+type Targets = BTreeMap<Option<String>, Vec<i64>>;
+
+/// How a batch of a task has ended.
+enum Outcome {
+    Going,
+    Completed,
+    Failed(&'static str),
+}
+
+impl Task {
+    fn read(ctx: &Ctx<'_>, row: &Row) -> Result<Self> {
+        Ok(Self {
+            tenant: Tenant(row.int(0)?),
+            task: MoveTaskId::from_slice(row.bytes(1)?)?,
+            source: row.text(2)?.to_owned(),
+            destination: row.text_opt(3)?.map(str::to_owned),
+            pace: Pace::new(ctx.now, row.time(5)?, row.int_opt(4)?),
+        })
+    }
+
+    /// Answers with how many messages were moved.
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, allowed: i64) -> Result<i64> {
+        let mut moved = 0;
+        let outcome = loop {
+            let wanted = (allowed - moved).min(flights::MESSAGES_MAX as i64);
+            if wanted <= 0 {
+                break Outcome::Going;
+            }
+            let (some, outcome) = self.step(ctx, tx, usize::try_from(wanted).unwrap_or(0)).await?;
+            moved += some;
+            if !matches!(outcome, Outcome::Going) {
+                break outcome;
+            }
+        };
+        self.note(tx, moved, &outcome).await?;
+        Ok(moved)
+    }
+
+    /// Up to ten messages.
+    async fn step(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: usize) -> Result<(i64, Outcome)> {
+        let Some(queue) = Queue::find(tx, &self.source).await? else { return Ok((0, Outcome::Failed(NO_QUEUE))) };
+        let mut takes = Takes::new(queue.part, ctx.now, ctx.ids.next().into_bytes(), ctx.now.after(HELD));
+        let taken = takes.take(tx, wanted).await?;
+        if taken.is_empty() {
+            return Ok((0, Outcome::Completed));
+        }
+        let rows = takes.fetch(tx, &taken).await?;
+        let (mut moved, mut outcome) = (0, Outcome::Going);
+        let (targets, expired) = self.targets(&rows, queue.kept_since(ctx.now))?;
+        if !expired.is_empty() {
+            end_all(tx, &queue.part, &expired).await?;
+        }
+        for (name, mids) in targets {
+            let target = match &name {
+                Some(name) => Queue::find_for_messages(tx, name).await?.ok_or(NO_QUEUE),
+                None => Err(NO_SOURCE),
+            };
+            match target {
+                Ok(target) => {
+                    transfer(tx, self.tenant, (&queue.part, &mids), &target, Fate::Alive { now: ctx.now }).await?;
+                    moved += mids.len() as i64;
+                }
+                Err(reason) => {
+                    takes.give_back(tx, &mids).await?;
+                    outcome = Outcome::Failed(reason);
+                }
+            }
+        }
+        takes.tidy(tx).await?;
+        Ok((moved, outcome))
+    }
+
+    /// Which messages go where, None for those of which nobody knows, and which are older than they are kept.
+    fn targets(&self, rows: &[Row], kept_since: Time) -> Result<(Targets, Vec<i64>)> {
+        let (mut targets, mut expired) = (Targets::new(), Vec::new());
+        for row in rows {
+            let mid = row.int(0)?;
+            let name = match &self.destination {
+                Some(name) => Some(name.clone()),
+                None => row.text_opt(9)?.map(str::to_owned),
+            };
+            match row.time(6)? > kept_since {
+                true => targets.entry(name).or_default().push(mid),
+                false => expired.push(mid),
+            }
+        }
+        Ok((targets, expired))
+    }
+
+    async fn note(&self, tx: &mut Tx<'_>, moved: i64, outcome: &Outcome) -> Result<()> {
+        const NOTE: &str = "UPDATE move_tasks SET moved = moved + $3, paced_to = $4 WHERE tenant = $1 AND task = $2";
+        const END: &str = "UPDATE move_tasks SET moved = moved + $3, paced_to = $4, active = 0, status = $5, reason = $6 \
+                           WHERE tenant = $1 AND task = $2";
+        let mut params = vec![self.task.as_bytes().into(), moved.into(), self.pace.after(moved).into()];
+        let end = match outcome {
+            Outcome::Going => None,
+            Outcome::Completed => Some((COMPLETED, None)),
+            Outcome::Failed(reason) => Some((FAILED, Some(*reason))),
+        };
+        let sql = if end.is_some() { END } else { NOTE };
+        params.extend(end.into_iter().flat_map(|(status, reason)| [Value::from(status), Value::from(reason)]));
+        tx.execute(sql, &params).await.map(drop)
+    }
+}
