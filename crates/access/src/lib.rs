@@ -7,6 +7,7 @@
 
 mod authenticate;
 mod bootstrap;
+mod boxed;
 mod digest;
 #[cfg(test)]
 mod fuzz;
@@ -31,6 +32,7 @@ pub use bootstrap::{
     NewAdminKey, admin_caller, dev_caller, ensure_default_tenant, ensure_default_tenant_keeping,
     is_key_of_default_tenant, shared_caller,
 };
+pub use boxed::{Nonce, Opened};
 pub use key::{Key, KeyText, Secret};
 pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};

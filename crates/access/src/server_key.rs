@@ -14,7 +14,7 @@ use waybill_store::{Ctx, Store, Tx, Value, Work};
 
 const SECRET_BYTES: usize = 32;
 /// So many of its own digest name it.
-const ID_BYTES: usize = 8;
+pub(crate) const ID_BYTES: usize = 8;
 const PREFIX: &str = "waybill-server-key-1";
 
 /// Prints as its id.
@@ -32,8 +32,15 @@ impl ServerKey {
     }
 
     fn of(secret: [u8; SECRET_BYTES]) -> Self {
-        let id = hex(&derived(&secret, "id")[..ID_BYTES]);
-        Self { id, secret }
+        let mut key = Self { id: String::new(), secret };
+        key.id = hex(&key.id_bytes());
+        key
+    }
+
+    pub(crate) fn id_bytes(&self) -> [u8; ID_BYTES] {
+        let mut id = [0; ID_BYTES];
+        id.copy_from_slice(&derived(&self.secret, "id")[..ID_BYTES]);
+        id
     }
 
     /// Not a secret.
@@ -85,7 +92,7 @@ fn derived(secret: &[u8; SECRET_BYTES], purpose: &str) -> [u8; 32] {
     keyed(secret).chain_update(PREFIX).chain_update([0]).chain_update(purpose).finalize().into_bytes().into()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
