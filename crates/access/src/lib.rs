@@ -16,7 +16,7 @@ mod key;
 mod keys;
 mod memory;
 pub mod ops;
-mod page;
+pub mod page;
 mod server_key;
 pub mod sweeps;
 mod tenant;
