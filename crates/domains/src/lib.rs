@@ -4,7 +4,8 @@ use waybill_store::effects::{self, Runner};
 use waybill_store::{Domain, Migration, Registry, Settings};
 
 /// In the order in which their operations are shown.
-pub const ALL: &[Domain] = &[waybill_tasks::DOMAIN, waybill_queues::DOMAIN, waybill_access::DOMAIN];
+pub const ALL: &[Domain] =
+    &[waybill_tasks::DOMAIN, waybill_queues::DOMAIN, waybill_access::DOMAIN, waybill_webhooks::DOMAIN];
 
 pub fn migrations() -> Vec<Migration> {
     ALL.iter().flat_map(|domain| domain.migrations).copied().collect()

@@ -167,6 +167,11 @@ catalogue! {
     UnsupportedOperation   "unsupported_operation"     400 -32068
         ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400) 2
         "This is not offered." "Leave out what the message names.";
+    // Of webhooks.
+    AddressRefused         "address_refused"           400 -32080 ("InvalidParameterValue", 400)       2
+        "The server does not send anything there." "Name an address of the public internet, or have the operator set `webhooks.allow_private`.";
+    TooManyWebhooks        "too_many_webhooks"         409 -32081 ("OverLimit", 403)                   6
+        "The tenant has as many webhooks as it may have." "Delete one that is not needed, or have the operator raise `webhooks.endpoints_max`.";
 }
 
 impl fmt::Display for Code {

@@ -62,6 +62,7 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     }
     let process = Process::default();
     let mut settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
+    settings = settings.with(config.webhooks.clone());
     if let Some(server_key) = server_key {
         settings = settings.with(server_key.clone());
     }
