@@ -50,6 +50,8 @@ pub enum Contestant {
     Hello,
     Sqlite,
     Postgres,
+    /// SendMessage of SQS, signed.
+    Send(Engine),
     Pgbench,
     /// Create, lease and complete.
     Lifecycle(Engine),
@@ -63,12 +65,14 @@ pub enum Contestant {
 }
 
 impl Contestant {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Fdatasync(Raw::Append),
         Self::Fdatasync(Raw::Over),
         Self::Hello,
         Self::Sqlite,
         Self::Postgres,
+        Self::Send(Engine::Sqlite),
+        Self::Send(Engine::Postgres),
         Self::Pgbench,
         Self::Lifecycle(Engine::Sqlite),
         Self::Lifecycle(Engine::Postgres),
@@ -90,6 +94,8 @@ impl Contestant {
             Self::Hello => "hello",
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
+            Self::Send(Engine::Sqlite) => "sends sqlite",
+            Self::Send(Engine::Postgres) => "sends postgres",
             Self::Pgbench => "pgbench",
             Self::Lifecycle(Engine::Sqlite) => "lifecycle sqlite",
             Self::Lifecycle(Engine::Postgres) => "lifecycle postgres",
@@ -110,6 +116,7 @@ impl Contestant {
         match self {
             Self::Fdatasync(_) => "fdatasync",
             Self::Lifecycle(_) => "lifecycle",
+            Self::Send(_) => "sends",
             Self::Graphile(_) => "graphile",
             Self::Obligations(_) => "obligations",
             Self::Claim(_) | Self::ClaimPast(_) => "backlog",
@@ -122,7 +129,7 @@ impl Contestant {
         match self {
             Self::Sqlite => Some(Engine::Sqlite),
             Self::Postgres => Some(Engine::Postgres),
-            Self::Lifecycle(engine) | Self::Obligations(engine) => Some(engine),
+            Self::Lifecycle(engine) | Self::Obligations(engine) | Self::Send(engine) => Some(engine),
             Self::Claim(engine) | Self::ClaimPast(engine) => Some(engine),
             Self::Fdatasync(_) | Self::Hello | Self::Pgbench | Self::Graphile(_) => None,
         }
@@ -145,6 +152,8 @@ const HEATS: [&[Slot]; 4] = [
         (Contestant::Sqlite, 8),
         (Contestant::Sqlite, 64),
         (Contestant::Hello, 64),
+        (Contestant::Send(Engine::Sqlite), 64),
+        (Contestant::Send(Engine::Postgres), 64),
         (Contestant::Postgres, 64),
         (Contestant::Postgres, 32),
         (Contestant::Pgbench, 32),

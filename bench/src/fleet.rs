@@ -12,6 +12,7 @@ use crate::costs::{Costs, Counters, PerOp, wal_costs};
 use crate::graphile::Installed;
 use crate::load::{self, Plan};
 use crate::process::{Server, cpu_seconds};
+use crate::queue::Queue;
 use crate::request::Template;
 use crate::script::{Lifecycle, Script, Timed};
 use crate::site::{OBLIGATIONS, Site, Station};
@@ -28,6 +29,7 @@ pub struct Fleet<'a> {
     dir: &'a Path,
     hello: Option<Server>,
     stations: BTreeMap<Contestant, Station>,
+    queues: BTreeMap<Contestant, Queue>,
     graphile: Option<Installed>,
     cluster: Option<Cluster>,
     slices: usize,
@@ -35,7 +37,7 @@ pub struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     pub fn new(settings: &'a Settings, dir: &'a Path) -> Self {
-        Self { settings, dir, hello: None, stations: BTreeMap::new(), graphile: None, cluster: None, slices: 0 }
+        Self { settings, dir, hello: None, stations: BTreeMap::new(), queues: BTreeMap::new(), graphile: None, cluster: None, slices: 0 }
     }
 
     pub async fn prepare(&mut self, contestant: Contestant) -> Result<()> {
@@ -59,6 +61,11 @@ impl<'a> Fleet<'a> {
                     Contestant::ClaimPast(_) => site.with_a_backlog().await?,
                     _ => site.open().await?,
                 };
+                if let Contestant::Send(_) = contestant {
+                    let queue = Queue::make(&station.server).await?;
+                    queue.send()?;
+                    self.queues.insert(contestant, queue);
+                }
                 if matches!(contestant, Contestant::Sqlite | Contestant::Postgres) {
                     create_one(&station.server).await?;
                 }
@@ -92,6 +99,7 @@ impl<'a> Fleet<'a> {
     /// The end of a heat: the servers stop, and what they kept in folders is removed.
     pub fn dismiss(&mut self) -> Result<()> {
         self.hello = None;
+        self.queues.clear();
         for (contestant, station) in std::mem::take(&mut self.stations) {
             drop(station);
             std::fs::remove_dir_all(self.dir.join(contestant.name().replace(' ', "_")))?;
@@ -139,8 +147,17 @@ impl<'a> Fleet<'a> {
                 let station = self.stations.get_mut(&contestant).context("not running")?;
                 station.server.check_running()?;
                 let before = Counters::read(&station.server).await?;
-                let script = script(contestant, station, self.slices, self.settings)?;
-                let outcome = load::run(plan(&station.server, script, connections, self.settings)).await?;
+                let plan = match self.queues.get(&contestant) {
+                    Some(queue) => {
+                        let send = Script::Single(Template::raw(queue.send()?));
+                        Plan { addr: queue.addr, ..plan(&station.server, send, connections, self.settings) }
+                    }
+                    None => {
+                        let script = script(contestant, station, self.slices, self.settings)?;
+                        plan(&station.server, script, connections, self.settings)
+                    }
+                };
+                let outcome = load::run(plan).await?;
                 let costs = Counters::read(&station.server).await?.since(&before, outcome.ops_total);
                 // Reads write nothing but the log, and for PostgreSQL the server's own bytes are not all there is.
                 let reads = matches!(contestant, Contestant::Obligations(_));

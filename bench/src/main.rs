@@ -13,6 +13,7 @@ mod histogram;
 mod idle;
 mod load;
 mod product;
+mod queue;
 mod report;
 mod request;
 mod script;
@@ -52,8 +53,8 @@ struct Cli {
     /// Also write the results to this file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Only these: fdatasync, hello, sqlite, postgres, pgbench, lifecycle, graphile, obligations, backlog, memory,
-    /// startup
+    /// Only these: fdatasync, hello, sqlite, postgres, sends, pgbench, lifecycle, graphile, obligations, backlog,
+    /// memory, startup
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The program to measure [default: the one beside this program]

@@ -95,6 +95,8 @@ impl Drop for Guarded {
 pub struct Server {
     process: Guarded,
     pub http: SocketAddr,
+    /// Where SQS clients find it, if it serves any.
+    pub sqs: Option<SocketAddr>,
     pub key: Option<String>,
     /// From spawning the process to the first 200 of `/readyz`.
     pub ready_after: Duration,
@@ -139,10 +141,10 @@ impl Server {
         let mut process = Guarded::spawn(&mut command, log, "TERM")?;
         loop {
             process.check_running()?;
-            if let Some(http) = read_announcement(&announcement)
+            if let Some((http, sqs)) = read_announcement(&announcement)
                 && http::get(http, "/readyz", None).await.is_ok_and(|answer| answer.status == 200)
             {
-                return Ok(Self { process, http, key: None, ready_after: start.elapsed() });
+                return Ok(Self { process, http, sqs, key: None, ready_after: start.elapsed() });
             }
             if start.elapsed() > START_TIMEOUT {
                 bail!("not ready after {} s: {}", START_TIMEOUT.as_secs(), process.log_tail());
@@ -173,11 +175,12 @@ impl Server {
     }
 }
 
-fn read_announcement(path: &Path) -> Option<SocketAddr> {
+fn read_announcement(path: &Path) -> Option<(SocketAddr, Option<SocketAddr>)> {
     let text = std::fs::read(path).ok()?;
     // Half a file does not parse, and is read again.
     let announcement: Value = serde_json::from_slice(&text).ok()?;
-    announcement.get("http")?.as_str()?.parse().ok()
+    let address = |name: &str| announcement.get(name)?.as_str()?.parse().ok();
+    Some((address("http")?, address("sqs")))
 }
 
 /// Memory of a process in bytes, as the kernel accounts it.

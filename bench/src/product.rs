@@ -24,9 +24,12 @@ impl Keys {
 }
 
 pub async fn key_for(server: &Server, principal: &str) -> Result<String> {
+    text(&make_key(server, &json!({ "principal": principal })).await?, "key")
+}
+
+pub async fn make_key(server: &Server, input: &Value) -> Result<Value> {
     let admin = server.key.as_deref().context("no admin key")?;
-    let made = post(server, "/admin/keys", admin, &json!({ "principal": principal })).await?;
-    text(&made, "key")
+    post(server, "/admin/keys", admin, input).await
 }
 
 /// The id of the task.

@@ -64,7 +64,7 @@ impl Results {
     }
 
     fn hello_ratio(&self, slot: Slot) -> Option<f64> {
-        let comparable = matches!(slot.0, Contestant::Sqlite | Contestant::Postgres);
+        let comparable = matches!(slot.0, Contestant::Sqlite | Contestant::Postgres | Contestant::Send(_));
         comparable.then(|| self.ratio(slot, (Contestant::Hello, slot.1))).flatten()
     }
 

@@ -54,7 +54,10 @@ impl Template {
     }
 
     fn new(text: String) -> Self {
-        let bytes = text.into_bytes();
+        Self::raw(text.into_bytes())
+    }
+
+    pub fn raw(bytes: Vec<u8>) -> Self {
         let places = Field::ALL.map(|field| positions(&bytes, field.mark()));
         Self { bytes, places }
     }

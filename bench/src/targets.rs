@@ -8,6 +8,7 @@ use crate::report::{median, mib, percent};
 
 const SQLITE_OF_HELLO: f64 = 0.12;
 const SQLITE_OF_HELLO_WISHED: f64 = 0.25;
+const SENDS_OF_HELLO: f64 = 0.30;
 const SQLITE_OF_SINGLE: f64 = 5.0;
 const SQLITE_FSYNCS_MAX: f64 = 0.1;
 const SINGLE_OF_FDATASYNC: f64 = 0.4;
@@ -106,6 +107,8 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
         Target::compared("  of fdatasync over what is there", of_fdatasync(Raw::Over)),
         Target::ratio_at_least("postgres, 32 connections, of pgbench", POSTGRES_OF_PGBENCH, of_pgbench),
     ];
+    let sends = results.ratio((Contestant::Send(Engine::Sqlite), 64), (Hello, 64));
+    targets.push(Target::ratio_at_least("signed sends, sqlite, 64 connections, of hello", SENDS_OF_HELLO, sends));
     targets.extend(judge_tasks(results));
     targets.extend([
         Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory),

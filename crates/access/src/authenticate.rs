@@ -24,6 +24,7 @@ use crate::key::{self, Key};
 use crate::keys::{FindKey, FoundKey, GiveDigest};
 use crate::memory::{Digest, Known, Memory, Reading, Standing};
 use crate::server_key::ServerKey;
+use crate::signing::{self, SigningSecret};
 use crate::verifier::{Class, Verifier};
 
 /// Keys not seen before whose rows are read at a time; the others wait in the order they came. Nobody can tell a good one
@@ -53,6 +54,8 @@ struct Inner {
     mac: Hmac<Sha256>,
     /// Under the server's key, as rows hold them.
     digests: Digests,
+    /// Opens the boxes of keys that sign.
+    server_key: ServerKey,
     memory: Memory,
     lookups: Semaphore,
     lookups_waiting: AtomicUsize,
@@ -73,6 +76,7 @@ impl Access {
             settings,
             mac,
             digests: Digests::new(server_key),
+            server_key: server_key.clone(),
             memory,
             lookups: Semaphore::new(LOOKUPS_MAX),
             lookups_waiting: AtomicUsize::new(0),
@@ -101,6 +105,26 @@ impl Access {
         }
     }
 
+    /// Who signs with this access key, and with what; None where nobody does. Nothing is proven by the id: that is for
+    /// whoever checks the signature.
+    pub async fn signer(&self, access_key_id: &str) -> Result<Option<Signer>> {
+        let Some(id) = signing::key_id(access_key_id) else { return Ok(None) };
+        let known = self.0.memory.named(id).filter(|known| known.secret.is_some());
+        let standing = known.as_ref().map(|known| known.standing(self.0.store.now(), self.0.reread_after()));
+        match (known, standing) {
+            (Some(known), Some(Standing::Good)) => Ok(Signer::of(&known)),
+            (Some(known), Some(Standing::GoodButReread)) => match Box::pin(self.0.find_signer(id)).await {
+                Err(_) => {
+                    known.reread_failed();
+                    Ok(Signer::of(&known))
+                }
+                found => found,
+            },
+            (_, Some(Standing::Ended(_))) => Ok(None),
+            _ => Box::pin(self.0.find_signer(id)).await,
+        }
+    }
+
     /// Ends when the key does: for calls and streams that were let in with it and stay. Of a revocation it hears as soon as
     /// anybody in this process does; an expiry ends it by the clock, a second later at most; whatever goes unheard, after `key_recheck`.
     pub async fn ended(&self, id: KeyId) {
@@ -113,7 +137,45 @@ impl Access {
     }
 }
 
+/// Whoever can sign with this secret is this caller.
+#[derive(Debug)]
+pub struct Signer {
+    pub caller: Arc<Caller>,
+    pub secret: SigningSecret,
+}
+
+impl Signer {
+    fn of(known: &Known) -> Option<Self> {
+        Some(Self { caller: Arc::clone(&known.caller), secret: known.secret.clone()? })
+    }
+}
+
 impl Inner {
+    async fn find_signer(&self, id: KeyId) -> Result<Option<Signer>> {
+        let (found, reading) = self.look_up(id).await?;
+        let reason = match &found {
+            None => Some("unknown key id"),
+            Some(found) if found.secret.is_none() => Some("it does not sign"),
+            Some(found) => found.ended(self.store.now()),
+        };
+        if let Some(reason) = reason {
+            if let Some(known) = self.memory.named(id) {
+                known.end(self.store.now(), reason);
+            }
+            tracing::info!(key_id = %id, reason, "a key was refused");
+            return Ok(None);
+        }
+        let known = found.map(|found| self.known_signer(id, &found, reading)).transpose()?;
+        Ok(known.as_deref().and_then(Signer::of))
+    }
+
+    fn known_signer(&self, id: KeyId, found: &FoundKey, reading: Reading) -> Result<Arc<Known>> {
+        let boxed = found.secret.as_deref().unwrap_or_default();
+        let secret = signing::unboxed(&self.server_key, found.caller.tenant, id, boxed)?;
+        let (digest, caller) = (self.digest(secret.expose()), Arc::new(found.caller.clone()));
+        Ok(self.memory.remember(id, Known::new(digest, caller, found.expires_at, reading).that_signs(secret)))
+    }
+
     fn digest(&self, presented: &str) -> Digest {
         self.mac.clone().chain_update(presented).finalize().into_bytes().into()
     }
@@ -126,6 +188,9 @@ impl Inner {
         }
         let (found, reading) = self.look_up(id).await?;
         let judgement = self.digests.judge(&key, found.as_ref());
+        if found.as_ref().is_some_and(|found| found.secret.is_some()) {
+            return Err(self.refuse(id, digest, "it signs, and opens nothing by itself"));
+        }
         let Some(found) = found else { return Err(self.refuse(id, digest, "unknown key id")) };
         // What opens nothing need not be hashed.
         if let Some(reason) = found.ended(now) {
@@ -257,7 +322,10 @@ impl Inner {
                 Ok(None)
             }
             (Some(found), Some(known), None) => {
-                self.admit(id, *known.digest(), &found, reading)?;
+                match found.secret.is_some() {
+                    true => self.known_signer(id, &found, reading).map(drop)?,
+                    false => self.admit(id, *known.digest(), &found, reading).map(drop)?,
+                }
                 let latest = now.after(recheck);
                 Ok(Some(found.expires_at.map_or(latest, |expires_at| expires_at.min(latest))))
             }

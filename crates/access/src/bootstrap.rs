@@ -4,7 +4,7 @@ use waybill_kernel::{Caller, Code, Error, KeyId, Mode, Principal, PrincipalKind,
 use waybill_store::{Ctx, Store, Tx, Work};
 
 use crate::hash::Minted;
-use crate::key::KeyText;
+use crate::key::{Key, KeyText};
 use crate::keys::{self, FindKey, Grant, NewKey};
 use crate::tenant::{self, DEFAULT_TENANT, TenantId};
 
@@ -36,12 +36,13 @@ pub async fn ensure_default_tenant_keeping(
         return Ok(None);
     }
     let entropy = std::sync::Arc::clone(store.entropy());
-    let mint = move || Minted::new(entropy.as_ref());
+    let key = Key::generate(entropy.as_ref());
+    let shown = NewAdminKey { key_id: key.id, key: key.reveal() };
+    let mint = move || Minted::bearer(key, entropy.as_ref());
     let minted = tokio::task::spawn_blocking(mint).await.map_err(Error::internal)??;
-    let key = NewAdminKey { key_id: minted.key.id, key: minted.key.reveal() };
-    keep(&key)?;
+    keep(&shown)?;
     let made = store.system().run(MakeDefault(minted)).await?;
-    Ok(made.then_some(key))
+    Ok(made.then_some(shown))
 }
 
 pub async fn is_key_of_default_tenant(store: &Store, id: KeyId) -> Result<bool> {

@@ -2,9 +2,10 @@
 
 use argon2::password_hash::{self, PasswordHasher, PasswordVerifier, phc::PasswordHash};
 use argon2::{Algorithm, Argon2, Params, Version};
-use waybill_kernel::{Entropy, Error, Result};
+use waybill_kernel::{Entropy, Error, KeyId, Result};
 
 use crate::key::{Key, Secret};
+use crate::signing::MintedSigner;
 
 const MEMORY_KIB: u32 = 64 * 1024;
 const PASSES: u32 = 2;
@@ -16,20 +17,32 @@ const PARAMS: Params = match Params::new(MEMORY_KIB, PASSES, LANES, None) {
     Err(_) => panic!("Argon2 refuses its parameters"),
 };
 
-/// A new key and the hash its row will hold: made before the transaction, because it takes a core some 50 ms.
+/// A new key and what its row will hold: made before the transaction, because a hash takes a core some 50 ms.
 #[derive(Clone)]
-pub(crate) struct Minted {
-    pub(crate) key: Key,
-    pub(crate) hash: String,
+pub(crate) enum Minted {
+    /// It comes with every request.
+    Bearer { key: Key, hash: String },
+    /// It signs them.
+    Signer(MintedSigner),
 }
 
 impl Minted {
-    pub(crate) fn new(entropy: &dyn Entropy) -> Result<Self> {
-        let key = Key::generate(entropy);
+    pub(crate) fn bearer(key: Key, entropy: &dyn Entropy) -> Result<Self> {
         let mut salt = [0; SALT_BYTES];
         entropy.fill(&mut salt);
         let hash = hash(&key.secret, &salt)?;
-        Ok(Self { key, hash })
+        Ok(Self::Bearer { key, hash })
+    }
+
+    pub(crate) fn signer(entropy: &dyn Entropy) -> Self {
+        Self::Signer(MintedSigner::new(entropy))
+    }
+
+    pub(crate) fn id(&self) -> KeyId {
+        match self {
+            Self::Bearer { key, .. } => key.id,
+            Self::Signer(signer) => signer.id,
+        }
     }
 }
 
@@ -58,11 +71,13 @@ mod tests {
     #[test]
     fn a_hash_is_argon2id_with_the_parameters_we_promise_and_fits_its_secret_alone() {
         let entropy = SeededEntropy::new(1);
-        let minted = Minted::new(&entropy).unwrap();
-        assert!(minted.hash.starts_with("$argon2id$v=19$m=65536,t=2,p=1$"), "{}", minted.hash);
-        assert!(verify(&minted.key.secret, &minted.hash).unwrap());
+        let Minted::Bearer { key, hash } = Minted::bearer(Key::generate(&entropy), &entropy).unwrap() else {
+            panic!("no bearer's key")
+        };
+        assert!(hash.starts_with("$argon2id$v=19$m=65536,t=2,p=1$"), "{hash}");
+        assert!(verify(&key.secret, &hash).unwrap());
         let other = Key::generate(&entropy);
-        assert!(!verify(&other.secret, &minted.hash).unwrap());
-        assert!(verify(&minted.key.secret, "plain").is_err());
+        assert!(!verify(&other.secret, &hash).unwrap());
+        assert!(verify(&key.secret, "plain").is_err());
     }
 }

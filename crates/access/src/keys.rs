@@ -69,26 +69,32 @@ pub(crate) struct NewKey<'a> {
 impl NewKey<'_> {
     /// Where the transaction has no tenant of its own, `tenant` says whose key it is.
     pub(crate) async fn insert(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, tenant: Option<Tenant>) -> Result<()> {
-        const INSERT: &str = "INSERT INTO api_keys \
-            (tenant, key_id, principal, roles, scopes, hash, created_at, created_by, expires_at, digest, digest_under) \
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        // A command that has no server key leaves the digest to the first use of the key.
-        let digest = ctx.settings_if_given::<ServerKey>().map(|server| Digests::new(server).of(&self.minted.key));
+        const INSERT: &str = "INSERT INTO api_keys (tenant, key_id, principal, roles, scopes, hash, created_at, \
+            created_by, expires_at, digest, digest_under, secret) \
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+        let server = ctx.settings_if_given::<ServerKey>();
+        let (hash, digest, secret) = match self.minted {
+            // A command that has no server key leaves the digest to the first use of the key.
+            Minted::Bearer { key, hash } => (hash.as_str(), server.map(|server| Digests::new(server).of(key)), None),
+            Minted::Signer(signer) => ("", None, Some(signer.boxed(server, tenant.unwrap_or(ctx.caller.tenant))?)),
+        };
+        let id = self.minted.id();
         let Grant { principal, roles, scopes } = self.grant;
         let [principal, created_by] = [principal, self.created_by].map(Principal::to_string);
         let (roles, scopes) = (roles.to_string(), scopes.to_string());
         let mut values: Vec<Value<'_>> = tenant.map(|tenant| Value::from(tenant.0)).into_iter().collect();
         values.extend([
-            Value::from(self.minted.key.id.as_str()),
+            Value::from(id.as_str()),
             Value::from(&principal),
             Value::from(&roles),
             Value::from(&scopes),
-            Value::from(&self.minted.hash),
+            Value::from(hash),
             Value::from(self.created_at),
             Value::from(&created_by),
             Value::from(self.expires_at),
             Value::from(digest.as_ref().map(|stored| stored.digest.as_slice())),
             Value::from(digest.as_ref().map(|stored| stored.under.as_str())),
+            Value::from(secret.as_deref()),
         ]);
         tx.execute(INSERT, &values).await.map(drop)
     }
@@ -101,6 +107,8 @@ pub(crate) struct FoundKey {
     pub(crate) caller: Caller,
     pub(crate) hash: String,
     pub(crate) digest: Option<StoredDigest>,
+    /// In its box, for a key that signs.
+    pub(crate) secret: Option<Vec<u8>>,
     pub(crate) expires_at: Option<Time>,
     pub(crate) revoked_at: Option<Time>,
 }
@@ -114,7 +122,7 @@ impl Work for FindKey {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<FoundKey>> {
         const SELECT: &str = "SELECT k.tenant, t.tenant_id, k.principal, k.roles, k.scopes, k.hash, k.expires_at, \
-                              k.revoked_at, k.digest, k.digest_under \
+                              k.revoked_at, k.digest, k.digest_under, k.secret \
                               FROM api_keys k JOIN tenants t ON t.tenant = k.tenant WHERE k.key_id = $1";
         let row = tx.query_opt(SELECT, &[Value::from(self.0.as_str())]).await?;
         row.as_ref().map(|row| FoundKey::read(self.0, row)).transpose()
@@ -136,6 +144,7 @@ impl FoundKey {
                 }
                 _ => None,
             },
+            secret: row.bytes_opt(10)?.map(<[u8]>::to_vec),
         })
     }
 

@@ -17,7 +17,9 @@ mod keys;
 mod memory;
 pub mod ops;
 pub mod page;
+mod rebox;
 mod server_key;
+mod signing;
 pub mod sweeps;
 mod tenant;
 mod verifier;
@@ -27,14 +29,16 @@ use std::time::Duration;
 use waybill_store::effects::Runner;
 use waybill_store::{Domain, Migration, Registry};
 
-pub use authenticate::Access;
+pub use authenticate::{Access, Signer};
 pub use bootstrap::{
     NewAdminKey, admin_caller, dev_caller, ensure_default_tenant, ensure_default_tenant_keeping,
     is_key_of_default_tenant, shared_caller,
 };
 pub use boxed::{Nonce, Opened};
 pub use key::{Key, KeyText, Secret};
+pub use rebox::{Boxes, IdKind, Moved, move_to_server_key};
 pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};
+pub use signing::{SIGNING_KEYS, SigningSecret, access_key_id};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
 pub use waybill_kernel::KeyId;
 
@@ -44,6 +48,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") },
     Migration { version: 5, name: "ended_keys", sql: include_str!("../schema/V0005__ended_keys.sql") },
     Migration { version: 14, name: "key_digests", sql: include_str!("../schema/V0014__key_digests.sql") },
+    Migration { version: 19, name: "signing_keys", sql: include_str!("../schema/V0019__signing_keys.sql") },
 ];
 
 #[derive(Clone, Debug)]

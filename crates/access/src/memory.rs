@@ -14,6 +14,7 @@ use waybill_kernel::{Caller, KeyId, Time};
 use waybill_store::WakeFlag;
 
 use crate::keys::is_past;
+use crate::signing::SigningSecret;
 
 /// Refused keys remembered at a time. A flood of different ones empties the memory, which is then of no use but no harm.
 const REFUSED_MAX: usize = 4096;
@@ -32,6 +33,8 @@ pub(crate) struct Reading {
 pub(crate) struct Known {
     digest: Digest,
     pub(crate) caller: Arc<Caller>,
+    /// Of a key that signs.
+    pub(crate) secret: Option<SigningSecret>,
     expires_at: Option<Time>,
     read_at: Time,
     /// Begun before the row was read.
@@ -57,7 +60,12 @@ impl Known {
     pub(crate) fn new(digest: Digest, caller: Arc<Caller>, expires_at: Option<Time>, read: Reading) -> Self {
         let Reading { at: read_at, ended } = read;
         let (rereading, over) = (AtomicBool::new(false), OnceLock::new());
-        Self { digest, caller, expires_at, read_at, ended, rereading, over }
+        Self { digest, caller, secret: None, expires_at, read_at, ended, rereading, over }
+    }
+
+    pub(crate) fn that_signs(mut self, secret: SigningSecret) -> Self {
+        self.secret = Some(secret);
+        self
     }
 
     pub(crate) fn standing(&self, now: Time, recheck: Duration) -> Standing {
@@ -123,14 +131,16 @@ impl Memory {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    pub(crate) fn remember(&self, id: KeyId, key: Known) {
+    pub(crate) fn remember(&self, id: KeyId, key: Known) -> Arc<Known> {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= self.known_max && !known.contains_key(&id) {
             // The one whose row was read longest ago is the one nobody has used since.
             let oldest = known.iter().min_by_key(|(_, other)| other.read_at).map(|(id, _)| *id);
             oldest.map(|id| known.remove(&id));
         }
-        known.insert(id, Arc::new(key));
+        let key = Arc::new(key);
+        known.insert(id, Arc::clone(&key));
+        key
     }
 
     pub(crate) fn remember_refused(&self, digest: Digest, now: Time) {

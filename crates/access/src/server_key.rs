@@ -148,9 +148,9 @@ impl Work for Noted {
 }
 
 /// Answers with what is noted afterwards: of several nodes that start at once the first one's.
-struct Note {
-    id: String,
-    replaces: bool,
+pub(crate) struct Note {
+    pub(crate) id: String,
+    pub(crate) replaces: bool,
 }
 
 impl Work for Note {

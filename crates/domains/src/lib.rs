@@ -1,5 +1,6 @@
 //! The one list of domains. The program and the test kit both read it, so that what one knows the other cannot forget.
 
+use waybill_access::Boxes;
 use waybill_store::effects::{self, Runner};
 use waybill_store::{Domain, Migration, Registry, Settings};
 
@@ -14,6 +15,11 @@ pub fn migrations() -> Vec<Migration> {
 /// Every operation that all doors share.
 pub fn registry() -> Registry {
     effects::register(ALL.iter().fold(Registry::default(), |registry, domain| (domain.register)(registry)))
+}
+
+/// What is kept under the server's own key, and moves with it.
+pub fn boxes() -> Vec<Boxes> {
+    vec![waybill_access::SIGNING_KEYS, waybill_webhooks::SECRETS]
 }
 
 /// Everything that recurs, started.

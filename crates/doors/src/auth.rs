@@ -37,18 +37,20 @@ impl Gatekeeper {
     }
 
     pub(crate) async fn identify(&self, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Caller>> {
-        match (bearer(headers)?, &self.developer) {
-            (Some(key), _) => match self.by_shared_token(key) {
+        match bearer(headers)? {
+            Some(key) => match self.by_shared_token(key) {
                 Some(caller) => Ok(caller),
                 None => self.access.authenticate(key).await,
             },
-            (None, Some(developer)) => {
-                // Without a key nothing but these headers tells a page in the developer's browser from the developer.
-                refuse_foreign_page(headers, uri)?;
-                Ok(Arc::clone(developer))
-            }
-            (None, None) => Err(unauthorized("The request carries no key.")),
+            None => self.developer(headers, uri)?.ok_or_else(|| unauthorized("The request carries no key.")),
         }
+    }
+
+    /// Who everybody is, where nobody needs a key: for protocols that have other credentials than bearers' keys.
+    pub fn developer(&self, headers: &HeaderMap, uri: &Uri) -> Result<Option<Arc<Caller>>> {
+        let Some(developer) = &self.developer else { return Ok(None) };
+        refuse_foreign_page(headers, uri)?;
+        Ok(Some(Arc::clone(developer)))
     }
 
     /// Work in the name of a caller, given up when the caller's key ends meanwhile.
@@ -79,6 +81,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>> {
     }
 }
 
+/// Without a key nothing but these headers tells a page in the developer's browser from the developer.
 fn refuse_foreign_page(headers: &HeaderMap, uri: &Uri) -> Result<()> {
     let host =
         headers.get(HOST).and_then(|host| host.to_str().ok()).or_else(|| uri.authority().map(|host| host.as_str()));

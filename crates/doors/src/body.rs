@@ -19,16 +19,16 @@ const UNIT_BYTES: usize = 1 << 10;
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Bodies {
+pub struct Bodies {
     bytes_max: usize,
     patience: Duration,
     room: Shares,
 }
 
 /// A whole body, with its part of the room for as long as somebody works on it.
-pub(crate) struct Read {
-    pub(crate) bytes: Bytes,
-    pub(crate) room: Option<Share>,
+pub struct Read {
+    pub bytes: Bytes,
+    pub room: Option<Share>,
 }
 
 impl Bodies {
@@ -46,8 +46,14 @@ impl Bodies {
         Self { bytes_max: settings.body_bytes_max, patience, room: Shares::new(limits) }
     }
 
+    /// In the same room, with another bound for one body. It is at most a key's part of that room.
+    #[must_use]
+    pub fn up_to(&self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self.clone() }
+    }
+
     /// A body that is too large is refused by what it says of itself, before a byte of it is asked for.
-    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body, caller: &Caller) -> Result<Read> {
+    pub async fn read(&self, headers: &HeaderMap, body: Body, caller: &Caller) -> Result<Read> {
         let said = length(headers);
         if said.is_some_and(|bytes| bytes > self.bytes_max) {
             return Err(self.too_large());

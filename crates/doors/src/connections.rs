@@ -7,7 +7,7 @@
 //! read as well. One without requests and unread answers is idle.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ struct Table {
 /// One connection, shared by its task, its requests and the table.
 pub(crate) struct Connection {
     number: u64,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: IpAddr,
     connections: Connections,
     closing: Notify,
     activity: Mutex<Activity>,
@@ -101,9 +101,9 @@ impl Connections {
     }
 
     /// None when there is no room and nobody idle who could make some.
-    pub(crate) fn enter(&self, peer: SocketAddr) -> Option<Entered> {
+    pub(crate) fn enter(&self, peer: IpAddr) -> Option<Entered> {
         let mut table = self.lock();
-        let address = peer.ip().to_canonical();
+        let address = peer.to_canonical();
         let of_address = table.by_address.get(&address).copied().unwrap_or(0);
         let is_address_full = self.0.per_address_max.is_some_and(|most| of_address >= most);
         let from = is_address_full.then_some(address);
@@ -190,7 +190,7 @@ impl Connections {
 impl Table {
     fn remove(&mut self, number: u64) {
         let Some(connection) = self.open.remove(&number) else { return };
-        let address = connection.peer.ip().to_canonical();
+        let address = connection.peer.to_canonical();
         if let Some(count) = self.by_address.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
@@ -200,7 +200,7 @@ impl Table {
     }
 
     fn idle_longest(&self, from: Option<IpAddr>) -> VecDeque<(u64, Instant)> {
-        let mine = |connection: &Connection| from.is_none_or(|from| connection.peer.ip().to_canonical() == from);
+        let mine = |connection: &Connection| from.is_none_or(|from| connection.peer.to_canonical() == from);
         let mut idle: Vec<_> = self
             .open
             .values()
@@ -302,8 +302,8 @@ mod tests {
         Connections::new(&settings)
     }
 
-    fn peer(host: u8) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, host], 1))
+    fn peer(host: u8) -> IpAddr {
+        IpAddr::from([127, 0, 0, host])
     }
 
     fn is_told_to_close(entered: &Entered) -> bool {

@@ -8,42 +8,35 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tower::Service as _;
 use tracing::Instrument;
-use waybill_kernel::{Caller, Code, Entropy, Error, Result};
+use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_store::shares::Share;
 
-use crate::auth::Gatekeeper;
+use crate::commons::{Commons, UNIT_BYTES};
 use crate::connections::Connection;
 use crate::held::{Held, Kept};
-use crate::log::{Line, Lines, Open};
-use crate::reply;
-use crate::settings::Settings;
-use waybill_store::shares::{Limits, Share, Shares};
+use crate::log::{Line, Open};
+use crate::mount::Mount;
 
 /// Answers up to this are not counted in bytes: there are no more of them than places for requests.
 const SMALL_BYTES_MAX: u64 = 4 << 10;
-/// Room for answers is counted in units of this.
-const UNIT_BYTES: u64 = 1 << 10;
+/// One protocol on the commons.
+pub(crate) struct Front<M>(Arc<Inner<M>>);
 
-#[derive(Clone)]
-pub struct Front(Arc<Inner>);
+struct Inner<M> {
+    mount: M,
+    commons: Commons,
+}
 
-struct Inner {
-    /// For everybody: health and documents. A full server is alive, and says so.
-    open: Router,
-    open_paths: &'static [&'static str],
-    /// For callers.
-    kept: Router,
-    gatekeeper: Gatekeeper,
-    places: Shares,
-    answers: Shares,
-    lines: Lines,
+impl<M> Clone for Front<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
 
 /// An answer with what it holds.
@@ -53,40 +46,29 @@ struct Answered {
     open: Option<Open>,
 }
 
-impl Front {
-    pub(crate) fn new(
-        open: Router,
-        open_paths: &'static [&'static str],
-        kept: Router,
-        gatekeeper: Gatekeeper,
-        settings: &Settings,
-        entropy: &dyn Entropy,
-    ) -> Self {
-        let limits = |what, whole, kept_for_admins| Limits {
-            what,
-            whole,
-            kept_for_admins,
-            key_percent: settings.key_share_percent,
-            tenant_percent: settings.tenant_share_percent,
-        };
-        let places = Shares::new(limits("places for requests", settings.requests_max, settings.admin_places));
-        let answers_kib = settings.answers_bytes_max / UNIT_BYTES as usize;
-        // An admin must be able to read the figures that say who fills the rest.
-        let answers = Shares::new(limits("room for answers, in KiB", answers_kib, answers_kib / 8));
-        let lines = Lines::new(settings.trusted_proxy, entropy);
-        Self(Arc::new(Inner { open, open_paths, kept, gatekeeper, places, answers, lines }))
+impl From<axum::response::Response> for Answered {
+    fn from(response: axum::response::Response) -> Self {
+        Self { response, place: None, open: None }
+    }
+}
+
+impl<M: Mount> Front<M> {
+    pub(crate) fn new(commons: Commons, mount: M) -> Self {
+        Self(Arc::new(Inner { mount, commons }))
     }
 
     async fn handle(self, request: Request<Incoming>, connection: Arc<Connection>) -> Response<Held> {
         let under_way = connection.begin();
-        let mut line = self.0.lines.begin(&request, connection.peer);
+        let mut line = self.0.commons.lines.begin(&request, connection.peer);
         let span = line.span();
-        let Answered { mut response, place, open } =
-            self.answer(request.map(Body::new), &mut line).instrument(span).await;
+        let request = request.map(Body::new);
+        let refusal = self.0.mount.refusal(&request);
+        let outcome = self.admitted(request, &mut line).instrument(span).await;
+        let Answered { mut response, place, open } = outcome.unwrap_or_else(|error| refusal(&error, &line.id()).into());
         let bytes = match self.room_for(&response, line.caller.as_deref()) {
             Ok(bytes) => bytes,
             Err(error) => {
-                response = reply::error(&error);
+                response = refusal(&error, &line.id());
                 None
             }
         };
@@ -99,22 +81,18 @@ impl Front {
         response.map(|body| Held::new(body, connection, Kept { place, bytes, under_way, open }))
     }
 
-    async fn answer(&self, request: Request<Body>, line: &mut Line) -> Answered {
-        let outcome = self.admitted(request, line).await;
-        outcome.unwrap_or_else(|error| Answered { response: reply::error(&error), place: None, open: None })
-    }
-
-    async fn admitted(&self, mut request: Request<Body>, line: &mut Line) -> Result<Answered> {
+    async fn admitted(&self, request: Request<Body>, line: &mut Line) -> Result<Answered> {
+        let Inner { mount, commons } = &*self.0;
         check_head(&request)?;
-        if self.0.open_paths.contains(&request.uri().path()) {
-            return Ok(Answered { response: routed(&self.0.open, request).await, place: None, open: None });
+        if mount.is_open(&request) {
+            return Ok(mount.answer_open(request).await.into());
         }
-        let caller = self.0.gatekeeper.identify(request.headers(), request.uri()).await?;
+        let (caller, asked) = mount.identify(request, line.peer).await?;
         line.caller = Some(Arc::clone(&caller));
-        let place = self.0.places.try_take(&caller, 1)?;
-        let open = self.0.lines.open();
-        request.extensions_mut().insert(caller);
-        Ok(Answered { response: routed(&self.0.kept, request).await, place: Some(place), open: Some(open) })
+        let place = commons.places.try_take(&caller, 1)?;
+        let open = commons.lines.open();
+        let response = mount.answer(caller, asked, line.id()).await;
+        Ok(Answered { response, place: Some(place), open: Some(open) })
     }
 
     /// What strangers are answered is small or shared, and counted by connections.
@@ -122,7 +100,7 @@ impl Front {
         let bytes = response.body().size_hint().exact().unwrap_or(0);
         let Some(caller) = caller.filter(|_| bytes > SMALL_BYTES_MAX) else { return Ok(None) };
         let units = usize::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(usize::MAX);
-        self.0.answers.try_take(caller, units).map(Some).map_err(|_| {
+        self.0.commons.answers.try_take(caller, units).map(Some).map_err(|_| {
             let message = "Too many answers are waiting to be read, so that there is no room for this one. What was \
                            asked for may have been done.";
             Error::new(Code::Unavailable, message)
@@ -131,12 +109,12 @@ impl Front {
 }
 
 /// The service of one connection.
-pub(crate) struct Connected {
-    pub(crate) front: Front,
+pub(crate) struct Connected<M> {
+    pub(crate) front: Front<M>,
     pub(crate) connection: Arc<Connection>,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Connected {
+impl<M: Mount> hyper::service::Service<Request<Incoming>> for Connected<M> {
     type Response = Response<Held>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = std::result::Result<Response<Held>, Infallible>> + Send>>;
@@ -144,13 +122,6 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answer = self.front.clone().handle(request, Arc::clone(&self.connection));
         Box::pin(async move { Ok(answer.await) })
-    }
-}
-
-async fn routed(router: &Router, request: Request<Body>) -> axum::response::Response {
-    match router.clone().call(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
     }
 }
 

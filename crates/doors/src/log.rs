@@ -1,7 +1,7 @@
 //! One line per request, and an id to find it by.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,6 +12,7 @@ use percent_encoding::percent_decode_str;
 use waybill_kernel::{Caller, Code, Entropy, Error};
 
 use crate::metrics::HttpMeters;
+use crate::mount::RequestId;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -43,13 +44,13 @@ impl Lines {
         Self(Arc::new(Inner { meters: HttpMeters::new(), trusted_proxy, run, count: AtomicU64::new(0) }))
     }
 
-    pub(crate) fn begin<B>(&self, request: &Request<B>, peer: SocketAddr) -> Line {
+    pub(crate) fn begin<B>(&self, request: &Request<B>, peer: IpAddr) -> Line {
         Line {
             lines: self.clone(),
             id: self.id(request.headers()),
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
-            peer: self.client(request.headers(), peer.ip()),
+            peer: self.client(request.headers(), peer),
             caller: None,
             began: Instant::now(),
             is_written: false,
@@ -116,7 +117,7 @@ impl Drop for Open {
 
 /// In a response: which operation it answers, where the path does not say.
 #[derive(Clone, Copy)]
-pub(crate) struct Answers(pub(crate) &'static str);
+pub struct Answers(pub &'static str);
 
 /// A refusal is a decision, so it is kept: who was refused what. Not the message, which may repeat what was sent.
 pub(crate) fn refusal(operation: &'static str, caller: &Caller, error: &Error) {
@@ -134,13 +135,17 @@ pub(crate) struct Line {
     id: HeaderValue,
     method: Method,
     path: String,
-    peer: IpAddr,
+    pub(crate) peer: IpAddr,
     pub(crate) caller: Option<Arc<Caller>>,
     began: Instant,
     is_written: bool,
 }
 
 impl Line {
+    pub(crate) fn id(&self) -> RequestId {
+        RequestId(self.id.clone())
+    }
+
     /// At the level of errors, so that whatever lets an error be seen also shows whose it is.
     pub(crate) fn span(&self) -> tracing::Span {
         tracing::error_span!("request", id = self.id.to_str().unwrap_or("-"))

@@ -37,7 +37,7 @@ pub(crate) fn json(status: StatusCode, text: impl Into<Body>) -> Response {
 }
 
 /// What only the log may see.
-pub(crate) fn log_cause(error: &Error) {
+pub fn log_cause(error: &Error) {
     let (Some(cause), entry) = (error.cause(), error.code().entry()) else { return };
     if entry.http >= 500 {
         tracing::error!(code = entry.code, cause, "a request failed");

@@ -1,22 +1,21 @@
-//! The listener: accepts, bounds, and stops without losing an answer.
+//! The server: serves connections of every listener within its bounds, and stops without losing an answer.
 //!
 //! axum's own serve loop waits for ever on an open stream; here stopping has a deadline, after which what is still open is
 //! closed.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use waybill_kernel::{Code, Error, Result};
 
 use crate::Settings;
-use crate::connections::Connections;
+use crate::commons::Commons;
 use crate::front::{Connected, Front};
+use crate::listener::Listener;
+use crate::mount::Mount;
 
 /// More than any client sends; hyper answers 431 beyond.
 const HEADERS_MAX: usize = 100;
@@ -28,80 +27,96 @@ const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// What is made ready of one stream's answer before its client has taken it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// After an error of accept (no more file descriptors): others may close meanwhile.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub struct Listener {
-    socket: TcpListener,
-    pub address: SocketAddr,
+/// All listeners of one server, and the end of all of them together.
+pub struct Server {
+    commons: Commons,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    accepting: TaskTracker,
+    connections: TaskTracker,
+    /// No more is accepted; what is under way is answered.
+    stopping: CancellationToken,
+    /// What is still open is closed.
+    closing: CancellationToken,
+    drain: Duration,
 }
 
-impl Listener {
-    pub async fn bind(address: SocketAddr) -> Result<Self> {
-        let refused = |error: std::io::Error| {
-            let why = match error.kind() {
-                std::io::ErrorKind::AddrInUse => "another program is listening there".to_owned(),
-                _ => error.to_string(),
+impl Server {
+    pub fn new(commons: Commons, settings: &Settings, stopping: CancellationToken) -> Self {
+        Self {
+            commons,
+            builder: Arc::new(builder(settings)),
+            accepting: TaskTracker::new(),
+            connections: TaskTracker::new(),
+            stopping,
+            closing: CancellationToken::new(),
+            drain: Duration::from_millis(settings.drain_ms),
+        }
+    }
+
+    /// Whoever comes to `listener` speaks to `mount`.
+    pub fn open<M: Mount>(&self, listener: Listener, mount: M) {
+        let front = Front::new(self.commons.clone(), mount);
+        let opened = Opened {
+            commons: self.commons.clone(),
+            builder: Arc::clone(&self.builder),
+            connections: self.connections.clone(),
+            stopping: self.stopping.clone(),
+            closing: self.closing.clone(),
+        };
+        self.accepting.spawn(opened.accept(listener, front));
+    }
+
+    /// Serves until it is told to stop, then lets requests under way finish for at most the drain time.
+    pub async fn run(self) {
+        let watch = tokio::spawn(self.commons.clone().watch(self.closing.clone()));
+        self.accepting.close();
+        self.accepting.wait().await;
+        self.connections.close();
+        if tokio::time::timeout(self.drain, self.connections.wait()).await.is_err() {
+            tracing::warn!(open = self.connections.len(), "the drain time is over; open connections are closed");
+        }
+        self.closing.cancel();
+        self.connections.wait().await;
+        let _ = watch.await;
+    }
+}
+
+/// What the loop of one listener needs of its server.
+struct Opened {
+    commons: Commons,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    connections: TaskTracker,
+    stopping: CancellationToken,
+    closing: CancellationToken,
+}
+
+impl Opened {
+    async fn accept<M: Mount>(self, listener: Listener, front: Front<M>) {
+        loop {
+            let (stream, peer) = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.stopping.cancelled() => break,
             };
-            Error::new(Code::AddressUnusable, format!("Cannot listen on {address}: {why}."))
-        };
-        let socket = TcpListener::bind(address).await.map_err(refused)?;
-        let address = socket.local_addr().map_err(refused)?;
-        Ok(Self { socket, address })
-    }
-}
-
-/// Serves until `stopping`, then lets requests under way finish for at most the drain time.
-pub async fn serve(listener: Listener, front: Front, settings: &Settings, stopping: CancellationToken) {
-    let tasks = TaskTracker::new();
-    let closing = CancellationToken::new();
-    let connections = Connections::new(settings);
-    let watch = tokio::spawn(connections.clone().watch(closing.clone()));
-    let builder = Arc::new(builder(settings));
-    loop {
-        let (stream, peer) = tokio::select! {
-            accepted = accept(&listener.socket) => accepted,
-            () = stopping.cancelled() => break,
-        };
-        // Without room the connection is closed here: left to wait, it would look as if the server were slow.
-        let Some(entered) = connections.enter(peer) else { continue };
-        let _ = stream.set_nodelay(true);
-        let (builder, front) = (Arc::clone(&builder), front.clone());
-        let (stopping, closing) = (stopping.clone(), closing.clone());
-        tasks.spawn(async move {
-            let service = Connected { front, connection: Arc::clone(&entered.0) };
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                _ = connection.as_mut() => return,
-                () = entered.0.closed() => return,
-                () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
-            }
-            tokio::select! {
-                _ = connection => {}
-                () = entered.0.closed() => {}
-                () = closing.cancelled() => {}
-            }
-        });
-    }
-    drop(listener);
-    tasks.close();
-    if tokio::time::timeout(Duration::from_millis(settings.drain_ms), tasks.wait()).await.is_err() {
-        tracing::warn!(open = tasks.len(), "the drain time is over; open connections are closed");
-    }
-    closing.cancel();
-    tasks.wait().await;
-    let _ = watch.await;
-}
-
-async fn accept(socket: &TcpListener) -> (TcpStream, SocketAddr) {
-    loop {
-        match socket.accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            // Without room the connection is closed here: left to wait, it would look as if the server were slow.
+            let Some(entered) = self.commons.connections.enter(peer) else { continue };
+            let builder = Arc::clone(&self.builder);
+            let service = Connected { front: front.clone(), connection: Arc::clone(&entered.0) };
+            let (stopping, closing) = (self.stopping.clone(), self.closing.clone());
+            self.connections.spawn(async move {
+                let connection = builder.serve_connection(TokioIo::new(stream), service);
+                let mut connection = std::pin::pin!(connection);
+                tokio::select! {
+                    _ = connection.as_mut() => return,
+                    () = entered.0.closed() => return,
+                    () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
+                }
+                tokio::select! {
+                    _ = connection => {}
+                    () = entered.0.closed() => {}
+                    () = closing.cancelled() => {}
+                }
+            });
         }
     }
 }

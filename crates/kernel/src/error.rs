@@ -167,6 +167,22 @@ catalogue! {
     UnsupportedOperation   "unsupported_operation"     400 -32068
         ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400) 2
         "This is not offered." "Leave out what the message names.";
+    InvalidAction          "invalid_action"            400 -32069 ("InvalidAction", 400)               2
+        "There is no such action." "Use an action of SQS's API of 2012-11-05.";
+    MissingAction          "missing_action"            400 -32070 ("MissingAction", 400)               2
+        "The request names no action." "Name one, as the SDKs for SQS do.";
+    MissingAuthenticationToken "missing_authentication_token" 403 -32071 ("MissingAuthenticationToken", 403) 3
+        "The request carries no signature." "Sign it with an access key; `waybill key create --sqs` makes one.";
+    IncompleteSignature    "incomplete_signature"      400 -32072 ("IncompleteSignature", 400)         3
+        "The signature cannot be read." "Sign with signature version 4, as the SDKs for SQS do.";
+    InvalidClientTokenId   "invalid_client_token_id"   403 -32073 ("InvalidClientTokenId", 403)        3
+        "No such access key id." "Use an access key that `waybill key create --sqs` has made and that has not ended.";
+    SignatureDoesNotMatch  "signature_does_not_match"  403 -32074 ("SignatureDoesNotMatch", 403)       3
+        "The signature is not that of this request." "Check the secret access key, the region, and that nothing on the way changes requests.";
+    RequestTimeTooSkewed   "request_time_too_skewed"   403 -32075 ("RequestTimeTooSkewed", 403)        3
+        "The time of the request is too far from the server's." "Set the clock of the client or of the server.";
+    RequestExpired         "request_expired"           403 -32076 ("RequestExpired", 403)              3
+        "The presigned request has expired." "Make another.";
     // Of webhooks.
     AddressRefused         "address_refused"           400 -32080 ("InvalidParameterValue", 400)       2
         "The server does not send anything there." "Name an address of the public internet, or have the operator set `webhooks.allow_private`.";

@@ -14,7 +14,7 @@ use crate::complaint::complaint;
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// `text` was checked where it came in: it is one JSON value of bounded depth.
-pub(crate) fn decode<O: Operation>(text: &str) -> Result<O> {
+pub fn decode<O: Operation>(text: &str) -> Result<O> {
     // Which field is wrong is found out only when one is: keeping track of it costs every call.
     O::deserialize(Text(text))
         .or_else(|_| serde_path_to_error::deserialize(Text(text)).map_err(|error| Error::invalid(complaint(&error))))

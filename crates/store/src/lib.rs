@@ -25,9 +25,10 @@ mod tx;
 mod value;
 mod wake;
 
+pub use decode::decode;
 pub use domain::Domain;
 pub use migrate::Migration;
-pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Wait, Work};
+pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Until, Wait, Work};
 pub use postgres::Options as PostgresOptions;
 pub use registry::{Answer, Entry, Registry, StreamEntry};
 pub use settings::Settings;

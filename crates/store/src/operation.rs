@@ -79,11 +79,22 @@ pub enum Reply<T> {
     Done(T),
     /// The answer of an earlier request with the same key.
     Replay(T),
-    /// Nothing to give yet: wait for the topic, or until `at`; `answer` is what to say when patience ends.
+    /// Nothing to give yet: wait for the topic; `answer` is what to say when patience ends.
     Empty {
         answer: T,
-        at: Option<Time>,
+        until: Until,
     },
+}
+
+/// What a run that found nothing knows of the time to come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Until {
+    /// Something of the topic is there to be found from then on: one of those who wait for it is woken.
+    pub due: Option<Time>,
+    /// This caller looks again then, whatever happens.
+    pub look: Option<Time>,
+    /// How long to wait in all, where only the run could tell. [`Wait::at_most`] stays the longest.
+    pub at_most: Option<Duration>,
 }
 
 /// What one run of a stream gives out.

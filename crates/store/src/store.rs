@@ -10,7 +10,7 @@ use waybill_kernel::{
     Tenant, Time, id::Uuid,
 };
 
-use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Work};
+use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Until, Work};
 use crate::postgres::{self, Postgres};
 use crate::shares::{Limits, Share, Shares};
 use crate::sqlite::{self, Sqlite};
@@ -79,6 +79,7 @@ impl Store {
                 (Engine::Postgres(postgres), hub, readers, poll, settle_max)
             }
         };
+        tokio::spawn(hub.keep_time(Arc::clone(&clock)));
         let reads = Shares::new(Limits {
             what: "turns of reads",
             whole: readers.max(1) * READS_PER_READER,
@@ -142,12 +143,16 @@ impl Store {
         };
 
         let mut subscription = self.0.hub.subscribe(wait.topic);
-        let deadline = Instant::now() + wait.at_most;
+        let entered = Instant::now();
+        let mut deadline = entered + wait.at_most;
         loop {
             let began = Instant::now();
             let (reply, turn) = self.execute_in_turn(&call, gate.as_ref()).await?;
-            let at = match &reply {
-                Reply::Empty { at, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => *at,
+            if let Reply::Empty { until: Until { at_most: Some(at_most), .. }, .. } = &reply {
+                deadline = entered + wait.at_most.min(*at_most);
+            }
+            let until = match &reply {
+                Reply::Empty { until, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => *until,
                 _ => {
                     took.record(began.elapsed().as_secs_f64());
                     if !matches!(reply, Reply::Empty { .. }) {
@@ -159,7 +164,7 @@ impl Store {
             // Its answer may be large, and many may wait.
             drop((reply, turn));
             subscription.found_nothing();
-            self.pause(&mut subscription, at, deadline).await;
+            self.pause(&mut subscription, until, deadline).await;
         }
     }
 
@@ -210,10 +215,14 @@ impl Store {
         }
     }
 
-    async fn pause(&self, subscription: &mut Subscription, at: Option<Time>, deadline: Instant) {
-        let due = at.map(|at| Instant::now() + at.since(self.now()));
-        let look_again = self.0.poll.map(|poll| Instant::now() + poll);
-        let until = [due, look_again].into_iter().flatten().fold(deadline, Instant::min);
+    async fn pause(&self, subscription: &mut Subscription, until: Until, deadline: Instant) {
+        let (here, now) = (Instant::now(), self.now());
+        let moment = |at: Time| here + at.since(now);
+        // One of those who wait for it is woken when the time has come, unless it could not be noted.
+        let due = until.due.filter(|at| moment(*at) < deadline && !subscription.due(*at));
+        let polled = self.0.poll.map(|poll| here + poll);
+        let own = [due, until.look].map(|at| at.map(moment));
+        let until = own.into_iter().chain([polled]).flatten().fold(deadline, Instant::min);
         tokio::select! {
             () = subscription.woken() => {}
             () = sleep_until(until) => {}

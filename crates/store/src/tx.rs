@@ -3,10 +3,10 @@
 use std::ops::{Deref, DerefMut};
 
 use tokio::sync::{Semaphore, mpsc};
-use waybill_kernel::{Error, Result, Tenant};
+use waybill_kernel::{Error, Result, Tenant, Time};
 
 use crate::wake::Wake;
-use crate::{Row, Topic, Value, postgres, sqlite};
+use crate::{Row, Topic, Value, Wait, postgres, sqlite};
 
 /// More distinct wakes than any one operation has reason for.
 const WAKES_MAX: usize = 64;
@@ -170,13 +170,27 @@ impl<'a> Tx<'a> {
 
     /// After the commit, wake up to `count` of those who wait for `topic`.
     pub fn wake(&mut self, topic: Topic, count: u32) {
-        match self.wakes.iter_mut().find(|(known, _)| *known == topic) {
-            Some((_, total)) => *total = total.saturating_add(count),
-            None => {
-                assert!(self.wakes.len() < WAKES_MAX, "an operation wakes more than {WAKES_MAX} topics");
-                self.wakes.push((topic, count));
-            }
+        let known = self.wakes.iter_mut().find_map(|wake| match wake {
+            Wake::Now(known, total) if *known == topic => Some(total),
+            _ => None,
+        });
+        match known {
+            Some(total) => *total = total.saturating_add(count),
+            None => self.add_wake(Wake::Now(topic, count)),
         }
+    }
+
+    /// As [`Self::wake`], for one thing that is not there to be found before `at`: nobody is woken earlier.
+    pub fn wake_at(&mut self, topic: Topic, now: Time, at: Time) {
+        // Whoever waits by then has come after this commit, and has looked for itself.
+        if at.since(now) <= Wait::LONGEST {
+            self.add_wake(Wake::At(topic, at));
+        }
+    }
+
+    fn add_wake(&mut self, wake: Wake) {
+        assert!(self.wakes.len() < WAKES_MAX, "an operation wakes more than {WAKES_MAX} topics");
+        self.wakes.push(wake);
     }
 
     pub(crate) fn into_wakes(self) -> Vec<Wake> {

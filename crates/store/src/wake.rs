@@ -4,19 +4,27 @@
 //! A waiter subscribes before its first run, so a commit after that run began always finds it. `n` items wake at most
 //! `n` waiters, in the order they came; a waiter that was woken and found nothing passes its wake on to the next in line,
 //! and so does one that leaves with a wake unused. Spurious wakes are allowed, lost ones are not.
+//!
+//! What becomes there to be found at a known time is noted once, with its topic: one wake when the time has come, instead of
+//! one for each who waits when it is announced and again when it is due.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
-use waybill_kernel::Tenant;
+use waybill_kernel::{Clock, Tenant, Time};
 
 /// Wakes for other nodes that may wait to be sent. Beyond it they are dropped: a poll stands behind every wait.
 const OUTGOING_WAKES_MAX: usize = 4096;
+/// Between two looks at what is due, in case the clock was moved.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Times that are noted. Beyond it whoever waits looks after the time by itself.
+const DUE_MAX: usize = 65_536;
 
 /// What is waited for: one thing of one tenant. A hash, so that it fits a notification; a collision wakes in vain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic(pub(crate) u64);
 
 impl Topic {
@@ -72,8 +80,14 @@ impl std::fmt::Debug for WakeFlag {
     }
 }
 
-/// A topic, and how many of its waiters have something to find.
-pub(crate) type Wake = (Topic, u32);
+/// What a commit has for those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// So many of a topic's waiters have something to find.
+    Now(Topic, u32),
+    /// One has, from this time on.
+    At(Topic, Time),
+}
 
 #[derive(Clone)]
 pub(crate) struct Hub(Arc<Shared>);
@@ -82,6 +96,8 @@ struct Shared {
     state: Mutex<State>,
     /// How often wakes of other nodes may have been missed.
     missed: AtomicU64,
+    /// The first of what is due has changed.
+    sooner: Notify,
     /// To the task that tells other nodes, where there are any.
     outgoing: Option<mpsc::Sender<Wake>>,
 }
@@ -91,6 +107,7 @@ struct State {
     next: u64,
     closed: bool,
     topics: HashMap<Topic, BTreeMap<u64, Arc<Waiter>>>,
+    due: BTreeSet<(Time, Topic)>,
 }
 
 #[derive(Default)]
@@ -111,14 +128,60 @@ pub(crate) struct Subscription {
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        Hub(Arc::new(Shared { state: Mutex::default(), missed: AtomicU64::new(0), outgoing: None }))
+        Self::with(None)
     }
 
     /// A hub whose wakes other nodes hear as well; the receiver is what must be told to them.
     pub(crate) fn shared_with_others() -> (Self, mpsc::Receiver<Wake>) {
         let (sender, receiver) = mpsc::channel(OUTGOING_WAKES_MAX);
-        let shared = Shared { state: Mutex::default(), missed: AtomicU64::new(0), outgoing: Some(sender) };
-        (Hub(Arc::new(shared)), receiver)
+        (Self::with(Some(sender)), receiver)
+    }
+
+    fn with(outgoing: Option<mpsc::Sender<Wake>>) -> Self {
+        let (state, missed, sooner) = (Mutex::default(), AtomicU64::new(0), Notify::new());
+        Hub(Arc::new(Shared { state, missed, sooner, outgoing }))
+    }
+
+    /// Wakes one waiter for each time that has come. Ends with the hub.
+    pub(crate) fn keep_time(&self, clock: Arc<Clock>) -> impl Future<Output = ()> + use<> {
+        let hub: Weak<Shared> = Arc::downgrade(&self.0);
+        async move {
+            while let Some(pause) = hub.upgrade().map(|shared| Hub(shared).fire(clock.now())) {
+                let Some(shared) = hub.upgrade() else { return };
+                // A time that was noted meanwhile has left its word, and ends the wait at once.
+                let _ = tokio::time::timeout(pause.min(LOOK_AGAIN), shared.sooner.notified()).await;
+            }
+        }
+    }
+
+    /// How long until the next.
+    fn fire(&self, now: Time) -> Duration {
+        let mut state = self.lock();
+        while let Some((at, topic)) = state.due.first().copied() {
+            if at > now {
+                return at.since(now);
+            }
+            state.due.pop_first();
+            state.wake_from(topic, 0, 1);
+        }
+        Duration::MAX
+    }
+
+    /// False when there is no room to note it.
+    pub(crate) fn due(&self, topic: Topic, at: Time) -> bool {
+        let mut state = self.lock();
+        // Nobody is here to be told, and whoever comes looks for itself.
+        if !state.topics.contains_key(&topic) || state.due.contains(&(at, topic)) {
+            return true;
+        }
+        if state.due.len() >= DUE_MAX {
+            return false;
+        }
+        state.due.insert((at, topic));
+        if state.due.first() == Some(&(at, topic)) {
+            self.0.sooner.notify_one();
+        }
+        true
     }
 
     pub(crate) fn subscribe(&self, topic: Topic) -> Subscription {
@@ -141,16 +204,23 @@ impl Hub {
 
     /// Called after a commit, with what the transaction collected.
     pub(crate) fn release(&self, wakes: &[Wake]) {
-        for (topic, count) in wakes {
-            self.wake_here(*topic, *count);
+        for wake in wakes {
+            self.wake_here(*wake);
             if let Some(outgoing) = &self.0.outgoing {
-                let _ = outgoing.try_send((*topic, *count));
+                let _ = outgoing.try_send(*wake);
             }
         }
     }
 
-    pub(crate) fn wake_here(&self, topic: Topic, count: u32) {
-        self.lock().wake_from(topic, 0, count);
+    pub(crate) fn wake_here(&self, wake: Wake) {
+        match wake {
+            Wake::Now(topic, count) => self.lock().wake_from(topic, 0, count),
+            Wake::At(topic, at) => {
+                if !self.due(topic, at) {
+                    self.lock().wake_from(topic, 0, 1);
+                }
+            }
+        }
     }
 
     /// Wakes of other nodes may have been missed: everybody looks once, whatever they wait for. Nobody holds a wake for it:
@@ -205,6 +275,11 @@ impl Subscription {
         self.holding |= self.waiter.pending.swap(false, Ordering::Relaxed);
     }
 
+    /// The run found something for later. False when it has to look after the time itself.
+    pub(crate) fn due(&self, at: Time) -> bool {
+        self.hub.due(self.topic, at)
+    }
+
     /// The run after a wake found nothing: somebody else may.
     pub(crate) fn found_nothing(&mut self) {
         if std::mem::take(&mut self.holding) {
@@ -236,8 +311,6 @@ impl Drop for Subscription {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const TOPIC: Topic = Topic(1);
@@ -254,7 +327,7 @@ mod tests {
     async fn n_items_wake_the_first_n_in_order() {
         let hub = Hub::new();
         let mut waiters: Vec<_> = (0..4).map(|_| hub.subscribe(TOPIC)).collect();
-        hub.release(&[(TOPIC, 2)]);
+        hub.release(&[Wake::Now(TOPIC, 2)]);
         let mut woken = Vec::new();
         for waiter in &mut waiters {
             woken.push(is_woken(waiter).await);
@@ -266,7 +339,7 @@ mod tests {
     async fn a_waiter_that_finds_nothing_passes_its_wake_on_and_the_chain_ends() {
         let hub = Hub::new();
         let (mut first, mut second) = (hub.subscribe(TOPIC), hub.subscribe(TOPIC));
-        hub.release(&[(TOPIC, 1)]);
+        hub.release(&[Wake::Now(TOPIC, 1)]);
         assert!(is_woken(&mut first).await);
         first.found_nothing();
         assert!(is_woken(&mut second).await);
@@ -278,7 +351,7 @@ mod tests {
     async fn a_waiter_that_leaves_with_a_wake_passes_it_on() {
         let hub = Hub::new();
         let (first, mut second) = (hub.subscribe(TOPIC), hub.subscribe(TOPIC));
-        hub.release(&[(TOPIC, 1)]);
+        hub.release(&[Wake::Now(TOPIC, 1)]);
         drop(first);
         assert!(is_woken(&mut second).await);
         second.satisfied();
@@ -303,10 +376,10 @@ mod tests {
     #[test]
     fn a_flag_shows_wakes_since_it_began_and_keeps_them() {
         let hub = Hub::new();
-        hub.release(&[(TOPIC, u32::MAX)]);
+        hub.release(&[Wake::Now(TOPIC, u32::MAX)]);
         let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
         assert!(!flag.woken());
-        hub.release(&[(TOPIC, u32::MAX)]);
+        hub.release(&[Wake::Now(TOPIC, u32::MAX)]);
         assert!(flag.woken() && flag.woken() && !other.woken());
         let next = hub.flag(TOPIC);
         drop(flag);
@@ -320,7 +393,7 @@ mod tests {
         let hub = Hub::new();
         let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
         assert!(!is_set(&flag).await);
-        hub.release(&[(TOPIC, u32::MAX)]);
+        hub.release(&[Wake::Now(TOPIC, u32::MAX)]);
         assert!(is_set(&flag).await && is_set(&flag).await);
         hub.close();
         assert!(!is_set(&other).await && !is_set(&hub.flag(TOPIC)).await);
@@ -332,10 +405,41 @@ mod tests {
     async fn a_wake_between_two_runs_is_not_lost() {
         let hub = Hub::new();
         let mut waiter = hub.subscribe(TOPIC);
-        hub.release(&[(TOPIC, 1)]);
+        hub.release(&[Wake::Now(TOPIC, 1)]);
         assert!(is_woken(&mut waiter).await);
-        hub.release(&[(TOPIC, 1)]);
+        hub.release(&[Wake::Now(TOPIC, 1)]);
         waiter.found_nothing();
         assert!(is_woken(&mut waiter).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_many_who_wait_one_is_woken_when_the_time_has_come() {
+        let (hub, time) = (Hub::new(), waybill_kernel::clock::manual::ManualSource::at(1_000_000));
+        let clock = Arc::new(Clock::new(time.clone()));
+        let keeper = tokio::spawn(hub.keep_time(Arc::clone(&clock)));
+        let mut waiters: Vec<_> = (0..100).map(|_| hub.subscribe(TOPIC)).collect();
+        let at = Time::from_micros(clock.now().micros() + 2_000_000);
+        hub.release(&[Wake::At(TOPIC, at)]);
+        // Each of them may have found the same time by itself.
+        waiters.iter().for_each(|_| assert!(hub.due(TOPIC, at)));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!is_woken(&mut waiters[0]).await);
+        time.pass(Duration::from_secs(2));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mut woken = 0;
+        for waiter in &mut waiters {
+            woken += usize::from(is_woken(waiter).await);
+        }
+        assert_eq!(woken, 1);
+        assert!(hub.lock().due.is_empty());
+        drop((waiters, hub));
+        tokio::time::timeout(Duration::from_secs(60), keeper).await.expect("it goes on without a hub").unwrap();
+    }
+
+    #[test]
+    fn a_time_that_nobody_waits_for_is_not_kept() {
+        let hub = Hub::new();
+        assert!(hub.due(TOPIC, Time::from_micros(7)));
+        assert!(hub.lock().due.is_empty());
     }
 }

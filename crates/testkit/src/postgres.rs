@@ -10,17 +10,22 @@
 //! `cargo xtask test` stops whatever runs below `target/testkit-pg` when it is done.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
+use waybill_kernel::Clock;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_store::{Backend, PostgresOptions, Settings, Store};
 
 use crate::paths;
 
@@ -32,6 +37,9 @@ const START_ATTEMPTS_MAX: u32 = 5;
 
 /// Unix socket paths end at 107 bytes; the file name needs some of them.
 const SOCKET_FOLDER_BYTES_MAX: usize = 85;
+
+/// Held by whoever makes the database that others are copies of.
+const TEMPLATE_LOCK: i64 = 7_261_900;
 
 const SIGNAL_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -82,13 +90,55 @@ impl Postgres {
 
     /// A fresh, empty database of its own for one test.
     pub async fn database(&self) -> anyhow::Result<Database> {
+        self.database_like("template0").await
+    }
+
+    /// As `database`, with every table there is: a copy of one that was migrated once for all tests.
+    pub async fn migrated(&self) -> anyhow::Result<Database> {
+        static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+        match self.temporary {
+            None => self.database_like(TEMPLATE.get_or_try_init(|| self.template()).await?).await,
+            // Few are made in a cluster of one's own.
+            Some(_) => self.database().await,
+        }
+    }
+
+    async fn database_like(&self, template: &str) -> anyhow::Result<Database> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let client = connect(&self.url("postgres")).await?;
         // A process id comes round again; what an earlier bearer left behind is nobody's.
         client.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
-        client.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
+        client.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE {template}")).await?;
         Ok(Database { url: self.url(&name), addr: self.addr(), name, maintenance_url: self.url("postgres") })
+    }
+
+    /// Named by what the migrations say, so that one of an older build is not taken for it. Whoever comes first makes it, and
+    /// the others wait.
+    async fn template(&self) -> anyhow::Result<String> {
+        let migrations = waybill_domains::migrations();
+        let mut hasher = DefaultHasher::new();
+        migrations.iter().for_each(|migration| (migration.version, migration.sql).hash(&mut hasher));
+        let name = format!("migrated_{:016x}", hasher.finish());
+        let client = connect(&self.url("postgres")).await?;
+        client.batch_execute(&format!("SELECT pg_advisory_lock({TEMPLATE_LOCK})")).await?;
+        let known = client.query_opt("SELECT 1 FROM pg_database WHERE datname = $1", &[&name]).await?;
+        if known.is_none() {
+            let draft = format!("draft_{name}");
+            client.batch_execute(&format!("DROP DATABASE IF EXISTS {draft} WITH (FORCE)")).await?;
+            client.batch_execute(&format!("CREATE DATABASE {draft} TEMPLATE template0")).await?;
+            let backend = Backend::Postgres(PostgresOptions::at(self.url(&draft)));
+            let (clock, entropy) = (Arc::new(Clock::system()), Arc::new(OsEntropy));
+            let store = Store::open(backend, &migrations, Settings::default(), clock, entropy).await?;
+            tokio::task::spawn_blocking(move || store.close()).await?;
+            // A database with connections is not copied; the store's may take a moment to be gone.
+            client
+                .execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", &[&draft])
+                .await?;
+            client.batch_execute(&format!("ALTER DATABASE {draft} RENAME TO {name}")).await?;
+        }
+        client.batch_execute(&format!("SELECT pg_advisory_unlock({TEMPLATE_LOCK})")).await?;
+        Ok(name)
     }
 
     /// The machine's end as a client sees it: no shutdown, no goodbye on any connection.

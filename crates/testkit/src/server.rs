@@ -22,6 +22,10 @@ const EXIT_WAIT_MAX: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(10);
 
+/// Longer than a line waits for others.
+const LOG_PAUSE: Duration = Duration::from_millis(100);
+const LOG_LOOKS_MAX: usize = 50;
+
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `--store`: a PostgreSQL URL. SQLite in the data folder when absent.
@@ -41,6 +45,8 @@ pub struct Options {
 pub struct Server {
     /// `http://127.0.0.1:PORT`
     pub base_url: String,
+    /// `http://127.0.0.1:PORT`, for SQS clients.
+    pub sqs_url: String,
     pub data_dir: PathBuf,
     /// Empty on a node that found its PostgreSQL database already set up by another.
     pub admin_key: String,
@@ -57,8 +63,8 @@ impl Server {
         let folder = tempfile::Builder::new().prefix("server-").tempdir_in(parent)?;
         let data_dir = data_dir(folder.path(), &options);
         let child = spawn(folder.path(), &options)?;
-        let (base_url, admin_key, pid) = (String::new(), String::new(), child.id());
-        let mut server = Server { base_url, data_dir, admin_key, pid, options, child, folder: Some(folder) };
+        let (base_url, sqs_url, admin_key, pid) = (String::new(), String::new(), String::new(), child.id());
+        let mut server = Server { base_url, sqs_url, data_dir, admin_key, pid, options, child, folder: Some(folder) };
         server.wait_ready()?;
         Ok(server)
     }
@@ -101,9 +107,23 @@ impl Server {
         self.wait_ready()
     }
 
-    /// What the program wrote to stdout and stderr in all its lives.
+    /// What the program wrote to stdout and stderr in all its lives. It writes its log some lines at a time: this waits until
+    /// nothing more comes.
     pub fn log(&self) -> String {
-        self.folder.as_ref().and_then(|folder| fs::read_to_string(log_file(folder.path())).ok()).unwrap_or_default()
+        let read = || {
+            let file = self.folder.as_ref().map(|folder| log_file(folder.path()));
+            file.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default()
+        };
+        let mut log = read();
+        for _ in 0..LOG_LOOKS_MAX {
+            std::thread::sleep(LOG_PAUSE);
+            let later = read();
+            if later.len() == log.len() {
+                break;
+            }
+            log = later;
+        }
+        log
     }
 
     fn wait_ready(&mut self) -> anyhow::Result<()> {
@@ -112,10 +132,11 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 bail!("waybill ended before it was ready: {status}\n{}", self.log());
             }
-            if let Some(address) = address(&self.data_dir, self.pid)
-                && get_status(&address, "/readyz").is_ok_and(|status| status == 200)
+            if let Some([http, sqs]) = addresses(&self.data_dir, self.pid)
+                && get_status(&http, "/readyz").is_ok_and(|status| status == 200)
             {
-                self.base_url = format!("http://{address}");
+                self.base_url = format!("http://{http}");
+                self.sqs_url = format!("http://{sqs}");
                 let key = fs::read_to_string(self.data_dir.join("admin.key")).unwrap_or_default();
                 self.admin_key = key.trim().to_owned();
                 return Ok(());
@@ -168,9 +189,10 @@ fn log_file(folder: &Path) -> PathBuf {
 }
 
 /// From `server.json`, which a killed predecessor leaves behind: only our own process' word counts.
-fn address(data_dir: &Path, pid: u32) -> Option<String> {
+fn addresses(data_dir: &Path, pid: u32) -> Option<[String; 2]> {
     let document: Value = serde_json::from_slice(&fs::read(data_dir.join("server.json")).ok()?).ok()?;
-    (document["pid"] == pid).then(|| document["http"].as_str().map(str::to_owned))?
+    let address = |name: &str| document[name].as_str().filter(|_| document["pid"] == pid).map(str::to_owned);
+    Some([address("http")?, address("sqs")?])
 }
 
 /// The status of a plain GET, without a client library.

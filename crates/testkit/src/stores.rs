@@ -66,7 +66,7 @@ pub async fn open_sqlite_set(tasks: waybill_tasks::Settings) -> anyhow::Result<T
 }
 
 pub async fn open_postgres_set(tasks: waybill_tasks::Settings) -> anyhow::Result<TestStore> {
-    let database = Postgres::shared().await?.database().await?;
+    let database = Postgres::shared().await?.migrated().await?;
     let options = postgres_options(&database.url);
     TestStore::open_set(Backend::Postgres(options), Home::Database(database), tasks).await
 }
@@ -107,7 +107,7 @@ pub async fn open_postgres() -> anyhow::Result<TestStore> {
 }
 
 pub async fn open_postgres_with(adjust: impl FnOnce(&mut PostgresOptions)) -> anyhow::Result<TestStore> {
-    open_postgres_in(Postgres::shared().await?.database().await?, adjust).await
+    open_postgres_in(Postgres::shared().await?.migrated().await?, adjust).await
 }
 
 /// In a database of the caller's choosing: on a private cluster, say.

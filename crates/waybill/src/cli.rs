@@ -118,6 +118,9 @@ pub struct Serve {
     /// Where to listen for HTTP [default: 127.0.0.1:7700].
     #[arg(long, env = "WAYBILL_HTTP", value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+    /// A socket in the file system to serve HTTP on as well, for this user alone.
+    #[arg(long, env = "WAYBILL_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// Where to listen for SQS clients [default: 127.0.0.1:9324].
     #[arg(long, env = "WAYBILL_SQS", value_name = "ADDR")]
     pub sqs: Option<SocketAddr>,
@@ -171,6 +174,9 @@ pub enum Key {
         /// The tenant's name or id, for operators.
         #[arg(long)]
         tenant: Option<String>,
+        /// A key for SQS clients: an access key id and a secret access key.
+        #[arg(long)]
+        sqs: bool,
         #[command(flatten)]
         reach: Reach,
     },

@@ -22,6 +22,8 @@ const BYTES: RangeInclusive<i64> = 100..=1 << 30;
 const MANY: RangeInclusive<i64> = 1..=1_000_000;
 /// Of all callers together.
 const SHARED_BYTES: RangeInclusive<i64> = 16 << 20..=1 << 40;
+/// From a short message to what a key's part of the room for bodies always holds.
+const SQS_BODY_BYTES: RangeInclusive<i64> = 1 << 10..=8 << 20;
 const PERCENT: RangeInclusive<i64> = 1..=100;
 /// A second to a year.
 const SECONDS: RangeInclusive<i64> = 1..=31_536_000;
@@ -37,7 +39,10 @@ const HEARTBEAT_SECONDS: RangeInclusive<i64> = 1..=20;
 pub struct Config {
     pub data: PathBuf,
     pub http: SocketAddr,
-    pub sqs: SocketAddr,
+    /// A socket in the file system where the same is served as over HTTP.
+    pub socket: Option<PathBuf>,
+    pub sqs_listen: SocketAddr,
+    pub sqs: waybill_sqs::Settings,
     pub insecure_dev: bool,
     pub shared_token: Option<String>,
     pub log: String,
@@ -96,7 +101,8 @@ impl FromStr for LogFormat {
 struct File {
     data: Option<PathBuf>,
     http: Option<SocketAddr>,
-    sqs: Option<SocketAddr>,
+    socket: Option<PathBuf>,
+    sqs: Sqs,
     store: Option<String>,
     insecure_dev: bool,
     shared_token: Option<String>,
@@ -109,6 +115,26 @@ struct File {
     background: Background,
     sqlite: Sqlite,
     postgres: Postgres,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Sqs {
+    listen: Option<SocketAddr>,
+    region: Option<String>,
+    endpoint: Option<String>,
+    body_bytes_max: Option<usize>,
+}
+
+impl Sqs {
+    fn settings(&self) -> waybill_sqs::Settings {
+        let usual = waybill_sqs::Settings::default();
+        waybill_sqs::Settings {
+            region: self.region.clone().unwrap_or(usual.region),
+            endpoint: self.endpoint.clone(),
+            body_bytes_max: self.body_bytes_max.unwrap_or(usual.body_bytes_max),
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -155,15 +181,18 @@ impl Config {
     pub fn of_serve(flags: &Serve) -> Result<Self> {
         let mut config = Self::of_place(&flags.place)?;
         config.http = flags.http.unwrap_or(config.http);
-        config.sqs = flags.sqs.unwrap_or(config.sqs);
+        config.sqs_listen = flags.sqs.unwrap_or(config.sqs_listen);
+        config.socket = flags.socket.clone().or(config.socket);
         config.insecure_dev |=
             flags.insecure_dev || std::env::var("ALLOW_INSECURE_DEV").is_ok_and(|value| value == "true");
         config.doors.trusted_proxy |= flags.trusted_proxy;
         config.log = flags.log.clone().unwrap_or(config.log);
         config.log_format = flags.log_format.unwrap_or(config.log_format);
-        if config.insecure_dev && !config.http.ip().is_loopback() {
-            let message = format!("--insecure-dev lets everybody in, so it is refused on {}.", config.http);
-            return Err(Error::new(Code::ConfigInvalid, message));
+        for address in [config.http, config.sqs_listen] {
+            if config.insecure_dev && !address.ip().is_loopback() {
+                let message = format!("--insecure-dev lets everybody in, so it is refused on {address}.");
+                return Err(Error::new(Code::ConfigInvalid, message));
+            }
         }
         config.shared_token = shared_token::chosen(config.shared_token, config.http)?;
         if config.insecure_dev {
@@ -193,7 +222,9 @@ impl Config {
         Ok(Self {
             data,
             http: file.http.unwrap_or(HTTP),
-            sqs: file.sqs.unwrap_or(SQS),
+            socket: file.socket,
+            sqs_listen: file.sqs.listen.unwrap_or(SQS),
+            sqs: file.sqs.settings(),
             insecure_dev: file.insecure_dev,
             shared_token: file.shared_token,
             log: file.log.unwrap_or_else(|| "info".to_owned()),
@@ -209,8 +240,9 @@ impl Config {
     }
 
     /// Keys and payloads would cross a network as they are.
-    pub fn is_in_the_open(&self) -> bool {
-        !self.http.ip().is_loopback() && !self.doors.trusted_proxy
+    pub fn in_the_open(&self) -> Option<SocketAddr> {
+        let listening = [self.http, self.sqs_listen];
+        listening.into_iter().find(|address| !address.ip().is_loopback() && !self.doors.trusted_proxy)
     }
 
     /// Whether commands find the data folder without being told.
@@ -237,7 +269,8 @@ impl File {
 
     /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
     fn check(&self) -> std::result::Result<(), String> {
-        let Self { doors, tasks, access, webhooks, background, sqlite, postgres, .. } = self;
+        let Self { doors, tasks, access, webhooks, background, sqlite, postgres, sqs, .. } = self;
+        sqs.settings().check()?;
         if let Some(name) = tasks.refused_switch() {
             return Err(format!("tasks.{name} cannot be turned off: leave it out or say true."));
         }
@@ -259,6 +292,7 @@ impl File {
             ("doors.admin_places", number(doors.admin_places), 0..=1_000_000),
             ("doors.streams_max", number(doors.streams_max), MANY),
             ("doors.heartbeat_s", number(doors.heartbeat_s), HEARTBEAT_SECONDS),
+            ("sqs.body_bytes_max", number(sqs.settings().body_bytes_max), SQS_BODY_BYTES),
             ("tasks.payload_bytes_max", number(tasks.payload_bytes_max), BYTES),
             ("tasks.result_bytes_max", number(tasks.result_bytes_max), BYTES),
             ("tasks.lease_ttl_s", number(tasks.lease_ttl_s), SECONDS),

@@ -17,6 +17,7 @@ use waybill_store::safety::{self, Exposure};
 
 pub const ADMIN_KEY: &str = "admin.key";
 pub const SERVER_KEY: &str = "server.key";
+const OLD_SERVER_KEY: &str = "server.key.old";
 /// The admin key before it is known that the database has it.
 const NEW_ADMIN_KEY: &str = "admin.key.new";
 const INSTANCE_ID: &str = "instance.id";
@@ -126,6 +127,22 @@ impl DataFolder {
     /// In the place of the one that is there. Kept with 0600.
     pub fn write_server_key(&self, key: &ServerKey) -> Result<()> {
         self.write(&self.path.join(SERVER_KEY), &key.reveal())
+    }
+
+    /// Until everything that was made under it has been moved to the new one.
+    pub fn keep_old_server_key(&self, key: &ServerKey) -> Result<()> {
+        self.write(&self.path.join(OLD_SERVER_KEY), &key.reveal())
+    }
+
+    pub fn forget_old_server_key(&self) {
+        let _ = fs::remove_file(self.path.join(OLD_SERVER_KEY));
+    }
+
+    /// One that a rotation which was cut off has left.
+    pub fn old_server_key(&self) -> Result<Option<ServerKey>> {
+        let path = self.path.join(OLD_SERVER_KEY);
+        let text = text_of(&path).map_err(|error| unreadable(&path, &error))?;
+        text.map(|text| text.parse()).transpose()
     }
 
     pub fn announce(&self, running: &Running) -> Result<()> {

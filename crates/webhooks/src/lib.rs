@@ -18,7 +18,7 @@ mod webhook;
 pub use deliver::{Deliver, Lines};
 pub use delivery::DeliveryView;
 pub use fan_out::FanOut;
-pub use secret::SecretText;
+pub use secret::{SECRETS, SecretText};
 pub use settings::Settings;
 pub use sweeps::Over;
 use waybill_store::effects::{Follow, Runner};

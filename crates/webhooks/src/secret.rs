@@ -12,7 +12,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::Sha256;
-use waybill_access::{Nonce, Opened, ServerKey};
+use waybill_access::{Boxes, IdKind, Nonce, Opened, ServerKey};
 use waybill_kernel::{Code, Entropy, Error, Result, Tenant};
 
 use crate::WebhookId;
@@ -21,6 +21,14 @@ const PREFIX: &str = "whsec_";
 const PURPOSE: &str = "webhook secret";
 /// Of the 24 to 64 that Standard Webhooks allows.
 const SECRET_BYTES: usize = 32;
+
+/// Where the secrets are, for whoever replaces the server's key.
+pub const SECRETS: Boxes = Boxes {
+    purpose: PURPOSE,
+    select: "SELECT tenant, webhook_id, secret FROM webhooks",
+    update: "UPDATE webhooks SET secret = $3 WHERE tenant = $1 AND webhook_id = $2",
+    id: IdKind::Bytes,
+};
 
 /// A new secret, with what its box needs: drawn before the transaction.
 pub(crate) struct Minted {

@@ -18,8 +18,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     // They tell of receipts, and their secrets are boxed under the server's key.
     ("waybill-webhooks", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-guard"]),
     ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues", "waybill-webhooks"]),
-    // The protocol of queues. What it shares with the other doors it will have from them.
-    ("waybill-sqs", &["waybill-kernel"]),
+    // The protocol of one domain stands above that domain, on what all doors share.
+    ("waybill-sqs", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-doors", "waybill-queues"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
@@ -35,6 +35,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-webhooks",
             "waybill-domains",
             "waybill-doors",
+            "waybill-sqs",
             "waybill-client",
             "waybill-guard",
             "waybill-heap",

@@ -11,12 +11,16 @@ use waybill_kernel::{
 use waybill_store::{Ctx, Operation, Reach, Reply, Tx};
 
 use crate::hash::Minted;
-use crate::key::KeyText;
+use crate::key::{Key, KeyText};
 use crate::keys::{Grant, NewKey};
+use crate::signing::{self, MintedSigner, SecretText};
 use crate::tenant;
 
 /// Ten years; a key for longer is one without an end.
 const LIFETIME_SECONDS_MAX: u64 = 10 * 365 * 24 * 60 * 60;
+
+/// What an SQS client usually does.
+const SQS_SCOPES: [Scope; 3] = [Scope::QueuesSend, Scope::QueuesReceive, Scope::QueuesManage];
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -41,18 +45,29 @@ pub struct CreateKey {
     /// The tenant the key is for, by name or id. Left out, it is your own; only admins of the default tenant may name one.
     #[serde(default)]
     pub tenant: Option<String>,
+    /// True for a key of SQS clients: an access key id and a secret access key, which sign requests instead of coming with
+    /// them. Its scopes, if you name none, are `queues:send`, `queues:receive` and `queues:manage`.
+    #[serde(default)]
+    pub sqs: bool,
 
     #[serde(skip)]
     minted: Option<Minted>,
 }
 
-/// A new key. `key` is shown this once and cannot be had again.
+/// A new key. Its secret is shown this once and cannot be had again.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct CreatedKey {
     /// Names the key in lists and logs; not a secret.
     pub key_id: KeyId,
     /// The key itself, for `Authorization: Bearer`.
-    pub key: KeyText,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyText>,
+    /// What an SQS client calls the key; not a secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_key_id: Option<String>,
+    /// What an SQS client signs with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_access_key: Option<SecretText>,
     pub principal: Principal,
     pub roles: Vec<Role>,
     pub scopes: Vec<Scope>,
@@ -61,10 +76,21 @@ pub struct CreatedKey {
 }
 
 impl CreatedKey {
+    /// What comes after `Bearer `; nothing for a key that signs.
+    pub fn bearer(&self) -> &str {
+        self.key.as_ref().map_or("", KeyText::expose)
+    }
+
     pub(super) fn new(minted: &Minted, grant: Grant, expires_at: Option<Time>) -> Self {
+        let (key, signer) = match minted {
+            Minted::Bearer { key, .. } => (Some(key.reveal()), None),
+            Minted::Signer(signer) => (None, Some(signer)),
+        };
         Self {
-            key_id: minted.key.id,
-            key: minted.key.reveal(),
+            key_id: minted.id(),
+            key,
+            access_key_id: signer.map(|signer| signing::access_key_id(signer.id)),
+            secret_access_key: signer.map(MintedSigner::reveal),
             principal: grant.principal,
             roles: grant.roles.iter().collect(),
             scopes: grant.scopes.iter().collect(),
@@ -83,6 +109,7 @@ impl CreateKey {
         };
         let scopes = match &self.scopes {
             Some(scopes) => Scopes::new(scopes.iter().copied()),
+            None if self.sqs => Scopes::new(SQS_SCOPES),
             None => Scopes::new(roles.iter().flat_map(|role| role.default_scopes().iter().copied())),
         };
         if roles.is_empty() || scopes.is_empty() {
@@ -134,14 +161,17 @@ impl Operation for CreateKey {
     fn prepare(&mut self, entropy: &dyn Entropy) -> Result<()> {
         self.grant()?;
         self.lifetime()?;
-        self.minted = Some(Minted::new(entropy)?);
+        self.minted = Some(match self.sqs {
+            true => Minted::signer(entropy),
+            false => Minted::bearer(Key::generate(entropy), entropy)?,
+        });
         Ok(())
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<CreatedKey>> {
         let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
         let mut grant = self.grant()?;
-        if self.scopes.is_none() {
+        if self.scopes.is_none() && !self.sqs {
             grant = grant.without_later_ones_than(ctx.caller);
         }
         grant.must_be_within(ctx.caller)?;
@@ -175,6 +205,8 @@ mod tests {
             (json!({"principal": "agent:a"}), "agent", "tasks:read,tasks:write,receipts:read,receipts:ack"),
             (json!({"principal": "worker:w"}), "worker", "tasks:lease,receipts:read"),
             (json!({"principal": "human:h", "role": "worker"}), "worker", "tasks:lease,receipts:read"),
+            (json!({"principal": "agent:a", "sqs": true}), "agent", "queues:send,queues:receive,queues:manage"),
+            (json!({"principal": "agent:a", "sqs": true, "scopes": ["queues:send"]}), "agent", "queues:send"),
             (
                 json!({"principal": "agent:a", "roles": ["worker", "agent"], "scopes": ["tasks:lease"]}),
                 "agent,worker",

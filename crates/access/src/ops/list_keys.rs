@@ -7,6 +7,7 @@ use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::keys::{Grant, stored, stored_principal};
 use crate::page;
+use crate::signing::access_key_id;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,6 +33,9 @@ pub struct Keys {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct KeyView {
     pub key_id: KeyId,
+    /// What an SQS client calls it, if it is one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_key_id: Option<String>,
     pub principal: Principal,
     pub roles: Vec<Role>,
     pub scopes: Vec<Scope>,
@@ -49,8 +53,10 @@ pub struct KeyView {
 impl KeyView {
     fn read(row: &Row) -> Result<Self> {
         let grant = Grant::read(row, 1)?;
+        let key_id = stored(row.text(0)?)?;
         Ok(Self {
-            key_id: stored(row.text(0)?)?,
+            key_id,
+            access_key_id: row.bool(9)?.then(|| access_key_id(key_id)),
             principal: grant.principal,
             roles: grant.roles.iter().collect(),
             scopes: grant.scopes.iter().collect(),
@@ -104,7 +110,7 @@ impl Operation for ListKeys {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Keys>> {
         const SELECT: &str = "SELECT key_id, principal, roles, scopes, created_at, created_by, expires_at, revoked_at, \
-                              replaced_by FROM api_keys WHERE tenant = $1 AND (created_at, key_id) < ($2, $3) \
+                              replaced_by, secret IS NOT NULL FROM api_keys WHERE tenant = $1 AND (created_at, key_id) < ($2, $3) \
                               ORDER BY created_at DESC, key_id DESC LIMIT $4";
         let size = page::size(self.limit)?;
         let (time, id) = position(self.cursor.as_deref(), ctx.caller)?;

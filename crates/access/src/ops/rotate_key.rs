@@ -9,7 +9,7 @@ use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use super::CreatedKey;
 use crate::hash::Minted;
-use crate::key;
+use crate::key::{self, Key};
 use crate::keys::{Grant, NewKey, is_past};
 
 const OVERLAP_SECONDS_DEFAULT: u64 = 24 * 60 * 60;
@@ -26,12 +26,14 @@ pub struct RotateKey {
     #[schemars(range(max = OVERLAP_SECONDS_MAX))]
     pub overlap_seconds: Option<u64>,
 
+    /// One of either kind: which is wanted is known when the old key has been read.
     #[serde(skip)]
-    minted: Option<Minted>,
+    minted: Option<[Minted; 2]>,
 }
 
 struct Old {
     grant: Grant,
+    signs: bool,
     created_at: Time,
     expires_at: Option<Time>,
     revoked_at: Option<Time>,
@@ -46,6 +48,7 @@ impl Old {
             expires_at: row.time_opt(4)?,
             revoked_at: row.time_opt(5)?,
             replaced_by: row.text_opt(6)?.map(str::to_owned),
+            signs: row.bool(7)?,
         })
     }
 
@@ -81,8 +84,8 @@ impl RotateKey {
     }
 
     async fn old(&self, tx: &mut Tx<'_>) -> Result<Old> {
-        const SELECT: &str = "SELECT principal, roles, scopes, created_at, expires_at, revoked_at, replaced_by \
-                              FROM api_keys WHERE tenant = $1 AND key_id = $2";
+        const SELECT: &str = "SELECT principal, roles, scopes, created_at, expires_at, revoked_at, replaced_by, \
+                              secret IS NOT NULL FROM api_keys WHERE tenant = $1 AND key_id = $2";
         let row = tx.query_opt(SELECT, &[Value::from(self.key_id.as_str())]).await?;
         Old::read(&row.ok_or_else(|| Error::not_found("key"))?)
     }
@@ -127,18 +130,19 @@ impl Operation for RotateKey {
 
     fn prepare(&mut self, entropy: &dyn Entropy) -> Result<()> {
         self.overlap()?;
-        self.minted = Some(Minted::new(entropy)?);
+        self.minted = Some([Minted::bearer(Key::generate(entropy), entropy)?, Minted::signer(entropy)]);
         Ok(())
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<CreatedKey>> {
-        let minted = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
+        let [bearer, signer] = self.minted.as_ref().ok_or_else(|| Error::internal("a key was not prepared"))?;
         let old = self.old(tx).await?;
+        let minted = if old.signs { signer } else { bearer };
         old.must_be_live(ctx.now)?;
         old.grant.must_be_within(ctx.caller)?;
         let overlap_end = ctx.now.after(self.overlap()?);
         let old_end = old.expires_at.map_or(overlap_end, |expires_at| expires_at.min(overlap_end));
-        self.retire(tx, minted.key.id, old_end).await?;
+        self.retire(tx, minted.id(), old_end).await?;
 
         let expires_at = old.lifetime().map(|lifetime| ctx.now.after(lifetime));
         let key =

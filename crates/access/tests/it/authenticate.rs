@@ -84,11 +84,11 @@ async fn wrong_secrets_and_unknown_ids_are_refused_unhashed_on_postgres() {
 async fn an_expiry_holds_at_once_and_so_does_a_revocation() {
     let world = World::sqlite().await;
     let short = world.run::<CreateKey>(json!({"principal": "agent:a", "expires_in_seconds": 10})).await.unwrap();
-    assert_eq!(world.refusal(short.key.expose()).await, None);
+    assert_eq!(world.refusal(short.bearer()).await, None);
     world.pass(9);
-    assert_eq!(world.refusal(short.key.expose()).await, None);
+    assert_eq!(world.refusal(short.bearer()).await, None);
     world.pass(2);
-    assert_eq!(world.refusal(short.key.expose()).await, Some(Code::Unauthorized));
+    assert_eq!(world.refusal(short.bearer()).await, Some(Code::Unauthorized));
 
     let key = world.first_key.key.expose();
     assert_eq!(world.refusal(key).await, None);
@@ -98,7 +98,7 @@ async fn an_expiry_holds_at_once_and_so_does_a_revocation() {
     world.pass(6);
     assert_eq!(world.refusal(key).await, Some(Code::Unauthorized), "the new end is known");
 
-    let key = successor.key.expose();
+    let key = successor.bearer();
     assert_eq!(world.refusal(key).await, None);
     let verified = world.access.verifications();
     world.run::<RevokeKey>(json!({"key_id": successor.key_id})).await.unwrap();
@@ -174,7 +174,7 @@ async fn whoever_stays_learns_of_the_end(world: World) {
     assert!(tokio::time::timeout(A_MOMENT, elsewhere.ended(next.key_id)).await.is_err());
 
     let short = world.run::<CreateKey>(json!({"principal": "agent:a", "expires_in_seconds": 10})).await.unwrap();
-    assert_eq!(world.refusal(short.key.expose()).await, None);
+    assert_eq!(world.refusal(short.bearer()).await, None);
     world.pass(11);
     tokio::time::timeout(AT_ONCE, world.access.ended(short.key_id)).await.unwrap();
 }

@@ -2,9 +2,7 @@
 
 use serde_json::json;
 use waybill_access::ops::{CreateKey, RotateKey};
-use waybill_access::{
-    Access, Agreement, Key, KeyId, KeyText, ServerKey, Settings, adopt_server_key, agree_on_server_key,
-};
+use waybill_access::{Access, Agreement, Key, KeyId, ServerKey, Settings, adopt_server_key, agree_on_server_key};
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
@@ -141,7 +139,7 @@ async fn wrong_secrets_for_a_key_without_a_digest_are_bounded(world: World) {
     }
     let proven = world.run::<CreateKey>(json!({"principal": "agent:proven"})).await.unwrap();
     let mut keys: Vec<String> = (0..FLOOD).map(|_| with_other_secret(world.first_key.key_id)).collect();
-    keys.extend([&other.key, &proven.key].map(|key: &KeyText| key.expose().to_owned()));
+    keys.extend([&other, &proven].map(|made| made.bearer().to_owned()));
     let codes = attempts(&world.access, keys).await;
     assert_eq!(codes[FLOOD..], [None, None], "other keys, with a digest and without");
     let flood = &codes[..FLOOD];
@@ -191,7 +189,7 @@ async fn too_many_good_keys_at_once_are_told_to_come_back() {
     let mut keys = Vec::new();
     for number in 0..cores + 6 {
         let made = world.run::<CreateKey>(json!({"principal": format!("agent:{number}")})).await.unwrap();
-        keys.push(made.key.expose().to_owned());
+        keys.push(made.bearer().to_owned());
     }
     let settings = Settings { verifications_waiting_max: 0, ..Settings::default() };
     let access = Access::new(world.store.clone(), settings, &world.server_key);

@@ -10,7 +10,7 @@ use crate::world::{World, code};
 
 async fn life_of_a_key(world: World) {
     let made = world.run::<CreateKey>(json!({"principal": "worker:w1", "expires_in_seconds": 100_000})).await.unwrap();
-    let caller = world.access.authenticate(made.key.expose()).await.unwrap();
+    let caller = world.access.authenticate(made.bearer()).await.unwrap();
     assert_eq!((caller.principal.to_string(), caller.roles.to_string()), ("worker:w1".into(), "worker".into()));
 
     world.pass(1000);
@@ -22,10 +22,10 @@ async fn life_of_a_key(world: World) {
     assert_eq!(code(again), Code::InvalidStateTransition);
 
     // Both are good during the overlap, the new one alone afterwards.
-    assert_eq!((world.refusal(made.key.expose()).await, world.refusal(next.key.expose()).await), (None, None));
+    assert_eq!((world.refusal(made.bearer()).await, world.refusal(next.bearer()).await), (None, None));
     world.pass(601);
-    assert_eq!(world.refusal(made.key.expose()).await, Some(Code::Unauthorized));
-    assert_eq!(world.refusal(next.key.expose()).await, None);
+    assert_eq!(world.refusal(made.bearer()).await, Some(Code::Unauthorized));
+    assert_eq!(world.refusal(next.bearer()).await, None);
 
     let first = world.run::<RevokeKey>(json!({"key_id": next.key_id})).await.unwrap();
     let second = world.run::<RevokeKey>(json!({"key_id": next.key_id})).await.unwrap();
@@ -65,7 +65,7 @@ async fn an_overlap_of_zero_ends_the_old_key_now() {
     let next = world.run::<RotateKey>(json!({"key_id": world.first_key.key_id, "overlap_seconds": 0})).await.unwrap();
     assert_eq!(next.expires_at, None);
     assert_eq!(world.refusal(key).await, Some(Code::Unauthorized));
-    assert_eq!(world.refusal(next.key.expose()).await, None);
+    assert_eq!(world.refusal(next.bearer()).await, None);
     let longer = world.run::<RotateKey>(json!({"key_id": next.key_id, "overlap_seconds": 2_592_001})).await;
     assert_eq!(code(longer), Code::InvalidRequest);
 }
@@ -74,7 +74,7 @@ async fn tenants_apart(world: World) {
     let tenant = world.run::<CreateTenant>(json!({"name": "acme"})).await.unwrap();
     let for_acme = |who: &str| json!({"principal": who, "role": "admin", "tenant": "acme"});
     let theirs = world.run::<CreateKey>(for_acme("human:boss")).await.unwrap();
-    let boss = world.access.authenticate(theirs.key.expose()).await.unwrap();
+    let boss = world.access.authenticate(theirs.bearer()).await.unwrap();
     assert_eq!(boss.tenant_id, tenant.tenant_id.0);
     assert_ne!(boss.tenant, world.admin.tenant);
 

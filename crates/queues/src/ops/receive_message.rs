@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Caller, Error, OperationSpec, Result, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Tx, Wait};
+use waybill_store::{Ctx, Operation, Reply, Row, Tx, Until, Wait};
 
 use super::write;
 use crate::flights::{MESSAGES_MAX, Taken, Takes};
@@ -30,7 +30,7 @@ pub struct ReceiveMessage {
     pub max_number_of_messages: Option<i64>,
     /// Takes the place of the queue's; 0 leaves the messages visible.
     pub visibility_timeout: Option<i64>,
-    /// Without it the call does not wait: see [`Received::queue_wait_seconds`].
+    /// Without it the call waits for as long as the queue's own setting says.
     pub wait_time_seconds: Option<i64>,
     /// The older name of the list that follows.
     #[serde(default)]
@@ -46,12 +46,6 @@ pub struct ReceiveMessage {
 pub struct Received {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// How long the queue wants a receive to wait that does not say how long. The store must know how long a call
-    /// waits before the queue is read, so the protocol asks again with this many seconds when it got nothing and none
-    /// were named.
-    #[serde(skip)]
-    #[schemars(skip)]
-    pub queue_wait_seconds: i64,
 }
 
 impl Operation for ReceiveMessage {
@@ -59,7 +53,9 @@ impl Operation for ReceiveMessage {
     type Output = Received;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
-        let seconds = self.wait_time_seconds.filter(|seconds| (0..=WAIT_S_MAX).contains(seconds))?;
+        // How long a queue wants to be waited for is known when it has been read.
+        let seconds = self.wait_time_seconds.unwrap_or(WAIT_S_MAX);
+        let seconds = Some(seconds).filter(|seconds| (0..=WAIT_S_MAX).contains(seconds))?;
         let name = queue_name(&self.queue_url).ok()?;
         Wait::up_to(u32::try_from(seconds).ok()?, topic(caller.tenant, name))
     }
@@ -75,16 +71,20 @@ impl Operation for ReceiveMessage {
 
         let show = Show { request: self, wanted: &wanted, generation: queue.generation, token };
         let (messages, more) = show.gather(tx, &mut takes, limit, queue.kept_since(ctx.now)).await?;
-        let at = match (messages.is_empty(), more) {
-            (false, _) => None,
+        let mut until = Until::default();
+        match (messages.is_empty(), more) {
+            (false, _) => {}
             // Behind more expired messages than one receive deletes there may be others.
-            (true, true) => Some(ctx.now),
-            (true, false) => takes.next_due(tx).await?,
-        };
+            (true, true) => until.look = Some(ctx.now),
+            (true, false) => until.due = takes.next_due(tx).await?,
+        }
+        if self.wait_time_seconds.is_none() {
+            until.at_most = Some(Duration::from_secs(u64::try_from(queue.attributes.wait_s()).unwrap_or(0)));
+        }
         takes.tidy(tx).await?;
         let is_empty = messages.is_empty();
-        let answer = Received { messages, queue_wait_seconds: queue.attributes.wait_s() };
-        Ok(if is_empty { Reply::Empty { answer, at } } else { Reply::Done(answer) })
+        let answer = Received { messages };
+        Ok(if is_empty { Reply::Empty { answer, until } } else { Reply::Done(answer) })
     }
 }
 

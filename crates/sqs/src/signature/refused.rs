@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use waybill_kernel::{Code, Error};
+
 /// The texts say which rule was broken. They never repeat what the request held, and none can hold a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -60,6 +62,21 @@ impl Refused {
     }
 }
 
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        let code = match refused {
+            Refused::MissingAuthenticationToken => Code::MissingAuthenticationToken,
+            Refused::IncompleteSignature(_) => Code::IncompleteSignature,
+            Refused::InvalidClientTokenId => Code::InvalidClientTokenId,
+            Refused::SignatureDoesNotMatch(_) => Code::SignatureDoesNotMatch,
+            Refused::RequestTimeTooSkewed => Code::RequestTimeTooSkewed,
+            Refused::RequestExpired => Code::RequestExpired,
+            Refused::AccessDenied => Code::Forbidden,
+        };
+        Error::new(code, refused.message())
+    }
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.shape(), self.message())
@@ -88,6 +105,11 @@ mod tests {
             assert_eq!(refused.http(), expected, "{refused}");
             assert_eq!(refused.shape(), refused.query_code());
             assert!(refused.message().ends_with('.'), "{refused}");
+            let told = Error::from(refused).code().entry().sqs;
+            assert_eq!(
+                (told.shape, told.query_code, told.http),
+                (refused.shape(), refused.query_code(), refused.http())
+            );
         }
     }
 }

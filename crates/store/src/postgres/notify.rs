@@ -13,29 +13,43 @@ use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
 use super::failure::describe;
+use waybill_kernel::Time;
+
 use crate::Topic;
 use crate::wake::{Hub, Wake};
 
 const CHANNEL: &str = "waybill_wake";
-/// A notification holds less than 8,000 bytes; one wake takes at most 28.
-const WAKES_PER_NOTIFICATION: usize = 256;
+/// A notification holds less than 8,000 bytes; one wake takes at most 34.
+const WAKES_PER_NOTIFICATION: usize = 230;
 const TELL_MAX: Duration = Duration::from_secs(5);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn tell_others(pool: Pool, mut outgoing: mpsc::Receiver<Wake>, node: u64, interval: Duration) {
-    while let Some((topic, count)) = outgoing.recv().await {
-        let mut wakes = HashMap::from([(topic, count)]);
+    while let Some(wake) = outgoing.recv().await {
+        let mut wakes = Wakes::new();
+        add(&mut wakes, wake);
         tokio::time::sleep(interval).await;
         while wakes.len() < WAKES_PER_NOTIFICATION
-            && let Ok((topic, count)) = outgoing.try_recv()
+            && let Ok(wake) = outgoing.try_recv()
         {
-            let total = wakes.entry(topic).or_insert(0_u32);
-            *total = total.saturating_add(count);
+            add(&mut wakes, wake);
         }
         let payload = encode(node, &wakes);
         // A wake that takes longer than this comes after the poll that stands behind it.
         let _ = tokio::time::timeout(TELL_MAX, tell(&pool, &payload)).await;
     }
+}
+
+/// By topic and time, None where it has come; with how many.
+type Wakes = HashMap<(Topic, Option<Time>), u32>;
+
+fn add(wakes: &mut Wakes, wake: Wake) {
+    let (topic, at, count) = match wake {
+        Wake::Now(topic, count) => (topic, None, count),
+        Wake::At(topic, at) => (topic, Some(at), 1),
+    };
+    let total = wakes.entry((topic, at)).or_insert(0);
+    *total = total.saturating_add(count);
 }
 
 async fn tell(pool: &Pool, payload: &str) {
@@ -73,7 +87,7 @@ async fn listen(config: &Config, hub: &Hub, node: u64) -> Result<(), tokio_postg
     while let Some(payload) = heard.recv().await {
         let (from, wakes) = decode(&payload);
         if from != Some(node) {
-            wakes.into_iter().for_each(|(topic, count)| hub.wake_here(topic, count));
+            wakes.into_iter().for_each(|wake| hub.wake_here(wake));
         }
     }
     Ok(())
@@ -87,9 +101,12 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// `node topic:count topic:count …`, in hexadecimal.
-fn encode(node: u64, wakes: &HashMap<Topic, u32>) -> String {
-    let wakes = wakes.iter().map(|(topic, count)| format!(" {:x}:{count:x}", topic.0));
+/// `node topic:count topic@time …`, in hexadecimal.
+fn encode(node: u64, wakes: &Wakes) -> String {
+    let wakes = wakes.iter().map(|((topic, at), count)| match at {
+        None => format!(" {:x}:{count:x}", topic.0),
+        Some(at) => format!(" {:x}@{:x}", topic.0, at.micros()),
+    });
     std::iter::once(format!("{node:x}")).chain(wakes).collect()
 }
 
@@ -98,8 +115,15 @@ fn decode(payload: &str) -> (Option<u64>, Vec<Wake>) {
     let mut words = payload.split(' ');
     let node = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
     let wakes = words.filter_map(|word| {
-        let (topic, count) = word.split_once(':')?;
-        Some((Topic(u64::from_str_radix(topic, 16).ok()?), u32::from_str_radix(count, 16).ok()?))
+        let (topic, count, at) = match word.split_once('@') {
+            Some((topic, at)) => (topic, None, Some(at)),
+            None => word.split_once(':').map(|(topic, count)| (topic, Some(count), None))?,
+        };
+        let topic = Topic(u64::from_str_radix(topic, 16).ok()?);
+        Some(match (count, at) {
+            (Some(count), _) => Wake::Now(topic, u32::from_str_radix(count, 16).ok()?),
+            (None, at) => Wake::At(topic, Time::from_micros(i64::from_str_radix(at?, 16).ok()?)),
+        })
     });
     (node, wakes.collect())
 }
@@ -110,12 +134,18 @@ mod tests {
 
     #[test]
     fn wakes_read_back_and_a_full_notification_fits() {
-        let wakes: HashMap<_, _> =
-            (0..WAKES_PER_NOTIFICATION as u64).map(|n| (Topic(u64::MAX - n), u32::MAX)).collect();
-        let payload = encode(u64::MAX, &wakes);
-        assert!(payload.len() < 8000, "{}", payload.len());
-        let (node, back) = decode(&payload);
-        assert_eq!(node, Some(u64::MAX));
-        assert_eq!(back.into_iter().collect::<HashMap<_, _>>(), wakes);
+        let latest = Time::from_micros(i64::MAX);
+        let topic = |n: usize| Topic(u64::MAX - n as u64);
+        for at in [None, Some(latest)] {
+            let count = if at.is_some() { 1 } else { u32::MAX };
+            let wakes: Wakes = (0..WAKES_PER_NOTIFICATION).map(|n| ((topic(n), at), count)).collect();
+            let payload = encode(u64::MAX, &wakes);
+            assert!(payload.len() < 8000, "{}", payload.len());
+            let (node, heard) = decode(&payload);
+            let mut back = Wakes::new();
+            heard.into_iter().for_each(|wake| add(&mut back, wake));
+            assert_eq!((node, back), (Some(u64::MAX), wakes));
+        }
+        assert_eq!(decode("7 zz 1:2 3@x 4@ @5 :6 8").1, [Wake::Now(Topic(1), 2)]);
     }
 }

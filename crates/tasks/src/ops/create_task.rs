@@ -123,8 +123,11 @@ impl Operation for CreateTask {
         };
         receipts::emit(tx, ctx, receipt).await?;
         schedules::fired(tx, self.idempotency_key.as_deref(), &owner).await?;
-        // A task that has to wait is announced as well: whoever waits for work learns when to look again.
-        tx.wake(lease::claimable(ctx.caller.tenant), 1);
+        let topic = lease::claimable(ctx.caller.tenant);
+        match self.delay_seconds {
+            0 => tx.wake(topic, 1),
+            seconds => tx.wake_at(topic, ctx.now, ctx.now.after(seconds_of(seconds))),
+        }
         Ok(Reply::Done(Created { task_id, status: Status::Queued }))
     }
 }

@@ -158,10 +158,9 @@ impl Fail {
             unlocated: false,
             body: self.told(error, task, next_eligible_at)?,
         };
-        if next_eligible_at.is_some() {
+        if let Some(at) = next_eligible_at {
             receipts::emit_all(tx, ctx, vec![end], &[told]).await?;
-            // Those who wait for work learn when to look again.
-            tx.wake(lease::claimable(ctx.caller.tenant), 1);
+            tx.wake_at(lease::claimable(ctx.caller.tenant), ctx.now, at);
             return Ok(());
         }
         let failed_id = told.id;

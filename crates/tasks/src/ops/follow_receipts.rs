@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::{Caller, Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::effects::Cursor;
-use waybill_store::{Ctx, Event, Operation, Reply, Row, Turn, Tx, Wait};
+use waybill_store::{Ctx, Event, Operation, Reply, Row, Turn, Tx, Until, Wait};
 
 use crate::actor::named;
 use crate::receipts::inbox::{self, INBOX, Of, RECEIPT_AT};
@@ -85,8 +85,8 @@ impl Operation for FollowReceipts {
         if !turn.events.is_empty() {
             return Ok(Reply::Done(turn));
         }
-        let at = is_held_back(tx, &addressee, horizon).await?.then(|| ctx.now.after(LOOK_AGAIN));
-        Ok(Reply::Empty { answer: turn, at })
+        let look = is_held_back(tx, &addressee, horizon).await?.then(|| ctx.now.after(LOOK_AGAIN));
+        Ok(Reply::Empty { answer: turn, until: Until { look, ..Until::default() } })
     }
 }
 

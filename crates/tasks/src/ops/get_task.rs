@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::principal::out_of_scope;
 use waybill_kernel::{Caller, Error, Example, Mode, OperationSpec, Result, Role, Route, Scope};
-use waybill_store::{Ctx, Operation, Reply, Tx, Wait};
+use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use crate::lease;
 use crate::task::{TaskId, TaskRecord, columns, example_task, task_with_result};
@@ -51,7 +51,11 @@ impl Operation for GetTask {
             allowed?;
         }
         let task = TaskRecord::from_row(&row)?;
-        if task.status.is_terminal() { Ok(Reply::Done(task)) } else { Ok(Reply::Empty { answer: task, at: None }) }
+        if task.status.is_terminal() {
+            Ok(Reply::Done(task))
+        } else {
+            Ok(Reply::Empty { answer: task, until: Until::default() })
+        }
     }
 }
 

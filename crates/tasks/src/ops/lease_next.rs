@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::{Caller, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value, Wait};
+use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Until, Value, Wait};
 
 use super::create_task::{KEY_CHARS_MAX, length};
 use crate::Settings;
@@ -122,9 +122,12 @@ impl Operation for LeaseNext {
         if let Some(line) = Line::only(&kinds, &offer) {
             taken.take_from_line(ctx, tx, &line, ctx.now).await?;
         }
-        let at = if taken.tasks.is_empty() { search(ctx, tx, &kinds, &offer, &mut taken).await? } else { None };
+        let mut until = Until::default();
+        if taken.tasks.is_empty() {
+            until = search(ctx, tx, &kinds, &offer, &mut taken).await?;
+        }
         let answer = Leased { tasks: taken.tasks };
-        Ok(if answer.tasks.is_empty() { Reply::Empty { answer, at } } else { Reply::Done(answer) })
+        Ok(if answer.tasks.is_empty() { Reply::Empty { answer, until } } else { Reply::Done(answer) })
     }
 }
 
@@ -135,10 +138,10 @@ async fn search(
     kinds: &BTreeSet<&str>,
     offer: &Offer<'_>,
     taken: &mut Taken<'_>,
-) -> Result<Option<Time>> {
+) -> Result<Until> {
     let anywhere = needs::mark(ctx.ids.next().as_bytes());
     let (mut turns, mut released) = (0, false);
-    let mut at = None;
+    let mut until = Until::default();
     for _ in 0..LOOKS_MAX {
         let mut found = lines::look(tx, kinds, offer, anywhere).await?;
         // Once is enough, but for a crowd whose time has come and that is not for this worker.
@@ -151,8 +154,8 @@ async fn search(
             found = lines::look(tx, kinds, offer, anywhere).await?;
         }
         // Of too many lines only some were looked at: other ones soon, and not when something happens.
-        let soon = found.partial.then(|| ctx.now.after(LOOK_AGAIN));
-        at = found.next_due.into_iter().chain(soon).min();
+        until.look = found.partial.then(|| ctx.now.after(LOOK_AGAIN));
+        until.due = found.next_due;
         match &found.lines[..] {
             [] => break,
             [line] => taken.take_from_line(ctx, tx, line, Time::EPOCH).await?,
@@ -162,7 +165,7 @@ async fn search(
             break;
         }
     }
-    Ok(at)
+    Ok(until)
 }
 
 /// Whose time has come goes back in line. Here and not in a sweep, so that nobody waits for one. Two claims do not do it at

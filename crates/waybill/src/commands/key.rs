@@ -9,7 +9,7 @@ use crate::output;
 
 pub async fn run(command: Key) -> Result<()> {
     match command {
-        Key::Create { principal, role, scope, expires_in, tenant, reach } => {
+        Key::Create { principal, role, scope, expires_in, tenant, sqs, reach } => {
             let mut input = json!({ "principal": principal });
             if !role.is_empty() {
                 input["roles"] = json!(role);
@@ -22,6 +22,9 @@ pub async fn run(command: Key) -> Result<()> {
             }
             if let Some(tenant) = tenant {
                 input["tenant"] = json!(tenant);
+            }
+            if sqs {
+                input["sqs"] = json!(true);
             }
             show_key(&reach, &call(&reach, "create_key", input).await?)
         }
@@ -55,7 +58,13 @@ fn show_key(reach: &Reach, answer: &Json) -> Result<()> {
     if reach.json {
         return output::json(answer);
     }
-    output::line(&output::cell(&answer["key"]))?;
+    match &answer["access_key_id"] {
+        Json::Null => output::line(&output::cell(&answer["key"]))?,
+        id => {
+            output::line(&format!("aws_access_key_id = {}", output::cell(id)))?;
+            output::line(&format!("aws_secret_access_key = {}", output::cell(&answer["secret_access_key"])))?;
+        }
+    }
     let note = format!(
         "Key {} of {}, roles {}. It is shown only this once.",
         output::cell(&answer["key_id"]),

@@ -1,35 +1,31 @@
 //! `waybill serve`: from the configuration to a listening server, and back down without losing an answer.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 use waybill_access::{Access, ServerKey};
-use waybill_doors::{Doors, Gatekeeper, Listener};
+use waybill_doors::{Commons, Doors, Driver, Gatekeeper, Http, Listener, MetricsHandle, Server};
 use waybill_kernel::entropy::OsEntropy;
-use waybill_kernel::{Code, Error, Result};
+use waybill_kernel::{Error, Result};
+use waybill_sqs::Sqs;
 use waybill_store::Backend;
 
 use crate::cli::Serve;
-use crate::config::{Config, LogFormat};
+use crate::config::Config;
 use crate::data::{self, DataFolder, Running};
 use crate::wiring::{self, Opened};
-use crate::{memory, output};
+use crate::{log, memory, output};
 
 /// What a shell gives for a program ended by Ctrl-C.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// The database's files and connections, the log, the lock.
 const FILES_BESIDE_CONNECTIONS: u64 = 200;
-
-/// The MCP library tells two lines per request and every client's mistake, and from `debug` on the arguments of every
-/// tool call; the migrations' library tells each step of a first start. From `debug` on PostgreSQL's client tells the
-/// values of every statement, payloads and hashes of keys among them, and HTTP's libraries what they carry.
-const QUIET: &str = "rmcp=warn,rmcp::service=error,refinery_core=warn,tokio_postgres=warn,h2=info,hyper=info,\
-                     hyper_util=info,reqwest=info";
 
 /// With a folder of its own: on this server's the command would find the server and ask it, without a key.
 const KEY_OF_ANOTHER_NODE: &str = "\
@@ -43,11 +39,11 @@ const IN_THE_OPEN: &str = "\
 
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
-    start_log(&config)?;
+    let _log = log::start(&config)?;
     raise_open_files(config.doors.connections_max);
     let data = DataFolder::open(&config.data)?;
     // Before the database is touched: a busy port must not cost a first start its admin key.
-    let listener = Listener::bind(config.http).await?;
+    let listeners = Listeners::bind(&config).await?;
     let metrics = waybill_doors::install_metrics()?;
     let server_key = data.server_key(config.server_key_file.as_deref(), || ServerKey::generate(&OsEntropy))?;
     let opened = wiring::open(&config, &data, Some(&server_key)).await?;
@@ -56,14 +52,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     }
     let stopping = stop_on_signals()?;
 
-    let front = waybill_doors::front(Doors {
-        registry: waybill_domains::registry(),
-        store: opened.store.clone(),
-        gatekeeper: gatekeeper(&config, &opened, &server_key).await?,
-        metrics: metrics.clone(),
-        settings: config.doors.clone(),
-        stopping: stopping.clone(),
-    });
+    let server = doors(&config, &opened, &server_key, metrics.clone(), &stopping).await?;
     let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
     let sweeps = wiring::sweeps(&config, &opened.store);
     let [seen_every, measured_every] = [config.background.seen_interval_s, config.background.measure_interval_s]
@@ -72,10 +61,10 @@ pub async fn run(flags: Serve) -> Result<()> {
     let seen = tokio::spawn(wiring::record_seen(process, store, seen_every, stopping.clone()));
     let measured = tokio::spawn(wiring::measure(opened.store.clone(), measured_every, stopping.clone()));
     let memory = tokio::spawn(memory::keep_small(stopping.clone()));
-    let running = Running { pid: std::process::id(), http: listener.address, sqs: config.sqs };
+    let running = Running { pid: std::process::id(), http: listeners.at_http, sqs: listeners.at_sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
-    waybill_doors::serve(listener, front, &config.doors, stopping).await;
+    server.open(listeners).run().await;
 
     tracing::info!("stopping: answering what was accepted, then closing the database");
     sweeps.stop().await;
@@ -89,6 +78,82 @@ pub async fn run(flags: Serve) -> Result<()> {
     Ok(())
 }
 
+/// Bound before anything is served, so that a port that is taken costs nothing.
+struct Listeners {
+    http: Listener,
+    at_http: SocketAddr,
+    sqs: Listener,
+    at_sqs: SocketAddr,
+    socket: Option<Listener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Self> {
+        let (http, sqs) = (Listener::bind(config.http).await?, Listener::bind(config.sqs_listen).await?);
+        let socket = match &config.socket {
+            Some(path) => Some(Listener::bind_unix(path).await?),
+            None => None,
+        };
+        let at_http = http.address().unwrap_or(config.http);
+        let at_sqs = sqs.address().unwrap_or(config.sqs_listen);
+        Ok(Self { http, at_http, sqs, at_sqs, socket })
+    }
+}
+
+/// Every protocol, ready to be opened.
+struct Protocols {
+    server: Server,
+    http: Arc<Http>,
+    sqs: Sqs,
+}
+
+impl Protocols {
+    fn open(self, listeners: Listeners) -> Server {
+        let Self { server, http, sqs } = self;
+        server.open(listeners.http, Arc::clone(&http));
+        if let Some(socket) = listeners.socket {
+            server.open(socket, http);
+        }
+        server.open(listeners.sqs, sqs);
+        server
+    }
+}
+
+async fn doors(
+    config: &Config,
+    opened: &Opened,
+    server_key: &ServerKey,
+    metrics: MetricsHandle,
+    stopping: &CancellationToken,
+) -> Result<Protocols> {
+    let store = opened.store.clone();
+    let commons = Commons::new(&config.doors, store.entropy().as_ref());
+    let access = Access::new(store.clone(), config.access.clone(), server_key);
+    let gatekeeper = gatekeeper(config, opened, access.clone()).await?;
+    let answer_max = Duration::from_millis(config.doors.answer_ms);
+    let driver = Driver::new(waybill_domains::registry(), store.clone(), gatekeeper.clone(), answer_max);
+    let sqs = Sqs::new(waybill_sqs::Opening {
+        driver: driver.clone(),
+        access,
+        gatekeeper: gatekeeper.clone(),
+        commons: commons.clone(),
+        clock: Arc::clone(store.clock()),
+        settings: config.sqs.clone(),
+        trusted_proxy: config.doors.trusted_proxy,
+    });
+    let http = Http::new(Doors {
+        driver: &driver,
+        store,
+        gatekeeper,
+        metrics,
+        settings: &config.doors,
+        commons: &commons,
+        stopping: stopping.clone(),
+    });
+    let server = Server::new(commons, &config.doors, stopping.clone());
+    Ok(Protocols { server, http: Arc::new(http), sqs })
+}
+
 /// Shells start programs with a soft limit of about a thousand files; a connection takes one.
 fn raise_open_files(connections_max: usize) {
     let limit = getrlimit(Resource::Nofile);
@@ -100,26 +165,13 @@ fn raise_open_files(connections_max: usize) {
     }
 }
 
-async fn gatekeeper(config: &Config, opened: &Opened, server_key: &ServerKey) -> Result<Gatekeeper> {
-    let access = Access::new(opened.store.clone(), config.access.clone(), server_key);
+async fn gatekeeper(config: &Config, opened: &Opened, access: Access) -> Result<Gatekeeper> {
     let developer = if config.insecure_dev { Some(waybill_access::dev_caller(&opened.store).await?) } else { None };
     let gatekeeper = Gatekeeper::new(access, developer);
     Ok(match &config.shared_token {
         Some(token) => gatekeeper.with_shared(token, waybill_access::shared_caller(&opened.store).await?),
         None => gatekeeper,
     })
-}
-
-fn start_log(config: &Config) -> Result<()> {
-    // Before what was asked for, so that naming them goes above it.
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", config.log))
-        .map_err(|error| Error::new(Code::ConfigInvalid, format!("--log {:?}: {error}.", config.log)))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match config.log_format {
-        LogFormat::Text => log.with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
-    Ok(())
 }
 
 /// The first signal stops in order, the second at once.
@@ -150,16 +202,17 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     let folder = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     let place = if config.has_usual_data() { String::new() } else { format!(" --data {}", quoted(&folder)) };
     output::line(&format!(
-        "Waybill {} listens on {url} (data in {}).",
+        "Waybill {} listens on {url}, for SQS clients on http://{} (data in {}).",
         env!("CARGO_PKG_VERSION"),
+        running.sqs,
         config.data.display()
     ))?;
     if config.insecure_dev {
         output::note("\n  !!  --insecure-dev: every request from this machine is let in, without a key  !!\n")?;
         tracing::warn!("running with --insecure-dev: requests need no key");
     }
-    if config.is_in_the_open() {
-        warn(&format!("{} {IN_THE_OPEN}", running.http))?;
+    if let Some(address) = config.in_the_open() {
+        warn(&format!("{address} {IN_THE_OPEN}"))?;
     }
     if config.shared_token.is_some() {
         output::note("\n  !!  a shared token is set: whoever has it acts as anybody of the default tenant  !!\n")?;
@@ -199,7 +252,8 @@ fn paste(url: &str, key_file: &Path, place: &str) -> Result<()> {
          -H 'Content-Type: application/json' -d '{{\"type\":\"echo\",\"payload\":{{\"hello\":\"world\"}}}}'\n\n\
          An MCP client:\n  {{\"mcpServers\":{{\"waybill\":{{\"type\":\"http\",\"url\":\"{url}/mcp\",\
          \"headers\":{{\"Authorization\":\"Bearer <key>\"}}}}}}}}\n\n\
-         A key for an agent:\n  waybill key create{place} --principal agent:alice\n\n\
+         A key for an agent, and one for SQS clients:\n  waybill key create{place} --principal agent:alice\n  \
+         waybill key create{place} --principal agent:alice --sqs\n\n\
          Every operation: {url}/docs\n"
     ))
 }

@@ -1,6 +1,6 @@
 //! `waybill server-key …`: while no server runs on the data folder, which has its key in memory.
 
-use waybill_access::ServerKey as Own;
+use waybill_access::{Moved, ServerKey as Own};
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::Backend;
@@ -9,6 +9,9 @@ use crate::cli::{Place, ServerKey};
 use crate::config::Config;
 use crate::data::{self, DataFolder};
 use crate::{output, wiring};
+
+const MAKE_AGAIN: &str =
+    "make the keys of those SQS clients (`waybill key create --sqs`) and those webhooks (`waybill webhook create`) again.";
 
 pub async fn run(command: ServerKey) -> Result<()> {
     match command {
@@ -28,6 +31,12 @@ async fn rotate(place: &Place) -> Result<()> {
         return Err(Error::new(Code::ConfigInvalid, message));
     }
     let key = Own::generate(&OsEntropy);
+    // One that was left by a rotation which was cut off has more in its boxes than the one after it.
+    if folder.old_server_key()?.is_none()
+        && let Some(old) = data::server_key(&config.data, None)?
+    {
+        folder.keep_old_server_key(&old)?;
+    }
     // The database last: whoever is cut off in between is told of the difference at the next start.
     folder.write_server_key(&key)?;
     note(&config, &folder, &key).await
@@ -52,9 +61,11 @@ fn open(place: &Place) -> Result<(Config, DataFolder)> {
 
 async fn note(config: &Config, folder: &DataFolder, key: &Own) -> Result<()> {
     let store = wiring::open(config, folder, Some(key)).await?.store;
-    let adopted = waybill_access::adopt_server_key(&store, key).await;
+    let old = folder.old_server_key()?;
+    let moved = waybill_access::move_to_server_key(&store, waybill_domains::boxes(), old, key).await;
     let _ = tokio::task::spawn_blocking(move || store.close()).await;
-    adopted?;
+    let Moved { lost, .. } = moved?;
+    folder.forget_old_server_key();
     output::line(key.id())?;
     let others = match &config.backend {
         Backend::Sqlite(_) => "",
@@ -62,6 +73,11 @@ async fn note(config: &Config, folder: &DataFolder, key: &Own) -> Result<()> {
     };
     output::note(&format!(
         "The database goes with the server key of this id. API keys are good as before and are verified in full at their next \
-         use.{others}"
+         use.{others}{}",
+        if lost == 0 {
+            String::new()
+        } else {
+            format!(" {lost} secrets were kept under a server key that is gone: {MAKE_AGAIN}")
+        }
     ))
 }

@@ -20,6 +20,7 @@ mod safety;
 mod scheduler;
 mod shared_token;
 mod snapshots;
+mod sqs;
 mod startup;
 mod worker;
 mod world;

@@ -49,7 +49,7 @@ impl World {
         match engine {
             Engine::Sqlite => Self::on(None, settings, args),
             Engine::Postgres => {
-                let database = Postgres::shared().await.unwrap().database().await.unwrap();
+                let database = Postgres::shared().await.unwrap().migrated().await.unwrap();
                 Self::on(Some(database), &format!("{settings}{SETTLES}"), args)
             }
         }

@@ -27,8 +27,8 @@ pub(super) fn examine(config: &Config) -> Vec<Check> {
         let cure = "Take insecure_dev away wherever anybody but you has an account.";
         checks.push(Check::warning(NAME, "insecure_dev: every request of this machine is let in", cure));
     }
-    if config.is_in_the_open() {
-        let found = format!("{} can be reached over a network, and the server speaks no TLS", config.http);
+    if let Some(address) = config.in_the_open() {
+        let found = format!("{address} can be reached over a network, and the server speaks no TLS");
         let cure = "Listen on 127.0.0.1 behind a proxy that ends TLS; doors.trusted_proxy = true says that one stands before it.";
         checks.push(Check::warning(NAME, found, cure));
     }

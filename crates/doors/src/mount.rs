@@ -1,0 +1,77 @@
+//! What stands behind a listener: a protocol with its own way to say who is asking, and its own way to say no.
+//!
+//! Everything else (bounds, places, the log's line, the end of a connection) is the same for all of them and is in `front.rs`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderValue, Request};
+use waybill_kernel::{Caller, Error, Result};
+
+/// The id by which the log knows a request.
+#[derive(Clone, Debug)]
+pub struct RequestId(pub HeaderValue);
+
+impl RequestId {
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or("-")
+    }
+}
+
+/// How an error is told, in the protocol of whoever is told.
+pub type Refusal = fn(&Error, &RequestId) -> Response;
+
+/// One protocol.
+pub trait Mount: Send + Sync + 'static {
+    /// A request whose caller is known, with whatever was read of it to know that.
+    type Asked: Send;
+
+    /// Decided by the head alone, because everything after it may fail.
+    fn refusal(&self, request: &Request<Body>) -> Refusal;
+
+    /// True for what everybody may ask, also of a full server.
+    fn is_open(&self, request: &Request<Body>) -> bool;
+
+    fn answer_open(&self, request: Request<Body>) -> impl Future<Output = Response> + Send;
+
+    /// Who is asking. `from` is the client's address.
+    fn identify(
+        &self,
+        request: Request<Body>,
+        from: IpAddr,
+    ) -> impl Future<Output = Result<(Arc<Caller>, Self::Asked)>> + Send;
+
+    /// The caller has a place.
+    fn answer(&self, caller: Arc<Caller>, asked: Self::Asked, id: RequestId) -> impl Future<Output = Response> + Send;
+}
+
+/// One protocol at several listeners.
+impl<M: Mount> Mount for Arc<M> {
+    type Asked = M::Asked;
+
+    fn refusal(&self, request: &Request<Body>) -> Refusal {
+        (**self).refusal(request)
+    }
+
+    fn is_open(&self, request: &Request<Body>) -> bool {
+        (**self).is_open(request)
+    }
+
+    fn answer_open(&self, request: Request<Body>) -> impl Future<Output = Response> + Send {
+        (**self).answer_open(request)
+    }
+
+    fn identify(
+        &self,
+        request: Request<Body>,
+        from: IpAddr,
+    ) -> impl Future<Output = Result<(Arc<Caller>, Self::Asked)>> + Send {
+        (**self).identify(request, from)
+    }
+
+    fn answer(&self, caller: Arc<Caller>, asked: Self::Asked, id: RequestId) -> impl Future<Output = Response> + Send {
+        (**self).answer(caller, asked, id)
+    }
+}

@@ -1,0 +1,270 @@
+//! The listener of SQS clients: signed requests, and those that are not.
+
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningParams, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Clock, Time};
+
+use crate::world::{Engine, Reply, World};
+
+/// Runs a test on both stores.
+macro_rules! on_both {
+    ($($name:ident)+) => {
+        mod sqlite {
+            $(#[tokio::test] async fn $name() { super::$name(super::Engine::Sqlite).await; })+
+        }
+        mod postgres {
+            $(#[tokio::test] async fn $name() { super::$name(super::Engine::Postgres).await; })+
+        }
+    };
+}
+
+on_both! {
+    a_message_goes_through_and_is_gone
+    a_wait_ends_with_a_message
+    what_is_not_signed_by_a_good_key_is_refused
+    a_key_ends_and_is_rotated_and_survives_a_restart
+    each_tenant_has_its_own_queues_and_each_key_its_scopes
+    what_cannot_be_understood_says_so
+}
+
+/// One who signs.
+#[derive(Clone)]
+struct Client {
+    url: String,
+    id: String,
+    secret: String,
+    region: &'static str,
+    /// How far its clock is ahead.
+    ahead: Duration,
+    http: reqwest::Client,
+}
+
+impl Client {
+    fn of(world: &World, made: &Json) -> Self {
+        let text = |name: &str| made[name].as_str().unwrap_or_else(|| panic!("no {name}: {made}")).to_owned();
+        Self {
+            url: world.server.sqs_url.clone(),
+            id: text("access_key_id"),
+            secret: text("secret_access_key"),
+            region: "us-east-1",
+            ahead: Duration::ZERO,
+            http: world.http.clone(),
+        }
+    }
+
+    async fn new(world: &World) -> Self {
+        let made = world.admin_post("/admin/keys", &json!({ "principal": "agent:alice", "sqs": true })).await;
+        assert!(made["key"].is_null(), "{made}");
+        Self::of(world, &made)
+    }
+
+    /// The headers of a request with this body.
+    fn signed(&self, action: &str, body: &str) -> Vec<(String, String)> {
+        let address = format!("{}/", self.url);
+        let host = self.url.strip_prefix("http://").unwrap();
+        let target = format!("AmazonSQS.{action}");
+        let headers =
+            [("host", host), ("x-amz-target", target.as_str()), ("content-type", "application/x-amz-json-1.0")];
+        let identity = Credentials::new(&self.id, &self.secret, None, None, "test").into();
+        let params: SigningParams<'_> = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(self.region)
+            .name("sqs")
+            .time(SystemTime::UNIX_EPOCH + Clock::system().now().since(Time::EPOCH) + self.ahead)
+            .settings(SigningSettings::default())
+            .build()
+            .unwrap()
+            .into();
+        let signable =
+            SignableRequest::new("POST", &address, headers.into_iter(), SignableBody::Bytes(body.as_bytes())).unwrap();
+        let (instructions, _) = sign(signable, &params).unwrap().into_parts();
+        let added = instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let own = headers.into_iter().skip(1).map(|(name, value)| (name.to_owned(), value.to_owned()));
+        own.chain(added).collect()
+    }
+
+    async fn send(&self, headers: Vec<(String, String)>, body: String) -> Reply {
+        let request = self.http.post(format!("{}/", self.url));
+        Reply::of(headers.into_iter().fold(request, |request, (name, value)| request.header(name, value)).body(body))
+            .await
+    }
+
+    async fn call(&self, action: &str, input: Json) -> Reply {
+        let body = input.to_string();
+        self.send(self.signed(action, &body), body).await
+    }
+
+    async fn ok(&self, action: &str, input: Json) -> Json {
+        let reply = self.call(action, input).await;
+        assert_eq!(reply.status, 200, "{action}: {}", reply.text);
+        reply.json()
+    }
+
+    async fn queue(&self, name: &str) -> String {
+        self.ok("CreateQueue", json!({ "QueueName": name })).await["QueueUrl"].as_str().unwrap().to_owned()
+    }
+
+    async fn receive(&self, url: &str, seconds: u32) -> Vec<Json> {
+        let input = json!({ "QueueUrl": url, "WaitTimeSeconds": seconds, "MessageSystemAttributeNames": ["All"] });
+        self.ok("ReceiveMessage", input).await["Messages"].as_array().cloned().unwrap_or_default()
+    }
+}
+
+/// The error as an SDK reads it.
+fn must_be(reply: &Reply, status: u16, shape: &str, query_code: &str, what: &str) {
+    assert_eq!(reply.status, status, "{what}: {}", reply.text);
+    assert_eq!(reply.json()["__type"], format!("com.amazonaws.sqs#{shape}"), "{what}");
+    let whose = if status < 500 { "Sender" } else { "Receiver" };
+    assert_eq!(reply.header("x-amzn-query-error"), Some(format!("{query_code};{whose}").as_str()), "{what}");
+    assert!(reply.header("x-amzn-requestid").is_some(), "{what}");
+}
+
+async fn a_message_goes_through_and_is_gone(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    let url = client.queue("jobs").await;
+    assert_eq!(url, format!("{}/000000000000/jobs", world.server.sqs_url));
+    assert_eq!(client.ok("GetQueueUrl", json!({ "QueueName": "jobs" })).await["QueueUrl"], url.as_str());
+    let attributes = json!({ "k": { "DataType": "String", "StringValue": "v" } });
+    let sent = client
+        .ok("SendMessage", json!({ "QueueUrl": url, "MessageBody": "hello", "MessageAttributes": attributes }))
+        .await;
+    assert_eq!(sent["MD5OfMessageBody"], "5d41402abc4b2a76b9719d911017c592");
+    assert_eq!(sent["MD5OfMessageAttributes"], "0a77b0642718c3d9dd47090567d11e0d");
+    let messages = client.receive(&url, 0).await;
+    let [message] = &messages[..] else { panic!("{messages:?}") };
+    assert_eq!((&message["Body"], &message["MessageId"]), (&json!("hello"), &sent["MessageId"]));
+    assert_eq!(message["Attributes"]["SenderId"], "agent:alice");
+    assert!(client.receive(&url, 0).await.is_empty(), "it is in flight");
+    let handle = &message["ReceiptHandle"];
+    client.ok("DeleteMessage", json!({ "QueueUrl": url, "ReceiptHandle": handle })).await;
+    client.ok("DeleteMessage", json!({ "QueueUrl": url, "ReceiptHandle": handle })).await;
+}
+
+async fn a_wait_ends_with_a_message(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    let url = client.queue("jobs").await;
+    let waiting = tokio::spawn({
+        let (client, url) = (client.clone(), url.clone());
+        async move { client.receive(&url, 20).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    client.ok("SendMessage", json!({ "QueueUrl": url, "MessageBody": "m" })).await;
+    assert_eq!(waiting.await.unwrap().len(), 1);
+}
+
+async fn what_is_not_signed_by_a_good_key_is_refused(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    let input = || json!({ "QueueName": "jobs" });
+    let call = async |client: Client| client.call("CreateQueue", input()).await;
+
+    let target = ("x-amz-target".to_owned(), "AmazonSQS.CreateQueue".to_owned());
+    let unsigned = client.send(vec![target], input().to_string()).await;
+    must_be(&unsigned, 403, "MissingAuthenticationToken", "MissingAuthenticationToken", "no signature");
+    let other = Client { secret: "x".repeat(40), ..client.clone() };
+    must_be(&call(other).await, 403, "SignatureDoesNotMatch", "SignatureDoesNotMatch", "another secret");
+    for id in ["AKIAIOSFODNN7EXAMPLE", "AKWB000000000000", "x"] {
+        let unknown = Client { id: id.to_owned(), ..client.clone() };
+        must_be(&call(unknown).await, 403, "InvalidClientTokenId", "InvalidClientTokenId", id);
+    }
+    let elsewhere = Client { region: "eu-west-1", ..client.clone() };
+    must_be(&call(elsewhere).await, 403, "SignatureDoesNotMatch", "SignatureDoesNotMatch", "another region");
+    let early = Client { ahead: Duration::from_secs(16 * 60), ..client.clone() };
+    must_be(&call(early).await, 403, "RequestTimeTooSkewed", "RequestTimeTooSkewed", "a clock that is ahead");
+    let altered = client.send(client.signed("CreateQueue", &input().to_string()), r#"{"QueueName":"x"}"#.into()).await;
+    must_be(&altered, 403, "SignatureDoesNotMatch", "SignatureDoesNotMatch", "another body");
+    let mut garbled = client.signed("CreateQueue", "{}");
+    garbled.retain(|(name, _)| name != "authorization");
+    garbled.push(("authorization".to_owned(), "AWS4-HMAC-SHA256 nothing".to_owned()));
+    let garbled = client.send(garbled, "{}".into()).await;
+    must_be(&garbled, 400, "IncompleteSignature", "IncompleteSignature", "half a signature");
+
+    // None of it has made a queue, and a key that signs opens nothing elsewhere.
+    let none = client.call("GetQueueUrl", input()).await;
+    must_be(&none, 400, "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "no queue");
+    for bearer in [&client.id, &client.secret] {
+        assert_eq!(world.get(bearer, "/v1/tasks").await.status, 401);
+    }
+    let log = world.server.log();
+    assert!(!log.contains(&client.secret) && !log.contains(&"x".repeat(40)));
+}
+
+async fn a_key_ends_and_is_rotated_and_survives_a_restart(engine: Engine) {
+    let mut world = World::with(engine, "", &[]).await;
+    let made = world.admin_post("/admin/keys", &json!({ "principal": "agent:alice", "sqs": true })).await;
+    let client = Client::of(&world, &made);
+    let url = client.queue("jobs").await;
+    let id = made["key_id"].as_str().unwrap();
+    let rotated = world.admin_post(&format!("/admin/keys/{id}/rotate"), &json!({ "overlap_seconds": 60 })).await;
+    let successor = Client::of(&world, &rotated);
+    assert!(client.receive(&url, 0).await.is_empty() && successor.receive(&url, 0).await.is_empty());
+
+    let waiting = tokio::spawn({
+        let (client, url) = (client.clone(), url.clone());
+        async move { client.call("ReceiveMessage", json!({ "QueueUrl": url, "WaitTimeSeconds": 20 })).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    world.admin_post(&format!("/admin/keys/{id}/revoke"), &json!({})).await;
+    assert_eq!(waiting.await.unwrap().status, 403, "what waits by an ended key ends with it");
+    let ended = client.call("ReceiveMessage", json!({ "QueueUrl": url })).await;
+    must_be(&ended, 403, "InvalidClientTokenId", "InvalidClientTokenId", "a revoked key");
+
+    world.server.restart().unwrap();
+    let after = Client { url: world.server.sqs_url.clone(), ..successor };
+    assert!(after.receive(&url, 0).await.is_empty());
+    let listed = world.get(&world.server.admin_key, "/admin/keys").await;
+    assert!(listed.text.contains(&after.id) && !listed.text.contains(&after.secret), "{}", listed.text);
+}
+
+async fn each_tenant_has_its_own_queues_and_each_key_its_scopes(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    world.admin_post("/admin/tenants", &json!({ "name": "other" })).await;
+    let ours = Client::new(&world).await;
+    let url = ours.queue("jobs").await;
+    let input = json!({ "principal": "agent:bob", "sqs": true, "tenant": "other" });
+    let theirs = Client::of(&world, &world.admin_post("/admin/keys", &input).await);
+    ours.ok("SendMessage", json!({ "QueueUrl": url, "MessageBody": "ours" })).await;
+    for foreign in [url.as_str(), "http://x/jobs"] {
+        let reply = theirs.call("ReceiveMessage", json!({ "QueueUrl": foreign })).await;
+        must_be(&reply, 400, "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", foreign);
+    }
+    let their_url = theirs.queue("jobs").await;
+    assert_ne!(their_url, url);
+    assert!(theirs.receive(&their_url, 0).await.is_empty());
+
+    let input = json!({ "principal": "agent:sender", "sqs": true, "scopes": ["queues:send"] });
+    let sender = Client::of(&world, &world.admin_post("/admin/keys", &input).await);
+    sender.ok("SendMessage", json!({ "QueueUrl": url, "MessageBody": "more" })).await;
+    for (action, input) in
+        [("ReceiveMessage", json!({ "QueueUrl": url })), ("CreateQueue", json!({ "QueueName": "mine" }))]
+    {
+        must_be(&sender.call(action, input).await, 403, "AccessDenied", "AccessDenied", action);
+    }
+}
+
+async fn what_cannot_be_understood_says_so(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    must_be(&client.call("Dance", json!({})).await, 400, "InvalidAction", "InvalidAction", "an unknown action");
+    for body in ["{", "[]", r#"{"QueueName": 7}"#, &"[".repeat(2_000), r#"{"QueueName":"a","QueueName":"b"}"#] {
+        let reply = client.send(client.signed("CreateQueue", body), body.to_owned()).await;
+        must_be(&reply, 400, "InvalidParameterValue", "InvalidParameterValue", body);
+    }
+    must_be(&client.call("CreateQueue", json!({})).await, 400, "MissingParameter", "MissingParameter", "no name");
+    let ignored = json!({ "QueueName": "jobs", "Unheard": { "of": [1, null] } });
+    client.ok("CreateQueue", ignored).await;
+
+    let url = |path: &str| format!("{}{path}", world.server.sqs_url);
+    let health = Reply::of(world.http.get(url("/sqs_health"))).await;
+    assert_eq!((health.status, health.text.as_str()), (200, "ok\n"));
+    let health = Reply::of(world.http.get(url("/sqs_health")).header("accept", "application/json")).await;
+    assert_eq!((health.status, &health.json()["status"]), (200, &json!("ok")));
+    assert_eq!(Reply::of(world.http.post(url("/sqs_health"))).await.status, 405);
+}
