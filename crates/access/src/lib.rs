@@ -16,7 +16,7 @@ mod key;
 mod keys;
 mod memory;
 pub mod ops;
-mod page;
+pub mod page;
 mod rebox;
 mod server_key;
 mod signing;

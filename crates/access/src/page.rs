@@ -5,7 +5,7 @@ use waybill_kernel::{Error, Result};
 const PAGE_DEFAULT: u32 = 50;
 const PAGE_MAX: u32 = 200;
 
-pub(crate) fn size(limit: Option<u32>) -> Result<usize> {
+pub fn size(limit: Option<u32>) -> Result<usize> {
     match limit {
         Some(0) => Err(Error::invalid("`limit` is at least 1.")),
         limit => Ok(limit.unwrap_or(PAGE_DEFAULT).min(PAGE_MAX) as usize),
@@ -13,12 +13,12 @@ pub(crate) fn size(limit: Option<u32>) -> Result<usize> {
 }
 
 /// One row more than the page shows that there is another page.
-pub(crate) fn rows_to_read(size: usize) -> i64 {
+pub fn rows_to_read(size: usize) -> i64 {
     i64::try_from(size).map_or(i64::MAX, |size| size.saturating_add(1))
 }
 
 /// Cuts the extra row off. The cursor is that of the last row shown, and there is none when the list ends here.
-pub(crate) fn cut<T>(rows: &mut Vec<T>, size: usize, cursor: impl FnOnce(&T) -> String) -> Option<String> {
+pub fn cut<T>(rows: &mut Vec<T>, size: usize, cursor: impl FnOnce(&T) -> String) -> Option<String> {
     let more = rows.len() > size;
     rows.truncate(size);
     rows.last().filter(|_| more).map(cursor)

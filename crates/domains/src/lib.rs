@@ -5,7 +5,8 @@ use waybill_store::effects::{self, Runner};
 use waybill_store::{Domain, Migration, Registry, Settings};
 
 /// In the order in which their operations are shown.
-pub const ALL: &[Domain] = &[waybill_tasks::DOMAIN, waybill_queues::DOMAIN, waybill_access::DOMAIN];
+pub const ALL: &[Domain] =
+    &[waybill_tasks::DOMAIN, waybill_queues::DOMAIN, waybill_access::DOMAIN, waybill_webhooks::DOMAIN];
 
 pub fn migrations() -> Vec<Migration> {
     ALL.iter().flat_map(|domain| domain.migrations).copied().collect()
@@ -18,7 +19,7 @@ pub fn registry() -> Registry {
 
 /// What is kept under the server's own key, and moves with it.
 pub fn boxes() -> Vec<Boxes> {
-    vec![waybill_access::SIGNING_KEYS]
+    vec![waybill_access::SIGNING_KEYS, waybill_webhooks::SECRETS]
 }
 
 /// Everything that recurs, started.

@@ -206,6 +206,11 @@ catalogue! {
         "The time of the request is too far from the server's." "Set the clock of the client or of the server.";
     RequestExpired         "request_expired"           403 -32084 ("RequestExpired", 403)              3
         "The presigned request has expired." "Make another.";
+    // Of webhooks.
+    AddressRefused         "address_refused"           400 -32080 ("InvalidParameterValue", 400)       2
+        "The server does not send anything there." "Name an address of the public internet, or have the operator set `webhooks.allow_private`.";
+    TooManyWebhooks        "too_many_webhooks"         409 -32081 ("OverLimit", 403)                   6
+        "The tenant has as many webhooks as it may have." "Delete one that is not needed, or have the operator raise `webhooks.endpoints_max`.";
 }
 
 impl fmt::Display for Code {

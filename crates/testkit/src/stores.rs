@@ -132,7 +132,11 @@ async fn open_as(
     tasks: waybill_tasks::Settings,
 ) -> Result<Store> {
     let clock = Arc::new(Clock::new(time.clone()));
-    let settings = Settings::default().with(tasks).with(process).with(ServerKey::generate(&OsEntropy));
+    let settings = Settings::default()
+        .with(tasks)
+        .with(process)
+        .with(waybill_webhooks::Settings::default())
+        .with(ServerKey::generate(&OsEntropy));
     Store::open(backend, &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy)).await
 }
 

@@ -46,6 +46,11 @@ pub enum Command {
         #[command(subcommand)]
         command: Receipts,
     },
+    /// Webhooks: have receipts posted to your endpoints, and see what came of it.
+    Webhook {
+        #[command(subcommand)]
+        command: Webhook,
+    },
     /// Show the server's recurring work: when each last ran, what it did, how late it is.
     Sweeps {
         #[command(flatten)]
@@ -245,6 +250,48 @@ pub enum Receipts {
     Export {
         /// Where to [default: stdout].
         file: Option<PathBuf>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Webhook {
+    /// Have receipts posted to a URL. The secret that signs them is shown once.
+    Create {
+        url: String,
+        /// Only receipts of this type, as in task.completed; may be given several times [default: all].
+        #[arg(long, value_name = "TYPE")]
+        kind: Vec<String>,
+        #[arg(long)]
+        description: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// List the tenant's webhooks, without their secrets.
+    List {
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Send nothing more to a webhook.
+    Delete {
+        webhook_id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Show what was sent to a webhook, newest first, and what came of it.
+    Deliveries {
+        webhook_id: String,
+        /// How many at most.
+        #[arg(long, default_value_t = 50)]
+        limit: u64,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Send a delivery again, whatever has become of it.
+    Redeliver {
+        webhook_id: String,
+        delivery_id: String,
         #[command(flatten)]
         reach: Reach,
     },

@@ -51,6 +51,7 @@ pub struct Config {
     pub doors: waybill_doors::Settings,
     pub tasks: waybill_tasks::Settings,
     pub access: waybill_access::Settings,
+    pub webhooks: waybill_webhooks::Settings,
     /// Where the server's own key is, if not in the data folder.
     pub server_key_file: Option<PathBuf>,
     pub background: Background,
@@ -111,6 +112,7 @@ struct File {
     doors: waybill_doors::Settings,
     tasks: waybill_tasks::Settings,
     access: Access,
+    webhooks: waybill_webhooks::Settings,
     background: Background,
     sqlite: Sqlite,
     postgres: Postgres,
@@ -244,6 +246,7 @@ impl Config {
             tasks: file.tasks,
             server_key_file: place.server_key_file.clone().or_else(|| file.access.server_key_file.clone()),
             access: file.access.settings(),
+            webhooks: file.webhooks,
             background: file.background,
             backend,
         })
@@ -289,7 +292,7 @@ impl File {
 
     /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
     fn check(&self) -> std::result::Result<(), String> {
-        let Self { doors, tasks, access, background, sqlite, postgres, sqs, .. } = self;
+        let Self { doors, tasks, access, webhooks, background, sqlite, postgres, sqs, .. } = self;
         sqs.settings().check()?;
         sqs.queues().check()?;
         if let Some(name) = tasks.refused_switch() {
@@ -345,6 +348,16 @@ impl File {
             ("access.remembered_keys_max", access.remembered_keys_max.and_then(number), 1..=i64::MAX),
             ("access.verifications_waiting_max", access.verifications_waiting_max.and_then(number), 1..=i64::MAX),
             ("access.ended_keys_interval_s", access.ended_keys_interval_s.and_then(number), 1..=i64::MAX),
+            ("webhooks.endpoints_max", number(webhooks.endpoints_max), 0..=10_000),
+            ("webhooks.requests_max", number(webhooks.requests_max), 1..=10_000),
+            ("webhooks.endpoint_requests_max", number(webhooks.endpoint_requests_max), 1..=1_000),
+            ("webhooks.connect_ms", number(webhooks.connect_ms), 100..=60_000),
+            ("webhooks.request_ms", number(webhooks.request_ms), 100..=60_000),
+            ("webhooks.give_up_s", number(webhooks.give_up_s), SECONDS),
+            ("webhooks.disable_after_s", number(webhooks.disable_after_s), SECONDS),
+            ("webhooks.retention_s", number(webhooks.retention_s), PAUSE_SECONDS),
+            ("webhooks.sweep_interval_s", number(webhooks.sweep_interval_s), SECONDS),
+            ("webhooks.feed_interval_s", number(webhooks.feed_interval_s), SECONDS),
             ("background.sweep_lease_s", number(background.sweep_lease_s), SECONDS),
             ("background.seen_interval_s", number(background.seen_interval_s), SECONDS),
             ("background.measure_interval_s", number(background.measure_interval_s), SECONDS),
@@ -504,7 +517,7 @@ mod tests {
         const NO_END: i64 = i64::MAX;
         const YEAR_S: i64 = 365 * 86_400;
         // Those that count from nothing and have no sign: less than nothing is no number to them at all.
-        const UNSIGNED: [&str; 3] = ["admin_places", "key_recheck_ms", "receipt_artifacts_max"];
+        const UNSIGNED: [&str; 4] = ["admin_places", "key_recheck_ms", "receipt_artifacts_max", "retention_s"];
         let rows = [
             ("doors", "body_bytes_max", 100, 1 << 30),
             ("doors", "header_read_ms", 10, NO_END),
@@ -553,6 +566,16 @@ mod tests {
             ("access", "remembered_keys_max", 1, NO_END),
             ("access", "verifications_waiting_max", 1, NO_END),
             ("access", "ended_keys_interval_s", 1, NO_END),
+            ("webhooks", "endpoints_max", 0, 10_000),
+            ("webhooks", "requests_max", 1, 10_000),
+            ("webhooks", "endpoint_requests_max", 1, 1_000),
+            ("webhooks", "connect_ms", 100, 60_000),
+            ("webhooks", "request_ms", 100, 60_000),
+            ("webhooks", "give_up_s", 1, YEAR_S),
+            ("webhooks", "disable_after_s", 1, YEAR_S),
+            ("webhooks", "retention_s", 0, YEAR_S),
+            ("webhooks", "sweep_interval_s", 1, YEAR_S),
+            ("webhooks", "feed_interval_s", 1, YEAR_S),
             ("background", "sweep_lease_s", 1, YEAR_S),
             ("background", "seen_interval_s", 1, YEAR_S),
             ("background", "measure_interval_s", 1, YEAR_S),

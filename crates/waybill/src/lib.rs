@@ -47,6 +47,7 @@ async fn run(command: Command) -> Result<()> {
         Command::ServerKey { command } => commands::server_key::run(command).await,
         Command::Tenant { command } => commands::tenant::run(command).await,
         Command::Receipts { command } => commands::receipts::run(command).await,
+        Command::Webhook { command } => commands::webhook::run(command).await,
         Command::Sweeps { reach } => commands::sweeps::run(reach).await,
         Command::Backup(flags) => commands::backup::run(flags).await,
         Command::Restore(flags) => commands::restore::run(flags).await,

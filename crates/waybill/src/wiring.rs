@@ -61,8 +61,8 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
         tasks.instance_id = data.instance_id(|| new_instance_id(&OsEntropy))?;
     }
     let process = Process::default();
-    let mut settings =
-        Settings::default().with(tasks).with(config.access.clone()).with(config.queues.clone()).with(process.clone());
+    let settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
+    let mut settings = settings.with(config.queues.clone()).with(config.webhooks.clone());
     if let Some(server_key) = server_key {
         settings = settings.with(server_key.clone());
     }

@@ -13,7 +13,11 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-access", &["waybill-kernel", "waybill-store"]),
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
-    ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues"]),
+    // Which addresses others may make the program connect to.
+    ("waybill-guard", &[]),
+    // They tell of receipts, and their secrets are boxed under the server's key.
+    ("waybill-webhooks", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-guard"]),
+    ("waybill-domains", &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues", "waybill-webhooks"]),
     // The protocol of one domain stands above that domain, on what all doors share.
     ("waybill-sqs", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-doors", "waybill-queues"]),
     // The doors meet the domains only through the registry of operations, which the binary fills.
@@ -28,15 +32,20 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-store",
             "waybill-access",
             "waybill-tasks",
+            "waybill-webhooks",
             "waybill-domains",
             "waybill-queues",
             "waybill-doors",
             "waybill-sqs",
             "waybill-client",
+            "waybill-guard",
             "waybill-heap",
         ],
     ),
-    (TESTKIT, &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-domains"]),
+    (
+        TESTKIT,
+        &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-webhooks", "waybill-domains"],
+    ),
     ("waybill-fuzz", &[]),
     // Black boxes: they meet the product only as a program.
     ("waybill-bench", &[]),
@@ -111,6 +120,8 @@ mod tests {
             ("waybill-doors", "waybill-tasks", Some("dev"), false),
             ("waybill-tasks", "waybill-access", None, false),
             ("waybill-queues", "waybill-tasks", None, false),
+            ("waybill-webhooks", "waybill-tasks", None, true),
+            ("waybill-tasks", "waybill-webhooks", None, false),
             ("waybill", "waybill-tasks", None, true),
             ("waybill", "waybill-client", None, true),
             ("waybill-client", "waybill-store", None, false),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use waybill_kernel::{Code, Error, Mode, Result, Time, cursor};
 
 use super::{Plan, Sweep};
-use crate::{Ctx, Row, Store, Tx, Value, Work, metrics};
+use crate::{Ctx, Row, Store, Topic, Tx, Value, Work, metrics};
 
 /// Rows in one page at most.
 const PAGE_MAX: i64 = 1000;
@@ -127,6 +127,11 @@ pub trait Effect: Send + Sync + 'static {
 
     /// After the commit of a batch, as [`Sweep::committed`]. Not every batch has rows.
     fn committed(&self) {}
+
+    /// As [`Sweep::topic`].
+    fn topic(&self) -> Option<Topic> {
+        None
+    }
 }
 
 /// The sweep that runs an effect over its feed.
@@ -154,6 +159,10 @@ impl<E: Effect> Sweep for Follow<E> {
 
     fn committed(&self) {
         self.0.committed();
+    }
+
+    fn topic(&self) -> Option<Topic> {
+        self.0.topic()
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use waybill_kernel::{Code, Error, Result, Tenant, Time, id_type};
 
-use crate::{Ctx, Row, Tx, Value};
+use crate::{Ctx, Row, Topic, Tx, Value};
 
 id_type!(
     /// Identifies a job within its tenant.
@@ -75,6 +75,11 @@ pub enum Failed {
     Dead,
 }
 
+/// Woken when there is a new job of this kind, of whichever tenant.
+pub(super) fn topic(kind: &'static str) -> Topic {
+    Topic::new("jobs", Tenant(0), kind.as_bytes())
+}
+
 /// Adds a job of the caller's tenant, in the transaction that gives the reason for it.
 pub async fn enqueue(
     tx: &mut Tx<'_>,
@@ -95,6 +100,7 @@ pub async fn enqueue(
         Value::from(ctx.now),
     ];
     write(tx, tenant, INSERT, &params).await?;
+    tx.wake(topic(kind), u32::MAX);
     Ok(id)
 }
 
@@ -158,6 +164,14 @@ pub async fn fail(tx: &mut Tx<'_>, ctx: &Ctx<'_>, job: &Claimed, policy: &Policy
     let params = [Value::from(job.job_id.as_bytes()), Value::from(job.claim), Value::from(at), Value::from(error)];
     unless_superseded(write(tx, job.tenant, AGAIN, &params).await?)?;
     Ok(Failed::Again { at })
+}
+
+/// The attempt was not made after all: at once again, and not counted.
+pub(super) async fn give_back(tx: &mut Tx<'_>, ctx: &Ctx<'_>, job: &Claimed) -> Result<()> {
+    const BACK: &str = "UPDATE jobs SET state = 'ready', next_at = $4, attempts = attempts - 1 \
+                        WHERE tenant = $1 AND job_id = $2 AND claim = $3 AND state = 'running'";
+    let params = [Value::from(job.job_id.as_bytes()), Value::from(job.claim), Value::from(ctx.now)];
+    unless_superseded(write(tx, job.tenant, BACK, &params).await?)
 }
 
 async fn end(tx: &mut Tx<'_>, ctx: &Ctx<'_>, job: &Claimed, state: &str, error: Option<&str>) -> Result<()> {

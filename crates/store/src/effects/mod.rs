@@ -1,9 +1,11 @@
-//! What happens after the commit, in three shapes: a feed gives committed rows out in order, a job is work with a claim,
-//! a sweep is work that recurs. All of them act on committed rows, so they may lag and never lead.
+//! What happens after the commit, in four shapes: a feed gives committed rows out in order, a sweep is work that recurs, an
+//! [`Outward`] does outside of transactions what it has claimed, and a job is the plainest thing to claim. All of them act on
+//! committed rows, so they may lag and never lead.
 
 mod feed;
 pub mod job;
 mod list_sweeps;
+mod outward;
 mod runner;
 mod state;
 mod sweep;
@@ -12,10 +14,11 @@ mod worker;
 pub(crate) use feed::settle;
 pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX, advance, place};
 pub use list_sweeps::{ListSweeps, SweepView, Sweeps};
+pub use outward::{Bounds, Ended, GivenUp, Outward, Round, Taken, reach_once};
 pub use runner::Runner;
 pub use state::{DeadJobs, SweepState};
 pub use sweep::{BATCH_PAUSE, Holder, Plan, Progress, Report, Run, Sweep, forget, sweep_once};
-pub use worker::{Round, Worker, work_once};
+pub use worker::{Attempt, Jobs, Worker};
 
 use crate::Registry;
 

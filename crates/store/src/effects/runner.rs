@@ -1,5 +1,5 @@
-//! Keeps sweeps and workers running while the program serves. A thin shell: whatever a sweep does, [`super::Run`] does, and
-//! whatever a worker does, [`super::work_once`].
+//! Keeps sweeps and what reaches outside running while the program serves. A thin shell: whatever a sweep does, [`super::Run`]
+//! does, and the rest is in `outward.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,11 +8,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Holder, Run, Sweep, Worker, work_once};
-use crate::Store;
+use super::outward::keep_reaching;
+use super::{Holder, Outward, Run, Sweep};
+use crate::{Store, WakeFlag};
 
 /// Between two looks at the same row at least, whatever a plan says.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// From a sweep's wake to its run: what is written meanwhile is done in the same run.
+const GATHERING: Duration = Duration::from_millis(100);
 
 pub struct Runner {
     store: Store,
@@ -39,15 +42,16 @@ impl Runner {
     }
 
     /// # Panics
-    /// When the kind is taken: each worker would take the other's jobs.
+    /// When the name is taken: metrics could not tell the two apart.
     #[must_use]
-    pub fn with_worker<W: Worker>(mut self, worker: W) -> Self {
-        assert!(self.names.insert(W::KIND), "there are two workers for {}", W::KIND);
-        self.tasks.spawn(keep_working(self.store.clone(), Arc::new(worker), self.stopping.clone()));
+    pub fn with_outward<O: Outward>(mut self, outward: O) -> Self {
+        assert!(self.names.insert(outward.name()), "there are two of {}", outward.name());
+        self.tasks.spawn(keep_reaching(self.store.clone(), Arc::new(outward), self.stopping.clone()));
         self
     }
 
-    /// Every sweep ends after the batch it is at, every worker at once. To be awaited before the store is closed.
+    /// Every sweep ends after the batch it is at; what reaches outside has a moment to end what is in hand, and gives back the
+    /// rest. To be awaited before the store is closed.
     pub async fn stop(mut self) {
         self.stopping.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -60,8 +64,13 @@ impl Runner {
 
 async fn keep_sweeping<S: Sweep>(store: Store, sweep: Arc<S>, holder: Holder, stopping: CancellationToken) {
     let interval = sweep.plan().interval;
+    let mut woken = false;
     while !stopping.is_cancelled() {
-        let wait = match Run::new(&store, &sweep, holder).to_end(&stopping).await {
+        // Before the run: what is woken after it began is seen.
+        let flag = sweep.topic().map(|topic| store.flag(topic));
+        let run = Run::new(&store, &sweep, holder);
+        let run = if woken { run.at_any_time() } else { run };
+        let wait = match run.to_end(&stopping).await {
             Ok(report) => report.next.since(store.now()),
             Err(error) => {
                 let cause = error.cause().unwrap_or_default();
@@ -71,31 +80,19 @@ async fn keep_sweeping<S: Sweep>(store: Store, sweep: Arc<S>, holder: Holder, st
         };
         // No longer than the interval: the row may be given back before the lease that was read ends.
         let wait = wait.min(interval).max(PAUSE_MIN);
-        tokio::select! {
-            () = stopping.cancelled() => {}
-            () = tokio::time::sleep(wait) => {}
-        }
+        woken = tokio::select! {
+            () = stopping.cancelled() => false,
+            () = tokio::time::sleep(wait) => false,
+            () = gathered(flag.as_ref()) => true,
+        };
     }
 }
 
-async fn keep_working<W: Worker>(store: Store, worker: Arc<W>, stopping: CancellationToken) {
-    loop {
-        let round = tokio::select! {
-            () = stopping.cancelled() => return,
-            round = work_once(&store, &worker) => round,
-        };
-        let wait = match round {
-            Ok(round) if round.full => PAUSE_MIN,
-            Ok(_) => worker.interval().max(PAUSE_MIN),
-            Err(error) => {
-                let cause = error.cause().unwrap_or_default();
-                tracing::warn!(job.kind = W::KIND, %error, cause, "jobs could not be claimed or ended; they are tried again");
-                worker.interval().max(PAUSE_MIN)
-            }
-        };
-        tokio::select! {
-            () = stopping.cancelled() => return,
-            () = tokio::time::sleep(wait) => {}
-        }
+/// Some time after the wake; never where there is none.
+async fn gathered(flag: Option<&WakeFlag>) {
+    match flag {
+        Some(flag) => flag.wait().await,
+        None => std::future::pending().await,
     }
+    tokio::time::sleep(GATHERING).await;
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Entropy, Error, IdSource, Mode, Result, Time};
 
-use crate::{Ctx, Row, Store, Tx, Value, Work, metrics};
+use crate::{Ctx, Row, Store, Topic, Tx, Value, Work, metrics};
 
 /// Between two batches of a run: those whose writes have come meanwhile go first, however much there is to sweep.
 pub const BATCH_PAUSE: Duration = Duration::from_millis(5);
@@ -39,6 +39,11 @@ pub trait Sweep: Send + Sync + 'static {
 
     /// After the commit of a batch: for metrics of the sweep's own, which must not count what was rolled back.
     fn committed(&self) {}
+
+    /// Woken by this, it runs sooner than it is due. Asked for anew before every run.
+    fn topic(&self) -> Option<Topic> {
+        None
+    }
 }
 
 /// How often and how much.

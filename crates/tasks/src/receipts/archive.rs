@@ -6,7 +6,7 @@ use serde::Serialize;
 use waybill_kernel::{Result, Time};
 use waybill_store::{Row, Tx};
 
-use super::{ReceiptId, ReceiptRecord};
+use super::{ReceiptId, ReceiptRecord, receipt_columns};
 
 /// A receipt, and since when it has been in the archive if it is there.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -44,4 +44,17 @@ pub(crate) async fn locate(tx: &mut Tx<'_>, id: ReceiptId) -> Result<Option<Row>
         Some(row) => Ok(Some(row)),
         None => tx.query_opt(ARCHIVE, &[id.as_bytes().into()]).await,
     }
+}
+
+/// A receipt wherever it is kept.
+pub async fn find(tx: &mut Tx<'_>, id: ReceiptId) -> Result<Option<ReceiptRecord>> {
+    const LEDGER: &str =
+        concat!("SELECT ", receipt_columns!(), " FROM receipts r WHERE r.tenant = $1 AND r.receipt_id = $2");
+    const ARCHIVE: &str =
+        concat!("SELECT ", receipt_columns!(), " FROM ", archived!(), " WHERE p.tenant = $1 AND p.receipt_id = $2");
+    let row = match tx.query_opt(LEDGER, &[id.as_bytes().into()]).await? {
+        Some(row) => Some(row),
+        None => tx.query_opt(ARCHIVE, &[id.as_bytes().into()]).await?,
+    };
+    row.map(|row| ReceiptRecord::from_row(&row, 0)).transpose()
 }

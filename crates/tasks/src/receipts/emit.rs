@@ -5,7 +5,7 @@ use waybill_kernel::id::digest_id;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Ctx, Statement, Tx, Value};
 
-use super::{ReceiptId, ReceiptType, archive, inbox};
+use super::{ReceiptId, ReceiptType, archive, inbox, written};
 use crate::Settings;
 use crate::lease::LeaseId;
 use crate::task::TaskId;
@@ -133,10 +133,12 @@ macro_rules! insert {
 }
 use insert;
 
-/// Those who follow the addressee's receipts. A sweep acts for the tenant of each row, not for its caller's.
+/// Those who follow the addressee's receipts, and whoever acts on all. A sweep acts for the tenant of each row, not for its
+/// caller's.
 fn wake(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: &Receipt<'_>) {
     let tenant = tx.tenant().unwrap_or(ctx.caller.tenant);
     tx.wake(inbox::topic(tenant, receipt.to), u32::MAX);
+    tx.wake(written(), u32::MAX);
 }
 
 const INSERT: &str = insert!();

@@ -5,12 +5,14 @@ pub mod chain;
 mod emit;
 pub(crate) mod inbox;
 mod record;
+mod written;
 
-pub use archive::KeptReceipt;
+pub use archive::{KeptReceipt, find};
 pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
 pub(crate) use emit::{body_text, check_body, tree};
 pub use record::{COLUMNS, Party, ReceiptRecord};
 pub(crate) use record::{example_receipt, receipt_columns};
+pub use written::{WRITTEN, WrittenReceipt, written};
 
 use waybill_kernel::id_type;
 

@@ -19,7 +19,7 @@ use crate::receipts::{self, Party, Receipt, ReceiptId, ReceiptType, SYSTEM};
 use crate::settings::seconds_of;
 use crate::task::TaskId;
 
-/// Each task wakes three topics, and a transaction wakes 64 at most.
+/// Each task wakes three topics and all of them one more, and a transaction wakes 64 at most.
 const BATCH_MAX: i64 = 20;
 /// A task whose leases ran out more often than this is worth a look.
 const EXPIRIES_USUAL: i64 = 3;

@@ -37,6 +37,7 @@ pub enum Entity {
     Receipt,
     Key,
     Tenant,
+    Webhook,
 }
 
 /// One fresh entity, and who may touch it.
@@ -45,7 +46,7 @@ pub struct World {
     pub operator: Caller,
     /// Unlike any other world's, for names that must be new.
     pub label: String,
-    /// The id of the task, receipt or key.
+    /// The id of the task, receipt, key or webhook.
     pub id: String,
     /// Of the leased task.
     pub lease_id: String,
@@ -162,13 +163,14 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     let label = format!("world{number}x");
     let caller = match entity {
         Entity::Tenant => on.admin.clone(),
-        Entity::Task | Entity::Lease | Entity::Receipt | Entity::Key => on.tenant(&label).await?,
+        Entity::Task | Entity::Lease | Entity::Receipt | Entity::Key | Entity::Webhook => on.tenant(&label).await?,
     };
     let made = match entity {
         Entity::Task | Entity::Lease | Entity::Receipt => {
             Some(("create_task", json!({ "type": "work", "idempotency_key": "taken" }), "task_id"))
         }
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
+        Entity::Webhook => Some(("create_webhook", json!({ "url": "https://hooks.example/" }), "webhook_id")),
         Entity::Tenant => None,
     };
     let mut id = String::new();

@@ -10,7 +10,7 @@ use super::Contents;
 
 /// Columns that say when and in which order, which is what a race may change.
 const DROPPED: &[&str] = &["seq", "xact", "tenant"];
-const SECRET: &[&str] = &["hash", "key"];
+const SECRET: &[&str] = &["hash", "key", "secret"];
 
 /// Nothing a table holds is a time in µs below this: September 2001.
 const TIME_US_MIN: i64 = 1_000_000_000_000_000;

@@ -17,8 +17,9 @@ use waybill_tasks::ops::renew_lease::RenewLease;
 use waybill_tasks::ops::report_progress::ReportProgress;
 use waybill_testkit::race::{Contender, Entity, Report, World, explore, pairs};
 use waybill_testkit::stores;
+use waybill_webhooks::ops::{CreateWebhook, DeleteWebhook, RedeliverWebhook};
 
-use crate::support::{spec, with};
+use crate::support::{NOBODY, spec, with};
 
 fn contenders() -> Vec<Contender> {
     vec![
@@ -72,6 +73,15 @@ fn contenders() -> Vec<Contender> {
         }),
         Contender::new::<CreateTenant>("another name", Entity::Tenant, |world| {
             (world.operator.clone(), json!({ "name": format!("{} too", world.label) }))
+        }),
+        Contender::new::<CreateWebhook>("beside the webhook", Entity::Webhook, |world| {
+            (world.caller.clone(), json!({ "url": "https://hooks.example/" }))
+        }),
+        Contender::new::<DeleteWebhook>("the webhook", Entity::Webhook, |world| {
+            (world.caller.clone(), json!({ "webhook_id": world.id }))
+        }),
+        Contender::new::<RedeliverWebhook>("what it never got", Entity::Webhook, |world| {
+            (world.caller.clone(), json!({ "webhook_id": world.id, "delivery_id": NOBODY }))
         }),
     ]
 }
@@ -135,6 +145,11 @@ async fn two_writes_on_one_key_end_as_if_one_came_after_the_other() {
 #[tokio::test]
 async fn two_new_tenants_end_as_if_one_came_after_the_other() {
     all_are_serial(Entity::Tenant).await;
+}
+
+#[tokio::test]
+async fn two_writes_on_one_webhook_end_as_if_one_came_after_the_other() {
+    all_are_serial(Entity::Webhook).await;
 }
 
 /// `revoke_key` without its guard: it looks, and then writes whatever has happened meanwhile.

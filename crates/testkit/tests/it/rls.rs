@@ -63,7 +63,7 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let tables = tenant_tables(&client).await.unwrap();
     let expected = "api_keys archived_receipts chain departures flights jobs lease_misuses leases messages move_tasks \
                     parts queues receipt_archive receipt_parents receipts relationships results schedule_watch \
-                    task_progress tasks tenants";
+                    task_progress tasks tenants webhook_deliveries webhooks";
     assert_eq!(tables.join(" "), expected);
 }
 
@@ -127,6 +127,7 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             ok(on, caller, "cancel_task", json!({ "task_id": task_id })).await;
         }
         ok(on, caller, "create_key", json!({ "principal": "agent:a" })).await;
+        ok(on, caller, "create_webhook", json!({ "url": "https://hooks.example/" })).await;
         on.store.run(Enqueue {}, caller.clone()).await.unwrap();
         // What only sweeps and other callers write.
         let tenant = caller.tenant.0;
@@ -149,6 +150,8 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO departures (tenant, mid) VALUES (T, nextval('message_numbers'))",
             "INSERT INTO move_tasks (tenant, task, source, status, active, moved, to_move, started_at, paced_to) \
              VALUES (T, '\\x00', 'q', 'RUNNING', 1, 0, 0, 0, 0)",
+            "INSERT INTO webhook_deliveries (tenant, webhook_id, delivery_id, receipt_id, receipt_type, state, attempts, created_at, \
+             keep_until) VALUES (T, '\\x00', '\\x00', '\\x00', 't', 'pending', 0, 0, 0)",
             "INSERT INTO lease_misuses (tenant, task_id, worker, uses) VALUES (T, '\\x00', 'w', 1)",
         ] {
             on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();

@@ -14,4 +14,5 @@ pub mod session;
 pub mod sweeps;
 pub mod tenant;
 pub mod watched;
+pub mod webhook;
 pub mod worker;

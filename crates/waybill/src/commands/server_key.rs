@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::data::{self, DataFolder};
 use crate::{output, wiring};
 
-const MAKE_AGAIN: &str = "make the keys of those SQS clients again (`waybill key create --sqs`).";
+const MAKE_AGAIN: &str = "make the keys of those SQS clients (`waybill key create --sqs`) and those webhooks (`waybill webhook create`) again.";
 
 pub async fn run(command: ServerKey) -> Result<()> {
     match command {

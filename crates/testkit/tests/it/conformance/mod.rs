@@ -8,6 +8,8 @@ mod complete;
 mod create_key;
 mod create_task;
 mod create_tenant;
+mod create_webhook;
+mod delete_webhook;
 mod engines;
 mod examples;
 mod fail;
@@ -26,9 +28,12 @@ mod list_receipts;
 mod list_sweeps;
 mod list_tasks;
 mod list_tenants;
+mod list_webhook_deliveries;
+mod list_webhooks;
 mod older_tasks;
 mod open_writes;
 mod plans;
+mod redeliver_webhook;
 mod renew_lease;
 mod report_progress;
 mod revoke_key;
@@ -67,6 +72,11 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("revoke_key", revoke_key::CASES),
     ("create_tenant", create_tenant::CASES),
     ("list_tenants", list_tenants::CASES),
+    ("create_webhook", create_webhook::CASES),
+    ("list_webhooks", list_webhooks::CASES),
+    ("delete_webhook", delete_webhook::CASES),
+    ("list_webhook_deliveries", list_webhook_deliveries::CASES),
+    ("redeliver_webhook", redeliver_webhook::CASES),
     ("list_sweeps", list_sweeps::CASES),
     ("whoami", whoami::CASES),
 ];

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use waybill_store::effects::{Holder, sweep_once};
+use waybill_store::effects::{Holder, reach_once, sweep_once};
 use waybill_tasks::Settings;
 use waybill_tasks::sweeps::Archive;
 use waybill_testkit::stores::{self, TestStore};
+use waybill_webhooks::{Deliver, Lines, Over};
 
 use crate::support::{held, ok, plain_task, refusal, text, with, worker};
 
@@ -75,7 +76,25 @@ async fn run_everything(on: &TestStore) {
         ok(on, &on.admin, "revoke_key", json!({ "key_id": key_id })).await;
     }
     ok(on, &on.admin, "list_keys", json!({})).await;
+    webhooks(on).await;
     refusal(on, &on.admin, "rotate_key", json!({ "key_id": key_id })).await;
+}
+
+/// From the webhook to a delivery that nobody takes, and all that sweeps do about it.
+async fn webhooks(on: &TestStore) {
+    let made = ok(on, &on.admin, "create_webhook", json!({ "url": "http://localhost:8009/" })).await;
+    let (webhook_id, delivery_id) = super::list_webhook_deliveries::one_delivery(on, &made).await;
+    ok(on, &on.admin, "list_webhooks", json!({})).await;
+    let settings = waybill_webhooks::Settings::default();
+    for lines in [Lines::Healthy, Lines::Ailing] {
+        reach_once(&on.store, &Arc::new(Deliver::new(lines, &settings))).await.unwrap();
+        on.time.pass(Duration::from_secs(60));
+    }
+    let delivery = json!({ "webhook_id": webhook_id, "delivery_id": delivery_id });
+    ok(on, &on.admin, "redeliver_webhook", delivery.clone()).await;
+    sweep_once(&on.store, &Arc::new(Over::new(&settings)), Holder::new(&on.store)).await.unwrap();
+    ok(on, &on.admin, "delete_webhook", json!({ "webhook_id": webhook_id })).await;
+    refusal(on, &on.admin, "redeliver_webhook", delivery).await;
 }
 
 /// From one line and from several, of any type and of some, those that had to wait and those from before there were lines.
@@ -153,6 +172,9 @@ async fn every_statement_finds_its_rows_by_an_index() {
         ("the look at a key", "tenant = $1 AND owner = $2 AND idempotency_key = $3"),
         ("the look at a relationship", "SELECT first_seen_at, last_seen_at, sessions_count, instances"),
         ("the end of an obligation", "UPDATE receipts SET open = 0"),
+        ("the lines that are due", "UPDATE webhooks SET held = 1"),
+        ("what is due in a line", "next_at <= $3 ORDER BY next_at LIMIT $4"),
+        ("deliveries that are over", "DELETE FROM webhook_deliveries"),
     ] {
         assert!(statements.iter().any(|sql| sql.contains(marks)), "{what} was not seen among {statements:#?}");
     }
@@ -168,7 +190,8 @@ async fn every_statement_finds_its_rows_by_an_index() {
 /// The steps of SQLite's plan that cost more than what they find.
 async fn faults(on: &TestStore, sql: &str) -> Vec<String> {
     // By name and by the alias our statements give it; a scan of a subquery is what a merge of lists is made of.
-    let tables = "t d r k a p s tasks results receipts receipt_parents leases relationships api_keys archived_receipts receipt_archive chain";
+    let tables = "t d r k a p s tasks results receipts receipt_parents leases relationships api_keys archived_receipts receipt_archive chain webhooks \
+                  webhook_deliveries";
     let tables: Vec<&str> = tables.split(' ').collect();
     let rows = on.rows(&format!("EXPLAIN QUERY PLAN {sql}")).await.unwrap();
     let steps = rows.iter().map(|row| row.text(3).unwrap().to_owned());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use waybill_kernel::{Code, Error, Mode, Result, Tenant};
 use waybill_store::effects::job::{self, Claimed, Failed, Policy};
-use waybill_store::effects::{Holder, Round, Runner, Worker, work_once};
+use waybill_store::effects::{Holder, Jobs, Round, Runner, Worker, reach_once};
 use waybill_store::{Ctx, Store, Tx, Value, Work};
 use waybill_testkit::stores::TestStore;
 
@@ -21,6 +21,8 @@ waybill_testkit::both! {
     many_runners_share_the_jobs,
     a_worker_sees_its_jobs_through,
     the_runner_works_jobs_off_until_it_is_stopped,
+    a_job_that_takes_long_holds_up_no_other_and_is_given_back_at_the_end,
+    what_a_job_leads_to_is_written_with_its_end,
 }
 
 /// The clock has run a little ahead by being read, and is drawn back as time passes.
@@ -202,12 +204,8 @@ impl Worker for Unreliable {
         POLICY
     }
 
-    fn at_once(&self) -> u32 {
+    fn at_once(&self) -> usize {
         1
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_millis(10)
     }
 
     async fn attempt(&self, _: &Claimed) -> Result<()> {
@@ -221,19 +219,19 @@ impl Worker for Unreliable {
 
 async fn a_worker_sees_its_jobs_through(on: TestStore) {
     enqueue(&on, 2).await;
-    let worker = Arc::new(Unreliable::default());
-    let one = Round { claimed: 1, full: true, ..Round::default() };
-    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
-    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { failed: 1, ..one });
+    let worker = Arc::new(Jobs(Unreliable::default()));
+    let one = Round { claimed: 1, ..Round::default() };
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap(), Round { failed: 1, ..one });
     let error = on.rows("SELECT last_error FROM jobs WHERE state = 'ready'").await.unwrap();
     assert_eq!(error[0].text(0).unwrap(), "overloaded: On purpose.", "and not its cause");
     on.time.pass(POLICY.backoff + SECOND);
     enqueue(&on, 1).await;
-    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
-    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { failed: 1, ..one }, "a panic is a failure");
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap(), Round { failed: 1, ..one }, "a panic is a failure");
     on.time.pass(POLICY.backoff + SECOND);
-    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
-    assert_eq!(work_once(&on.store, &worker).await.unwrap(), Round::default());
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap(), Round { done: 1, ..one });
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap(), Round::default());
 }
 
 async fn those_who_run_the_server_see_how_many_wait_and_for_how_long(on: TestStore) {
@@ -256,7 +254,7 @@ async fn those_who_run_the_server_see_how_many_wait_and_for_how_long(on: TestSto
 
 async fn the_runner_works_jobs_off_until_it_is_stopped(on: TestStore) {
     enqueue(&on, 2).await;
-    let runner = Runner::new(on.store.clone(), Holder::LEASE).with_worker(Unreliable::default());
+    let runner = Runner::new(on.store.clone(), Holder::LEASE).with_outward(Jobs(Unreliable::default()));
     let done = async {
         while on.count("SELECT count(*) FROM jobs WHERE state = 'running' OR attempts = 0").await.unwrap() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -265,4 +263,69 @@ async fn the_runner_works_jobs_off_until_it_is_stopped(on: TestStore) {
     tokio::time::timeout(Duration::from_secs(60), done).await.unwrap();
     tokio::time::timeout(Duration::from_secs(60), runner.stop()).await.unwrap();
     assert_eq!(on.count("SELECT count(*) FROM jobs WHERE state = 'done'").await.unwrap(), 1);
+}
+
+/// Leaves a note with the end of each job; where it `hangs`, its first attempt never ends.
+#[derive(Default)]
+struct Noting {
+    hangs: bool,
+    attempts: AtomicU32,
+}
+
+impl Worker for Noting {
+    const KIND: &'static str = KIND;
+
+    fn at_once(&self) -> usize {
+        2
+    }
+
+    async fn attempt(&self, _: &Claimed) -> Result<()> {
+        if self.attempts.fetch_add(1, Ordering::Relaxed) == 0 && self.hangs {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+
+    async fn finish(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, job: &Claimed) -> Result<()> {
+        tx.execute(NOTE, &[Value::from(job.job_id.as_bytes()), Value::from(ctx.now)]).await.map(drop)
+    }
+}
+
+async fn until(on: &TestStore, sql: &str, count: i64) {
+    let done = async {
+        while on.count(sql).await.unwrap() != count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // Shorter than a runner that nobody wakes sleeps.
+    tokio::time::timeout(Duration::from_secs(20), done).await.unwrap();
+}
+
+async fn a_job_that_takes_long_holds_up_no_other_and_is_given_back_at_the_end(on: TestStore) {
+    let worker = Noting { hangs: true, ..Noting::default() };
+    let runner = Runner::new(on.store.clone(), Holder::LEASE).with_outward(Jobs(worker));
+    // It has looked and found nothing; from here on it must be woken.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    enqueue(&on, 1).await;
+    until(&on, "SELECT count(*) FROM jobs WHERE state = 'running'", 1).await;
+    for done in 1..=3 {
+        enqueue(&on, 2).await;
+        until(&on, "SELECT count(*) FROM jobs WHERE state = 'done'", 2 * done).await;
+    }
+    tokio::time::timeout(Duration::from_secs(60), runner.stop()).await.unwrap();
+    let rows = on.rows("SELECT state, attempts FROM jobs WHERE state <> 'done'").await.unwrap();
+    let left: Vec<_> = rows.iter().map(|row| (row.text(0).unwrap(), row.int(1).unwrap())).collect();
+    assert_eq!((left, notes(&on).await), (vec![("ready", 0)], 6), "its attempt is as if it had not been made");
+}
+
+async fn what_a_job_leads_to_is_written_with_its_end(on: TestStore) {
+    enqueue(&on, 2).await;
+    let worker = Arc::new(Jobs(Noting::default()));
+    let taken = claim_one(&on).await;
+    let round = reach_once(&on.store, &worker).await.unwrap();
+    assert_eq!((round, notes(&on).await), (Round { claimed: 1, done: 1, ..Round::default() }, 1));
+    on.time.pass(POLICY.claim + SECOND);
+    assert_eq!(reach_once(&on.store, &worker).await.unwrap().done, 1);
+    assert_eq!(on.store.system().run(Do::Fail(taken)).await.unwrap_err().code(), Code::LeaseInvalidOrExpired);
+    assert_eq!((notes(&on).await, worker.0.attempts.load(Ordering::Relaxed)), (2, 2));
 }

@@ -7,11 +7,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use waybill_client::Lease;
+use waybill_guard::{Guard, SystemResolver};
 use waybill_kernel::{Error, Result};
 
 use super::exec::{Exec, OWN};
 use super::flags::Run;
-use super::guard::{Guard, SystemResolver};
 use super::held::{Outcome, Refusal};
 use super::http_get::HttpGet;
 

@@ -1,16 +1,14 @@
 //! `http_get`: one GET, no redirects followed, no proxy, capped in time and bytes.
 
 use std::error::Error as StdError;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 use waybill_client::Lease;
+use waybill_guard::{Admitted, Guard, Judged, Refused, Resolver};
 
-use super::guard::{Admitted, Guard, Resolver};
 use super::handlers::{payload, text};
 use super::held::Refusal;
 
@@ -29,16 +27,6 @@ struct Get {
     url: String,
 }
 
-/// Gives every name the addresses that were judged.
-struct Judged(Vec<SocketAddr>);
-
-impl Resolve for Judged {
-    fn resolve(&self, _: Name) -> Resolving {
-        let addresses = self.0.clone();
-        Box::pin(async move { Ok(Box::new(addresses.into_iter()) as Addrs) })
-    }
-}
-
 impl<R: Resolver> HttpGet<R> {
     pub fn new(guard: Guard<R>, timeout: Duration, body_bytes_max: usize) -> Self {
         Self { guard, timeout, body_bytes_max }
@@ -47,7 +35,7 @@ impl<R: Resolver> HttpGet<R> {
     pub async fn run(&self, lease: &Lease) -> Result<Json, Refusal> {
         let Get { url } = payload(lease)?;
         let fetched = tokio::time::timeout(self.timeout, async {
-            let admitted = self.guard.admit(&url).await?;
+            let admitted = self.guard.admit(&url).await.map_err(refusal)?;
             self.fetch(admitted).await
         });
         fetched.await.unwrap_or_else(|_| {
@@ -103,6 +91,22 @@ fn headers(all: &HeaderMap) -> (Map<String, Json>, bool) {
         kept.insert(name.as_str().to_owned(), joined.into());
     }
     (kept, false)
+}
+
+/// For the owner of the task, with what the operator of the worker may do about it.
+fn refusal(refused: Refused) -> Refusal {
+    match &refused {
+        Refused::Invalid(_) => Refusal::payload(format!("{refused}.")),
+        Refused::Unresolved { host, .. } => Refusal::transport(format!("{refused}.")).with("host", host.as_str()),
+        Refused::Port(_) => address_refused(format!("{refused}; allow it with --allow-port.")),
+        Refused::Inner { .. } => address_refused(format!("{refused}; allow it with --allow-host.")),
+        Refused::OtherHost(_) => address_refused(format!("{refused}; --only-host names them.")),
+        Refused::TooLong | Refused::Scheme(_) | Refused::HasUser => address_refused(format!("{refused}.")),
+    }
+}
+
+fn address_refused(message: String) -> Refusal {
+    Refusal::new("address_refused", message)
 }
 
 /// What went wrong between here and there. The URL is the owner's and stands in the task.

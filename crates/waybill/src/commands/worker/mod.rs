@@ -6,7 +6,6 @@
 pub mod connect;
 pub mod exec;
 pub mod flags;
-pub mod guard;
 pub mod handlers;
 pub mod held;
 pub mod http_get;
