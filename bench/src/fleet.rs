@@ -159,7 +159,7 @@ impl<'a> Fleet<'a> {
                 let plan = match self.queues.get(&contestant) {
                     Some(queue) => {
                         let send = Script::Single(Template::raw(queue.send()?));
-                        Plan { addr: queue.addr, ..plan(&station.server, send, connections, self.settings) }
+                        Plan { addr: queue.signer.addr, ..plan(&station.server, send, connections, self.settings) }
                     }
                     None => {
                         let script = script(contestant, station, self.slices, self.settings)?;

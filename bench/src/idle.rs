@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::http;
 use crate::process::{Memory, Server, memory};
+use crate::waits::{self, Waits};
 
 const TASKS: usize = 100;
 const STARTS: usize = 10;
@@ -17,6 +18,7 @@ pub struct Idle {
     /// Sorted, in milliseconds; empty when not asked for.
     pub startup_ms: Vec<f64>,
     pub memory: Option<Memory>,
+    pub waits: Option<Waits>,
 }
 
 /// Makes a small database, stops its server cleanly, and looks at the next starts.
@@ -36,6 +38,7 @@ pub async fn measure(waybill: &Path, data: &Path, want_startup: bool, want_memor
         tokio::time::sleep(REST).await;
         idle.memory = Some(memory(server.pid())?);
         server.stop().await?;
+        idle.waits = Some(waits::measure(waybill, data).await.context("keeping callers waiting")?);
     }
     Ok(idle)
 }

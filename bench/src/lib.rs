@@ -2,4 +2,5 @@
 
 pub mod http;
 pub mod process;
+pub mod signed;
 pub mod table;

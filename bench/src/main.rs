@@ -19,6 +19,7 @@ mod request;
 mod script;
 mod site;
 mod targets;
+mod waits;
 mod wire;
 
 use std::io::Write;

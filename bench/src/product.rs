@@ -32,6 +32,11 @@ pub async fn make_key(server: &Server, input: &Value) -> Result<Value> {
     post(server, "/admin/keys", admin, input).await
 }
 
+pub async fn make_tenant(server: &Server, name: &str) -> Result<Value> {
+    let admin = server.key.as_deref().context("no admin key")?;
+    post(server, "/admin/tenants", admin, &json!({ "name": name })).await
+}
+
 /// The id of the task.
 pub async fn create(server: &Server, owner: &str, body: &Value) -> Result<String> {
     text(&post(server, "/v1/tasks", owner, body).await?, "task_id")

@@ -12,6 +12,7 @@ use crate::costs::Costs;
 use crate::idle::Idle;
 use crate::table::print_table;
 use crate::targets::Target;
+use crate::waits::{WAITS, Waits};
 
 pub struct Report<'a> {
     pub settings: Value,
@@ -141,6 +142,14 @@ impl Report<'_> {
             let (resident, anonymous) = (mib(memory.resident), mib(memory.anonymous));
             writeln!(out, "memory   {resident:.1} MiB resident when idle, {anonymous:.1} MiB of it its own\n")?;
         }
+        if let Some(Waits { bytes, cpu }) = &self.idle.waits {
+            let (above, each) = (mib(*bytes), *bytes as f64 / 1024.0 / WAITS as f64);
+            let cpu = cpu * 100.0;
+            writeln!(
+                out,
+                "waits    {above:.1} MiB more with {WAITS} who wait ({each:.1} KiB each, connections included), {cpu:.2} % of a core\n"
+            )?;
+        }
         if let (Some(least), Some(middle)) = (self.idle.startup_ms.first(), median(self.idle.startup_ms.clone())) {
             let starts = self.idle.startup_ms.len();
             writeln!(out, "startup  {least:.0} ms at best, {middle:.0} ms median of {starts} starts\n")?;
@@ -167,6 +176,7 @@ impl Report<'_> {
                 "resident_bytes": memory.resident, "anonymous_bytes": memory.anonymous,
             })),
             "startup_ms": self.idle.startup_ms,
+            "waits": self.idle.waits.as_ref().map(|waits| json!({ "bytes": waits.bytes, "cpu": waits.cpu, "count": WAITS })),
             "targets": self.targets.iter().map(Target::json).collect::<Vec<_>>(),
             "failures": self.results.failures,
         })

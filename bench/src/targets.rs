@@ -19,6 +19,7 @@ const POSTGRES_LIFECYCLES: f64 = 500.0;
 const POSTGRES_LIFECYCLES_WISHED: f64 = 800.0;
 const OBLIGATIONS_MS_MAX: f64 = 5.0;
 const CLAIM_PAST_MAX: f64 = 1.2;
+const WAITS_MIB_MAX: f64 = 110.0;
 const IDLE_MIB_MAX: f64 = 30.0;
 const STARTUP_MS_MAX: f64 = 300.0;
 
@@ -112,6 +113,12 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     targets.extend(judge_tasks(results));
     targets.extend([
         Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory),
+        Target::below(
+            "5,000 who wait, above it",
+            WAITS_MIB_MAX,
+            "MiB",
+            idle.waits.as_ref().map(|waits| mib(waits.bytes)),
+        ),
         Target::below("ready after a clean stop, median", STARTUP_MS_MAX, "ms", startup),
     ]);
     targets

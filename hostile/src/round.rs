@@ -27,7 +27,8 @@ pub async fn play(stage: &Stage, attack: Attack, scale: &Scale) -> Result<Outcom
     sleep(scale.before).await;
 
     witnesses.enter(Phase::During);
-    let field = Field { to: server.http, scale: scale.clone(), cast: stage.cast.clone(), tally: Arc::default() };
+    let sqs = server.sqs.context("no listener for SQS clients")?;
+    let field = Field { to: server.http, sqs, scale: scale.clone(), cast: stage.cast.clone(), tally: Arc::default() };
     let assault = tokio::select! {
         checks = attack.run(&field) => checks.map_err(|error| format!("the attack itself failed: {error:#}")),
         () = witnesses.alarm() => Err("called off: the server was gone, or held too much".to_owned()),

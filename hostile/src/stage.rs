@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use waybill_bench::http;
 use waybill_bench::process::Server;
+use waybill_bench::signed::Signer;
 
 use crate::limits;
 use crate::scale::Scale;
@@ -34,6 +35,14 @@ pub struct Attacker {
     pub task: String,
 }
 
+#[derive(Clone)]
+pub struct Queue {
+    pub key_id: String,
+    pub access_key_id: String,
+    pub secret: String,
+    pub name: &'static str,
+}
+
 pub struct Stage {
     waybill: PathBuf,
     dir: PathBuf,
@@ -52,6 +61,8 @@ pub struct Cast {
     pub new: Vec<Minted>,
     /// To be revoked.
     pub spare: Vec<Minted>,
+    /// An SQS key of an attacker, and a queue that it has made.
+    pub queue: Queue,
     /// Tasks of the first attacker that nobody works on, each nearly as large as a task may be.
     pub large_tasks: Vec<String>,
 }
@@ -93,6 +104,7 @@ impl Cast {
             large_tasks.push(operator.task(&first.minted, &task).await?);
         }
         Ok(Self {
+            queue: operator.queue().await?,
             admin: operator.admin.to_owned(),
             innocent: operator.key("agent:innocent", Some(INNOCENT_TENANT)).await?,
             new: operator.keys("new", Some(INNOCENT_TENANT), scale.new_keys).await?,
@@ -124,6 +136,19 @@ impl Operator<'_> {
         }
         let made = self.post("/admin/keys", self.admin, &wanted).await?;
         Ok(Minted { id: text(&made, "key_id")?, key: text(&made, "key")? })
+    }
+
+    async fn queue(&self) -> Result<Queue> {
+        let made = self.post("/admin/keys", self.admin, &json!({ "principal": "agent:queues", "sqs": true })).await?;
+        let [key_id, id, secret] = ["key_id", "access_key_id", "secret_access_key"].map(|field| text(&made, field));
+        let (addr, name) = (self.server.sqs.context("no listener for SQS clients")?, "held");
+        let signer = Signer { addr, id: id?, secret: secret? };
+        let create = signer.presigned(&format!("Action=CreateQueue&QueueName={name}&Version=2012-11-05"))?;
+        let answer = http::get(addr, &create, None).await?;
+        if answer.status != 200 {
+            bail!("CreateQueue answered {}: {}", answer.status, answer.body.trim());
+        }
+        Ok(Queue { key_id: key_id?, access_key_id: signer.id, secret: signer.secret, name })
     }
 
     async fn task(&self, owner: &Minted, task: &Value) -> Result<String> {

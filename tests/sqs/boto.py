@@ -6,6 +6,7 @@ release from before November 2023. Prints one line per case and ends with `N pas
 """
 
 import hashlib
+import json
 import os
 import struct
 import sys
@@ -58,6 +59,7 @@ def client(key=KEY, secret=SECRET):
 
 
 SQS = client()
+NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 
 
 def new_queue(**attributes):
@@ -383,6 +385,118 @@ def a_form_to_the_address_of_a_queue_needs_no_queue_url():
     assert message["Body"] == body, message
 
 
+def a_batch_tells_each_entry_its_own():
+    url = new_queue()
+    entries = [{"Id": f"e{n}", "MessageBody": f"<{n}> & more", "DelaySeconds": 0} for n in range(10)]
+    entries[3] = {"Id": "bad", "MessageBody": "\x00"} if PROTOCOL == "json" else {**entries[3], "DelaySeconds": 9000}
+    sent = SQS.send_message_batch(QueueUrl=url, Entries=entries)
+    assert len(sent["Successful"]) == 9 and len(sent["Failed"]) == 1, sent
+    [failed] = sent["Failed"]
+    assert failed["Id"] == entries[3]["Id"] and failed["SenderFault"] is True and failed["Code"], failed
+    for entry in sent["Successful"]:
+        body = next(one["MessageBody"] for one in entries if one["Id"] == entry["Id"])
+        assert entry["MD5OfMessageBody"] == md5(body), entry
+    got = []
+    while len(got) < 9:
+        got += receive(url)
+    ids = [{"Id": f"d{n}", "ReceiptHandle": one["ReceiptHandle"]} for n, one in enumerate(got)]
+    longer = [{**entry, "VisibilityTimeout": 600} for entry in ids]
+    assert len(SQS.change_message_visibility_batch(QueueUrl=url, Entries=longer)["Successful"]) == 9
+    gone = SQS.delete_message_batch(QueueUrl=url, Entries=ids + [{"Id": "none", "ReceiptHandle": "x"}])
+    assert len(gone["Successful"]) == 9 and gone["Failed"][0]["Id"] == "none", gone
+
+
+def a_batch_that_is_wrong_as_a_whole_does_nothing():
+    url = new_queue()
+    entry = {"Id": "a", "MessageBody": "m"}
+    for entries, code in [
+        ([], "EmptyBatchRequest"),
+        ([{**entry, "Id": f"e{n}"} for n in range(11)], "TooManyEntriesInBatchRequest"),
+        ([entry, entry], "BatchEntryIdsNotDistinct"),
+        ([{**entry, "Id": "not an id"}], "InvalidBatchEntryId"),
+    ]:
+        error = refused(SQS.send_message_batch, QueueUrl=url, Entries=entries)
+        is_refused_as(error, f"AWS.SimpleQueueService.{code}", 400)
+        assert type(error).__name__ == code, type(error)
+    large = [{"Id": f"e{n}", "MessageBody": "x" * (MESSAGE_BYTES_MAX // 2)} for n in range(3)]
+    error = refused(SQS.send_message_batch, QueueUrl=url, Entries=large)
+    is_refused_as(error, "AWS.SimpleQueueService.BatchRequestTooLong", 400)
+    assert receive(url, WaitTimeSeconds=0) == []
+
+
+def attributes_tags_and_lists():
+    url = new_queue(VisibilityTimeout="7")
+    name = url.rsplit("/", 1)[1]
+    SQS.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "1", "Policy": '{"Version":"2012-10-17"}'})
+    found = SQS.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("7", "1"), found
+    assert found["QueueArn"].endswith(f":{name}") and found["Policy"] == '{"Version":"2012-10-17"}', found
+    assert "Attributes" not in SQS.get_queue_attributes(QueueUrl=url)
+    error = refused(SQS.set_queue_attributes, QueueUrl=url, Attributes={"VisibilityTimeout": "9", "DelaySeconds": "901"})
+    is_refused_as(error, "InvalidAttributeValue", 400)
+    again = SQS.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])["Attributes"]
+    assert again == {"VisibilityTimeout": "7"}, again
+    SQS.tag_queue(QueueUrl=url, Tags={"a": "1", "b": "<2>"})
+    SQS.untag_queue(QueueUrl=url, TagKeys=["a", "never"])
+    assert SQS.list_queue_tags(QueueUrl=url)["Tags"] == {"b": "<2>"}
+    assert SQS.list_queues(QueueNamePrefix=name)["QueueUrls"] == [url]
+    assert "QueueUrls" not in SQS.list_queues(QueueNamePrefix=f"{name}-none")
+    SQS.add_permission(QueueUrl=url, Label="l", AWSAccountIds=["123456789012"], Actions=["SendMessage"])
+    SQS.remove_permission(QueueUrl=url, Label="l")
+
+
+def depth_is_counted_and_a_purge_empties():
+    url = new_queue()
+    names = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
+
+    def depth():
+        found = SQS.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return [int(found[name]) for name in names]
+
+    for _ in range(3):
+        SQS.send_message(QueueUrl=url, MessageBody="m")
+    SQS.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=600)
+    [taken] = receive(url, MaxNumberOfMessages=1)
+    assert depth() == [2, 1, 1], depth()
+    SQS.purge_queue(QueueUrl=url)
+    assert depth() == [0, 0, 0], depth()
+    is_refused_as(refused(SQS.purge_queue, QueueUrl=url), "AWS.SimpleQueueService.PurgeQueueInProgress", 403)
+    error = refused(SQS.delete_message, QueueUrl=url, ReceiptHandle=taken["ReceiptHandle"])
+    is_refused_as(error, "ReceiptHandleIsInvalid", 404)
+    SQS.delete_queue(QueueUrl=url)
+    is_refused_as(refused(SQS.send_message, QueueUrl=url, MessageBody="m"), NO_QUEUE, 400)
+
+
+def visibility_is_changed_by_its_holder():
+    url = new_queue()
+    SQS.send_message(QueueUrl=url, MessageBody="m")
+    [message] = receive(url)
+    handle = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
+    SQS.change_message_visibility(**handle, VisibilityTimeout=0)
+    [again] = receive(url, VisibilityTimeout=600)
+    assert again["MessageId"] == message["MessageId"]
+    is_refused_as(refused(SQS.change_message_visibility, **handle, VisibilityTimeout=5), "ReceiptHandleIsInvalid", 404)
+
+
+def what_fails_too_often_goes_to_its_dead_letter_queue_and_back():
+    dead = new_queue()
+    arn = SQS.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    url = new_queue(RedrivePolicy=policy, VisibilityTimeout="0")
+    assert SQS.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
+    sent = SQS.send_message(QueueUrl=url, MessageBody="m")
+    assert len(receive(url)) == 1
+    assert receive(url, WaitTimeSeconds=0) == []
+    [moved] = receive(dead, VisibilityTimeout=0, AttributeNames=["All"])
+    assert moved["MessageId"] == sent["MessageId"] and moved["Attributes"]["DeadLetterQueueSourceArn"], moved
+    task = SQS.start_message_move_task(SourceArn=arn) if hasattr(SQS, "start_message_move_task") else None
+    if task is not None:
+        assert task["TaskHandle"]
+        [back] = receive(url, VisibilityTimeout=600)
+        assert back["MessageId"] == sent["MessageId"], back
+        assert SQS.list_message_move_tasks(SourceArn=arn)["Results"][0]["SourceArn"] == arn
+
+
 CASES = [
     the_protocol_is_the_one_that_is_meant,
     a_queue_is_created_and_found,
@@ -399,6 +513,12 @@ CASES = [
     a_delete_may_be_repeated_and_an_old_handle_deletes_nothing,
     a_handle_that_is_none_is_refused,
     a_queue_that_is_none_is_refused_by_its_class,
+    a_batch_tells_each_entry_its_own,
+    a_batch_that_is_wrong_as_a_whole_does_nothing,
+    attributes_tags_and_lists,
+    depth_is_counted_and_a_purge_empties,
+    visibility_is_changed_by_its_holder,
+    what_fails_too_often_goes_to_its_dead_letter_queue_and_back,
     what_is_wrong_with_a_request_is_told_by_class_or_code,
     a_wrong_secret_is_refused,
     an_unknown_key_is_refused,

@@ -5,6 +5,7 @@ mod connections;
 mod keys;
 mod manners;
 mod nesting;
+mod sqs;
 mod unread;
 mod waits;
 mod windows;
@@ -25,6 +26,8 @@ use crate::wire;
 /// What the attackers know and have.
 pub struct Field {
     pub to: SocketAddr,
+    /// Where SQS clients are served.
+    pub sqs: SocketAddr,
     pub scale: Scale,
     pub cast: Cast,
     pub tally: Arc<Tally>,
@@ -93,6 +96,8 @@ attacks! {
     Waits = "waits", "one key waits in every place there is, and is then revoked", waits::of_one_key;
     WaitsTenant = "waits-tenant", "the same by several keys of one tenant", waits::of_a_tenant;
     WaitsLarge = "waits-large", "one key waits for large tasks, whose answers come all at once", waits::for_large_tasks;
+    SqsPolls = "sqs-polls", "one SQS key's long polls in every place there is, and its end", sqs::polls;
+    SqsFlood = "sqs-flood", "SQS requests without a signature, and signed by keys that nobody has made", sqs::flood;
     Streams = "streams", "one key opens every stream of events there is, and is then revoked", waits::of_events;
     Keys = "keys", "a flood of well-formed keys that nobody has made", keys::run;
     Manners = "manners", "a go-ahead asked for 100 MB; two Host headers", manners::run;

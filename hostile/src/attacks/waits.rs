@@ -1,6 +1,7 @@
 //! Calls that wait and streams that stay open take a place each, and cost their caller nothing. At the end the operator revokes
 //! the keys, and all of them have to end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -54,13 +55,38 @@ struct Crowd<'a> {
 
 impl Crowd<'_> {
     async fn run(&self, path: impl Fn(&Attacker) -> String) -> Result<Vec<Check>> {
-        let scale = &self.field.scale;
-        let swarm = Arc::new(Swarm::new(self.field.to, PER_CONNECTION, &self.field.tally));
         let next = |number: usize| -> Next {
             let attacker = &self.attackers[number % self.attackers.len()];
             let (path, key) = (path(attacker), attacker.minted.key.clone());
             Arc::new(move || (path.clone(), Some(key.clone())))
         };
+        let keys: Vec<String> = self.attackers.iter().map(|attacker| attacker.minted.id.clone()).collect();
+        Held { field: self.field, to: self.field.to, count: self.count, keys: &keys }.run(next).await
+    }
+}
+
+/// The same request in so many places, until these keys are revoked.
+pub async fn held_until_revoked(
+    field: &Field,
+    to: SocketAddr,
+    count: usize,
+    next: &Next,
+    keys: &[String],
+) -> Result<Vec<Check>> {
+    Held { field, to, count, keys }.run(|_| Arc::clone(next)).await
+}
+
+struct Held<'a> {
+    field: &'a Field,
+    to: SocketAddr,
+    count: usize,
+    keys: &'a [String],
+}
+
+impl Held<'_> {
+    async fn run(&self, next: impl Fn(usize) -> Next) -> Result<Vec<Check>> {
+        let scale = &self.field.scale;
+        let swarm = Arc::new(Swarm::new(self.to, PER_CONNECTION, &self.field.tally));
         let connections = 0..self.count.div_ceil(PER_CONNECTION);
         let from = connections.map(|number| (wire::attacker(number % scale.addresses), next(number)));
         let _connections = swarm.release(from);
@@ -74,8 +100,8 @@ impl Crowd<'_> {
         let held = swarm.open.load(Ordering::Relaxed);
         let began = Instant::now();
         let operator = Target { from: wire::OPERATOR, to: self.field.to, key: self.field.cast.admin.clone() };
-        for Attacker { minted, .. } in self.attackers {
-            let answer = operator.call(Method::POST, &format!("/admin/keys/{}/revoke", minted.id), Vec::new()).await?;
+        for id in self.keys {
+            let answer = operator.call(Method::POST, &format!("/admin/keys/{id}/revoke"), Vec::new()).await?;
             ensure!(answer.is_success(), "the attacker's key could not be revoked: {}", answer.brief());
         }
         while swarm.open.load(Ordering::Relaxed) > 0 && began.elapsed() < CALL_MAX {
