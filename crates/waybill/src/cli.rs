@@ -259,7 +259,8 @@ pub enum Receipts {
 pub enum Webhook {
     /// Have receipts posted to a URL. The secret that signs them is shown once.
     Create {
-        url: String,
+        /// Where to post them: http or https.
+        endpoint: String,
         /// Only receipts of this type, as in task.completed; may be given several times [default: all].
         #[arg(long, value_name = "TYPE")]
         kind: Vec<String>,

@@ -22,8 +22,8 @@ const DELIVERIES: &[&str] =
 
 pub async fn run(command: Webhook) -> Result<()> {
     match command {
-        Webhook::Create { url, kind, description, reach } => {
-            let mut input = json!({ "url": url, "kinds": kind });
+        Webhook::Create { endpoint, kind, description, reach } => {
+            let mut input = json!({ "url": endpoint, "kinds": kind });
             if let Some(description) = description {
                 input["description"] = json!(description);
             }

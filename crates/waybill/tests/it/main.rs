@@ -22,5 +22,6 @@ mod shared_token;
 mod snapshots;
 mod sqs;
 mod startup;
+mod webhooks;
 mod worker;
 mod world;
