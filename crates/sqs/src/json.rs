@@ -30,7 +30,7 @@ pub(crate) fn error(error: &Error) -> (Vec<u8>, [(HeaderName, HeaderValue); 2]) 
     let query_error = HeaderValue::from_str(&format!("{};{whose}", sqs.query_code));
     let headers = [
         (ERROR_TYPE, HeaderValue::from_static(sqs.shape)),
-        (QUERY_ERROR, query_error.unwrap_or(HeaderValue::from_static(sqs.shape))),
+        (QUERY_ERROR, query_error.unwrap_or_else(|_| HeaderValue::from_static(sqs.shape))),
     ];
     (told.to_string().into_bytes(), headers)
 }

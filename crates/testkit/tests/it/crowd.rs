@@ -96,7 +96,7 @@ async fn one_of_a_crowd_is_woken(on: TestStore) {
     thing.looks.store(0, Ordering::Relaxed);
     on.store.run(Put { thing: Arc::clone(&thing) }, on.admin.clone()).await.unwrap();
     on.time.pass(Duration::from_secs(2));
-    let first = tokio::time::timeout(PATIENCE, crowd.join_next()).await.expect("nobody was woken");
+    let first = tokio::time::timeout(PATIENCE, crowd.join_next()).await.unwrap();
     assert!(matches!(first, Some(Ok(Ok(Reply::Done(Taken(true)))))));
     tokio::time::sleep(Duration::from_millis(300)).await;
     let looks = thing.looks.load(Ordering::Relaxed);

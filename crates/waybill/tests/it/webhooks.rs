@@ -101,7 +101,10 @@ async fn a_receipt_reaches_its_endpoint(engine: Engine) {
     })
     .await;
     let listed = asked(&world, &["list"]);
-    assert_eq!((&listed["webhooks"][0]["url"], &listed["webhooks"][0]["description"]), (&json!(url), &json!("the lamp")));
+    assert_eq!(
+        (&listed["webhooks"][0]["url"], &listed["webhooks"][0]["description"]),
+        (&json!(url), &json!("the lamp"))
+    );
     for shown in [webhook(&world, &["list"]), webhook(&world, &["deliveries", id])] {
         assert!(shown.exit == 0 && shown.stdout.lines().count() == 2, "{}", shown.stdout);
     }
