@@ -17,9 +17,9 @@ pub const WAITS: usize = 5_000;
 const TENANTS: usize = 2;
 const KEYS_PER_TENANT: usize = 2;
 /// For the last of them to have come to its wait.
-const SETTLE: Duration = Duration::from_secs(3);
+const SETTLE: Duration = Duration::from_secs(2);
 /// While they wait and nothing happens.
-const WATCH: Duration = Duration::from_secs(5);
+const WATCH: Duration = Duration::from_secs(4);
 
 pub struct Waits {
     /// Above what the server had before.
@@ -56,10 +56,11 @@ pub async fn measure(waybill: &Path, data: &Path) -> Result<Waits> {
     let after = cpu_seconds(server.pid()).context("no processor time")?;
     let now = memory(server.pid())?.resident;
     for stream in &waiting {
-        let mut byte = [0];
-        match stream.try_read(&mut byte) {
+        let mut bytes = [0; 1024];
+        match stream.try_read(&mut bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            other => bail!("somebody does not wait any more: {other:?}"),
+            Err(error) => return Err(error.into()),
+            Ok(read) => bail!("somebody does not wait any more: {}", String::from_utf8_lossy(&bytes[..read])),
         }
     }
     drop(waiting);
