@@ -2,7 +2,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use waybill_kernel::{Error, Result, Time, id_type};
+use waybill_kernel::{Error, Result, Tenant, Time, id_type};
+use waybill_store::Topic;
 
 use crate::rules::missing;
 
@@ -62,6 +63,11 @@ impl Pace {
             Some(rate) => Time::from_micros(self.from.micros() + moved.saturating_mul(SECOND_US) / rate.max(1)),
         }
     }
+}
+
+/// Woken when a task begins.
+pub(crate) fn started() -> Topic {
+    Topic::new("queue moves", Tenant(0), &[])
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl World {
     }
 
     pub async fn postgres() -> Self {
-        let database = Postgres::shared().await.unwrap().migrated().await.unwrap();
+        let database = Postgres::shared().await.unwrap().database().await.unwrap();
         let backend = Backend::Postgres(postgres_options(&database.url));
         Self::on(backend, Home::Database(database)).await
     }

@@ -10,7 +10,7 @@ use super::write;
 use crate::Settings;
 use crate::catalog::Entry;
 use crate::counts::Counts;
-use crate::move_tasks::{MoveTaskId, PER_SECOND_MAX, RUNNING, handle_of};
+use crate::move_tasks::{self, MoveTaskId, PER_SECOND_MAX, RUNNING, handle_of};
 use crate::queue::Queue;
 use crate::rules::{check_range, missing};
 
@@ -65,6 +65,7 @@ impl Operation for StartMessageMoveTask {
                 .with_cure("Wait until it has ended, or cancel it."));
         }
         tx.execute(FORGET, &[Value::from(&source.name), REMEMBERED_MAX.into()]).await?;
+        tx.wake(move_tasks::started(), 1);
         Ok(Reply::Done(MoveTaskStarted { task_handle: handle_of(task) }))
     }
 }

@@ -13,5 +13,5 @@ pub use upkeep::Upkeep;
 use crate::Settings;
 
 pub(crate) fn start(runner: Runner, settings: &Settings) -> Runner {
-    runner.with(Drain::new(settings)).with(Upkeep::new(settings)).with(Moves)
+    runner.with(Drain::new(settings)).with(Upkeep::new(settings)).with(Moves::new(settings))
 }

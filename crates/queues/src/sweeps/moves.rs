@@ -2,19 +2,22 @@
 //! receive from the queue at the same time neither wait nor get them twice.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use waybill_kernel::{Result, Tenant, Time};
 use waybill_store::effects::{Plan, Sweep};
-use waybill_store::{Ctx, Row, Tx, Value};
+use waybill_store::{Ctx, Row, Topic, Tx, Value};
 
+use crate::Settings;
 use crate::dead_letters::{Fate, transfer};
 use crate::ends::end_all;
 use crate::flights::{self, Takes};
-use crate::move_tasks::{COMPLETED, FAILED, MoveTaskId, Pace};
+use crate::move_tasks::{self, COMPLETED, FAILED, MoveTaskId, Pace};
 use crate::queue::Queue;
 
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Between two batches while there is something to move.
+const PACE: Duration = Duration::from_secs(1);
 /// Messages in one transaction. Each may wake its own queue, and a transaction wakes 64 at most.
 const BATCH: i64 = 50;
 /// Tasks that one batch looks at.
@@ -26,8 +29,18 @@ const HELD: Duration = Duration::from_secs(30);
 const NO_SOURCE: &str = "CouldNotDetermineMessageSource";
 const NO_QUEUE: &str = "AWS.SimpleQueueService.NonExistentQueue";
 
-#[derive(Clone, Copy, Debug)]
-pub struct Moves;
+#[derive(Debug)]
+pub struct Moves {
+    /// Between two looks while there is no task, for one whose word was lost.
+    idle: Duration,
+    is_busy: AtomicBool,
+}
+
+impl Moves {
+    pub fn new(settings: &Settings) -> Self {
+        Self { idle: Duration::from_secs(settings.sweep_interval_s.max(1)), is_busy: AtomicBool::new(false) }
+    }
+}
 
 /// Held until the transaction ends: who cancels a task waits for the batch that is under way.
 const TASKS: &str = "SELECT tenant, task, source, destination, per_second, paced_to FROM move_tasks WHERE active = 1 \
@@ -37,12 +50,19 @@ impl Sweep for Moves {
     const NAME: &'static str = "queues.moves";
 
     fn plan(&self) -> Plan {
-        Plan { batch: BATCH, ..Plan::every(INTERVAL) }
+        let interval = if self.is_busy.load(Ordering::Relaxed) { PACE } else { self.idle };
+        Plan { batch: BATCH, ..Plan::every(interval) }
+    }
+
+    fn topic(&self) -> Option<Topic> {
+        Some(move_tasks::started())
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
         let mut left = limit;
-        for row in &tx.query(TASKS, &[TASKS_MAX.into()]).await? {
+        let tasks = tx.query(TASKS, &[TASKS_MAX.into()]).await?;
+        self.is_busy.store(!tasks.is_empty(), Ordering::Relaxed);
+        for row in &tasks {
             let task = Task::read(ctx, row)?;
             let allowed = task.pace.allowed(left);
             if allowed > 0 {

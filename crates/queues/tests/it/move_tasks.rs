@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use waybill_kernel::Code;
+use waybill_queues::Settings;
 use waybill_queues::ops::cancel_message_move_task::CancelMessageMoveTask;
 use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::list_message_move_tasks::{ListMessageMoveTasks, MoveTask};
@@ -69,7 +70,7 @@ async fn tasks(on: &TestStore) -> Vec<MoveTask> {
 }
 
 async fn moves(on: &TestStore) {
-    sweep(on, Moves).await;
+    sweep(on, Moves::new(&Settings::default())).await;
 }
 
 async fn dead_letters_go_back_to_where_they_came_from(on: TestStore) {

@@ -9,8 +9,10 @@ use crate::world::{Engine, Reply, World, until};
 const COMMITS: &str = "waybill_store_commits_total";
 /// What the server does by itself, it does once.
 const QUIET: &str = "[tasks]\nsweep_interval_s = 100000\nchain_interval_s = 100000\narchive_interval_s = 100000\n\
-                     [access]\nended_keys_interval_s = 100000\n[background]\nseen_interval_s = 100000\n";
-const SWEEPS: usize = 5;
+                     [access]\nended_keys_interval_s = 100000\n[background]\nseen_interval_s = 100000\n\
+                     [sqs]\nsweep_interval_s = 3600\n\
+                     [webhooks]\nsweep_interval_s = 100000\nfeed_interval_s = 100000\n";
+const SWEEPS: usize = 10;
 
 /// A server that commits nothing any more unless it is asked to.
 async fn quiet(settings: &str) -> World {
