@@ -388,7 +388,7 @@ def a_form_to_the_address_of_a_queue_needs_no_queue_url():
 def a_batch_tells_each_entry_its_own():
     url = new_queue()
     entries = [{"Id": f"e{n}", "MessageBody": f"<{n}> & more", "DelaySeconds": 0} for n in range(10)]
-    entries[3] = {"Id": "bad", "MessageBody": "\x00"} if PROTOCOL == "json" else {**entries[3], "DelaySeconds": 9000}
+    entries[3] = {"Id": "bad", "MessageBody": "\x01"} if PROTOCOL == "json" else {**entries[3], "DelaySeconds": 9000}
     sent = SQS.send_message_batch(QueueUrl=url, Entries=entries)
     assert len(sent["Successful"]) == 9 and len(sent["Failed"]) == 1, sent
     [failed] = sent["Failed"]

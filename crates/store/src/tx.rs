@@ -9,7 +9,7 @@ use crate::wake::Wake;
 use crate::{Row, Topic, Value, Wait, postgres, sqlite};
 
 /// More distinct wakes than any one operation has reason for.
-const WAKES_MAX: usize = 64;
+const WAKES_MAX: usize = 128;
 /// Statements on their way to the server at once.
 pub const STATEMENTS_MAX: usize = 30;
 

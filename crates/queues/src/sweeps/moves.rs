@@ -18,7 +18,7 @@ use crate::queue::Queue;
 
 /// Between two batches while there is something to move.
 const PACE: Duration = Duration::from_secs(1);
-/// Messages in one transaction. Each may wake its own queue, and a transaction wakes 64 at most.
+/// Messages in one transaction. Each may wake its own queue, and a transaction wakes 128 at most.
 const BATCH: i64 = 50;
 /// Tasks that one batch looks at.
 const TASKS_MAX: i64 = 20;
