@@ -1,5 +1,6 @@
 //! Callers that wait: what each costs while nothing comes.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::http;
 use crate::process::{Server, cpu_seconds, memory};
@@ -14,6 +16,8 @@ use crate::product;
 
 /// Over several keys and tenants: a key may have a quarter of the places, a tenant half.
 pub const WAITS: usize = 5_000;
+/// Connections made at a time.
+const AT_ONCE: usize = 250;
 const TENANTS: usize = 2;
 const KEYS_PER_TENANT: usize = 2;
 /// For the last of them to have come to its wait.
@@ -71,18 +75,28 @@ pub async fn measure(waybill: &Path, data: &Path) -> Result<Waits> {
 async fn wait(server: &Server, keys: &[String]) -> Result<Vec<TcpStream>> {
     let body = r#"{"max_tasks":1,"wait_seconds":20}"#;
     let mut waiting = Vec::with_capacity(WAITS);
-    for n in 0..WAITS {
-        let mut stream = connect(server, n).await?;
-        let head = http::head(server.http, "POST", "/v1/leases/claim", Some(&keys[n % keys.len()]), body.len(), "");
-        stream.write_all(format!("{head}{body}").as_bytes()).await?;
-        waiting.push(stream);
+    // Some at a time: a handshake for which the listener has no place is tried again a second later.
+    for first in (0..WAITS).step_by(AT_ONCE) {
+        let mut coming = JoinSet::new();
+        for n in first..WAITS.min(first + AT_ONCE) {
+            let (to, key) = (server.http, &keys[n % keys.len()]);
+            let request = format!("{}{body}", http::head(to, "POST", "/v1/leases/claim", Some(key), body.len(), ""));
+            coming.spawn(async move {
+                let mut stream = connect(to, n).await?;
+                stream.write_all(request.as_bytes()).await?;
+                anyhow::Ok(stream)
+            });
+        }
+        while let Some(come) = coming.join_next().await {
+            waiting.push(come??);
+        }
     }
     Ok(waiting)
 }
 
 /// From many addresses: one may have a quarter of the connections.
-async fn connect(server: &Server, n: usize) -> Result<TcpStream> {
+async fn connect(to: SocketAddr, n: usize) -> Result<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.bind((std::net::Ipv4Addr::new(127, 0, 1, (n % 100) as u8 + 1), 0).into())?;
-    Ok(socket.connect(server.http).await?)
+    Ok(socket.connect(to).await?)
 }
