@@ -13,9 +13,10 @@ use tokio_postgres::{Client, NoTls};
 use crate::load::Outcome;
 use crate::process::Guarded;
 
-/// What `create_task` sends, as a pgbench script.
-const SCRIPT: &str = include_str!("create_task.pgbench.sql");
-const DATABASE: &str = "waybill";
+/// What the product sends, as a script for pgbench.
+pub const CREATE_TASK: &str = include_str!("create_task.pgbench.sql");
+pub const SEND_MESSAGE: &str = include_str!("send_message.pgbench.sql");
+pub const DATABASE: &str = "waybill";
 const USER: &str = "postgres";
 const PACKAGED: &str = "/usr/lib/postgresql";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -104,14 +105,14 @@ impl Cluster {
     }
 
     /// The same statements from pgbench: what PostgreSQL does when nothing stands before it.
-    pub async fn pgbench(&self, clients: usize, measure: Duration) -> Result<Outcome> {
+    pub async fn pgbench(&self, database: &str, text: &str, clients: usize, measure: Duration) -> Result<Outcome> {
         let script = self.dir.with_extension("sql");
-        std::fs::write(&script, SCRIPT)?;
+        std::fs::write(&script, text)?;
         let (port, clients) = (self.port.to_string(), clients.to_string());
         let seconds = measure.as_secs().max(1).to_string();
         let mut command = Command::new(self.bin.join("pgbench"));
         command.args(["-h", "127.0.0.1", "-p", &port, "-U", USER, "-n", "-M", "prepared", "-j", "2"]);
-        command.args(["-c", &clients, "-T", &seconds, "-f"]).arg(&script).arg(DATABASE);
+        command.args(["-c", &clients, "-T", &seconds, "-f"]).arg(&script).arg(database);
         parse_pgbench(&run(command, "pgbench").await?)
     }
 }

@@ -14,6 +14,7 @@ use anyhow::{Result, bail};
 use crate::costs::Costs;
 use crate::fleet::Fleet;
 use crate::load::Outcome;
+use crate::queues::{self, Deed, Homes, House};
 
 /// Between slices: time for a contestant to finish what it does behind its answers.
 pub const PAUSE: Duration = Duration::from_millis(200);
@@ -62,10 +63,20 @@ pub enum Contestant {
     Claim(Engine),
     /// A claim past a backlog of what the worker cannot do.
     ClaimPast(Engine),
+    /// The ceiling once more, in the rounds of the queues.
+    HelloBeside,
+    Queue(House, Deed),
+    /// The statements of SendMessage.
+    PgbenchSends,
+}
+
+/// Of the product on SQLite.
+const fn queue(deed: Deed) -> Contestant {
+    Contestant::Queue(House::Sqlite, deed)
 }
 
 impl Contestant {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 39] = [
         Self::Fdatasync(Raw::Append),
         Self::Fdatasync(Raw::Over),
         Self::Hello,
@@ -85,6 +96,26 @@ impl Contestant {
         Self::Claim(Engine::Postgres),
         Self::ClaimPast(Engine::Sqlite),
         Self::ClaimPast(Engine::Postgres),
+        Self::HelloBeside,
+        queue(Deed::Send),
+        queue(Deed::Batch),
+        queue(Deed::Take),
+        queue(Deed::EndToEnd),
+        queue(Deed::Fifo),
+        queue(Deed::Wake),
+        Self::Queue(House::Postgres, Deed::Send),
+        Self::PgbenchSends,
+        queue(Deed::Few),
+        queue(Deed::Many),
+        queue(Deed::Free),
+        queue(Deed::Locked),
+        queue(Deed::Large),
+        Self::Queue(House::Fauxqs, Deed::Send),
+        Self::Queue(House::Fauxqs, Deed::Batch),
+        Self::Queue(House::Fauxqs, Deed::Take),
+        Self::Queue(House::ElasticMq, Deed::Send),
+        Self::Queue(House::ElasticMq, Deed::Batch),
+        Self::Queue(House::ElasticMq, Deed::Take),
     ];
 
     pub fn name(self) -> &'static str {
@@ -108,6 +139,9 @@ impl Contestant {
             Self::Claim(Engine::Postgres) => "claim postgres",
             Self::ClaimPast(Engine::Sqlite) => "claim past sqlite",
             Self::ClaimPast(Engine::Postgres) => "claim past postgres",
+            Self::HelloBeside => "hello beside queues",
+            Self::Queue(house, deed) => queues::name(house, deed),
+            Self::PgbenchSends => "pgbench sends",
         }
     }
 
@@ -120,6 +154,9 @@ impl Contestant {
             Self::Graphile(_) => "graphile",
             Self::Obligations(_) => "obligations",
             Self::Claim(_) | Self::ClaimPast(_) => "backlog",
+            Self::Queue(House::Fauxqs | House::ElasticMq, _) => "rivals",
+            Self::Queue(_, Deed::Few | Deed::Many | Deed::Free | Deed::Locked | Deed::Large) => "depths",
+            Self::HelloBeside | Self::Queue(..) | Self::PgbenchSends => "queues",
             alone => alone.name(),
         }
     }
@@ -131,7 +168,10 @@ impl Contestant {
             Self::Postgres => Some(Engine::Postgres),
             Self::Lifecycle(engine) | Self::Obligations(engine) | Self::Send(engine) => Some(engine),
             Self::Claim(engine) | Self::ClaimPast(engine) => Some(engine),
+            Self::Queue(House::Sqlite, _) => Some(Engine::Sqlite),
+            Self::Queue(House::Postgres, _) => Some(Engine::Postgres),
             Self::Fdatasync(_) | Self::Hello | Self::Pgbench | Self::Graphile(_) => None,
+            Self::HelloBeside | Self::Queue(..) | Self::PgbenchSends => None,
         }
     }
 }
@@ -140,7 +180,7 @@ impl Contestant {
 pub type Slot = (Contestant, usize);
 
 /// In the order of a round: those that are compared stand close to each other.
-const HEATS: [&[Slot]; 4] = [
+const HEATS: [&[Slot]; 8] = [
     &[
         (Contestant::Fdatasync(Raw::Over), 1),
         (Contestant::Sqlite, 1),
@@ -174,6 +214,34 @@ const HEATS: [&[Slot]; 4] = [
         (Contestant::Claim(Engine::Postgres), 1),
         (Contestant::ClaimPast(Engine::Postgres), 1),
     ],
+    &[
+        (queue(Deed::Send), 64),
+        (queue(Deed::Batch), 64),
+        (Contestant::HelloBeside, 64),
+        (queue(Deed::Take), 64),
+        (queue(Deed::Fifo), 64),
+        (queue(Deed::EndToEnd), 32),
+        (queue(Deed::Wake), 1),
+    ],
+    &[(Contestant::Queue(House::Postgres, Deed::Send), 32), (Contestant::PgbenchSends, 32)],
+    &[
+        (queue(Deed::Send), 16),
+        (Contestant::Queue(House::Fauxqs, Deed::Send), 16),
+        (Contestant::Queue(House::ElasticMq, Deed::Send), 16),
+        (Contestant::Queue(House::ElasticMq, Deed::Batch), 16),
+        (Contestant::Queue(House::Fauxqs, Deed::Batch), 16),
+        (queue(Deed::Batch), 16),
+        (queue(Deed::Take), 16),
+        (Contestant::Queue(House::Fauxqs, Deed::Take), 16),
+        (Contestant::Queue(House::ElasticMq, Deed::Take), 16),
+    ],
+    &[
+        (queue(Deed::Few), 1),
+        (queue(Deed::Many), 1),
+        (queue(Deed::Free), 1),
+        (queue(Deed::Locked), 1),
+        (queue(Deed::Large), 1),
+    ],
 ];
 
 pub struct Settings {
@@ -181,6 +249,7 @@ pub struct Settings {
     pub pg_bin: Option<PathBuf>,
     /// Where npm has installed graphile-worker and its node.
     pub graphile: Option<PathBuf>,
+    pub rivals: Homes,
     pub measure: Duration,
     pub rounds: usize,
     pub idempotent: bool,
@@ -191,6 +260,8 @@ pub struct Sample {
     pub ops_per_second: f64,
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
+    /// Of one core, that the load client took.
+    pub client_cpu: Option<f64>,
     pub costs: Costs,
     pub errors: BTreeMap<String, u64>,
 }
@@ -204,6 +275,7 @@ impl Sample {
             ops_per_second: outcome.ops as f64 / outcome.seconds,
             p50_us: outcome.latencies.quantile_us(0.5),
             p99_us: outcome.latencies.quantile_us(0.99),
+            client_cpu: outcome.client_cpu,
             costs,
             errors: outcome.errors,
         })

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::contest::{Contestant, Engine, PAUSE, Sample, Settings, Slot};
 use crate::costs::{Costs, Counters, PerOp, wal_costs};
 use crate::graphile::Installed;
 use crate::load::{self, Plan};
 use crate::process::{Server, cpu_seconds};
-use crate::queue::Queue;
+use crate::queues::{Counter, Deed, Hall, House, Slice, Turns, opened_at};
 use crate::request::Template;
 use crate::script::{Lifecycle, Script, Timed};
 use crate::site::{OBLIGATIONS, Site, Station};
@@ -23,13 +23,22 @@ const WARMUP: Duration = Duration::from_millis(300);
 const REPORT_INTERVAL: Duration = Duration::from_millis(1100);
 const REPORT_NUDGE: Duration = Duration::from_millis(100);
 
+/// Whose database pgbench sends to.
+const POSTGRES_SENDS: Contestant = Contestant::Queue(House::Postgres, Deed::Send);
+
+/// Of a server's data, and the name of its database.
+fn folder(contestant: Contestant) -> String {
+    contestant.name().replace([' ', '+'], "_").to_lowercase()
+}
+
 /// Fields are dropped in order: servers before their database.
 pub struct Fleet<'a> {
     settings: &'a Settings,
     dir: &'a Path,
     hello: Option<Server>,
     stations: BTreeMap<Contestant, Station>,
-    queues: BTreeMap<Contestant, Queue>,
+    queues: BTreeMap<Contestant, Counter>,
+    hall: Hall,
     graphile: Option<Installed>,
     cluster: Option<Cluster>,
     slices: usize,
@@ -43,6 +52,7 @@ impl<'a> Fleet<'a> {
             hello: None,
             stations: BTreeMap::new(),
             queues: BTreeMap::new(),
+            hall: Hall::default(),
             graphile: None,
             cluster: None,
             slices: 0,
@@ -52,7 +62,9 @@ impl<'a> Fleet<'a> {
     pub async fn prepare(&mut self, contestant: Contestant) -> Result<()> {
         match contestant {
             Contestant::Fdatasync(_) => {}
-            Contestant::Hello => self.hello = Some(Server::hello(&self.dir.join("hello")).await?),
+            Contestant::Hello | Contestant::HelloBeside => {
+                self.hello = Some(Server::hello(&self.dir.join("hello")).await?)
+            }
             Contestant::Graphile(_) if self.graphile.is_some() => {}
             Contestant::Graphile(_) => {
                 let home = self.settings.graphile.as_deref();
@@ -62,6 +74,15 @@ impl<'a> Fleet<'a> {
             }
             // pgbench needs the tables that the product's migrations make.
             Contestant::Pgbench => return Box::pin(self.prepare(Contestant::Postgres)).await,
+            Contestant::PgbenchSends => return Box::pin(self.prepare(POSTGRES_SENDS)).await,
+            Contestant::Queue(house, deed) if self.hall.has(house, deed) => {}
+            Contestant::Queue(house, deed) => {
+                let site = match contestant.engine() {
+                    Some(_) => Some(self.site(contestant).await?),
+                    None => None,
+                };
+                self.hall.prepare((house, deed), site, &self.settings.rivals, self.dir).await?;
+            }
             _ if self.stations.contains_key(&contestant) => {}
             _ => {
                 let site = self.site(contestant).await?;
@@ -71,8 +92,7 @@ impl<'a> Fleet<'a> {
                     _ => site.open().await?,
                 };
                 if let Contestant::Send(_) = contestant {
-                    let queue = Queue::make(&station.server).await?;
-                    queue.send()?;
+                    let queue = opened_at(&station.server, "bench", &serde_json::Value::Null).await?;
                     self.queues.insert(contestant, queue);
                 }
                 if matches!(contestant, Contestant::Sqlite | Contestant::Postgres) {
@@ -86,7 +106,7 @@ impl<'a> Fleet<'a> {
 
     /// A folder and, on PostgreSQL, a database of its own.
     async fn site(&mut self, contestant: Contestant) -> Result<Site> {
-        let name = contestant.name().replace(' ', "_");
+        let name = folder(contestant);
         let store = match contestant.engine() {
             Some(Engine::Sqlite) => None,
             Some(Engine::Postgres) if contestant == Contestant::Postgres => Some(self.cluster().await?.url()),
@@ -109,9 +129,16 @@ impl<'a> Fleet<'a> {
     pub fn dismiss(&mut self) -> Result<()> {
         self.hello = None;
         self.queues.clear();
+        let halls = self.hall.dismiss();
         for (contestant, station) in std::mem::take(&mut self.stations) {
             drop(station);
-            std::fs::remove_dir_all(self.dir.join(contestant.name().replace(' ', "_")))?;
+            std::fs::remove_dir_all(self.dir.join(folder(contestant)))?;
+        }
+        for (house, deed) in halls {
+            let folder = self.dir.join(folder(Contestant::Queue(house, deed)));
+            if folder.exists() {
+                std::fs::remove_dir_all(folder)?;
+            }
         }
         Ok(())
     }
@@ -126,7 +153,7 @@ impl<'a> Fleet<'a> {
                 let costs = Costs { fsyncs: Some(1.0), bytes: Some(bytes), ..Costs::default() };
                 Sample::new(outcome, costs)
             }
-            Contestant::Hello => {
+            Contestant::Hello | Contestant::HelloBeside => {
                 let server = self.hello.as_mut().context("not running")?;
                 server.check_running()?;
                 let before = cpu_seconds(server.pid());
@@ -137,12 +164,11 @@ impl<'a> Fleet<'a> {
                 let cpu_us = per_op.share(before, cpu_seconds(server.pid()), 1e6);
                 Sample::new(outcome, Costs { cpu_us, ..Costs::default() })
             }
-            Contestant::Pgbench => {
-                let cluster = self.cluster.as_ref().context("not running")?;
-                let before = cluster.wal().await?;
-                let outcome = cluster.pgbench(connections, self.settings.measure).await?;
-                let costs = wal_costs(&before, &cluster.wal().await?, outcome.ops_total);
-                Sample::new(outcome, costs)
+            Contestant::Pgbench => self.pgbench(cluster::DATABASE, cluster::CREATE_TASK, connections).await,
+            Contestant::PgbenchSends => self.pgbench(&folder(POSTGRES_SENDS), cluster::SEND_MESSAGE, connections).await,
+            Contestant::Queue(house, deed) => {
+                let slice = Slice { number: self.slices, connections, warmup: WARMUP, measure: self.settings.measure };
+                self.hall.slice((house, deed), slice).await
             }
             Contestant::Graphile(what) => {
                 let installed = self.graphile.as_ref().context("not prepared")?;
@@ -158,8 +184,8 @@ impl<'a> Fleet<'a> {
                 let before = Counters::read(&station.server).await?;
                 let plan = match self.queues.get(&contestant) {
                     Some(queue) => {
-                        let send = Script::Single(Template::raw(queue.send()?));
-                        Plan { addr: queue.signer.addr, ..plan(&station.server, send, connections, self.settings) }
+                        let send = Script::Queue(Turns::Send(queue.send()?));
+                        Plan { addr: queue.addr, ..plan(&station.server, send, connections, self.settings) }
                     }
                     None => {
                         let script = script(contestant, station, self.slices, self.settings)?;
@@ -174,6 +200,14 @@ impl<'a> Fleet<'a> {
                 Sample::new(outcome, Costs { bytes: costs.bytes.filter(|_| whole), ..costs })
             }
         }
+    }
+
+    async fn pgbench(&self, database: &str, script: &str, connections: usize) -> Result<Sample> {
+        let cluster = self.cluster.as_ref().context("not running")?;
+        let before = cluster.wal().await?;
+        let outcome = cluster.pgbench(database, script, connections, self.settings.measure).await?;
+        let costs = wal_costs(&before, &cluster.wal().await?, outcome.ops_total);
+        Sample::new(outcome, costs)
     }
 
     /// With what PostgreSQL has written to its log for it.
@@ -210,7 +244,7 @@ async fn create_one(server: &Server) -> Result<()> {
 }
 
 fn plan(server: &Server, script: Script, connections: usize, settings: &Settings) -> Plan {
-    Plan { addr: server.http, connections, script, warmup: WARMUP, measure: settings.measure }
+    Plan { addr: server.http, connections, script, warmup: WARMUP, measure: settings.measure, signed_ahead: 0 }
 }
 
 fn script(contestant: Contestant, station: &Station, slice: usize, settings: &Settings) -> Result<Script> {

@@ -76,6 +76,7 @@ fn parse(output: &str) -> Result<Sample> {
         ops_per_second: ops / seconds,
         p50_us: number("p50_us"),
         p99_us: number("p99_us"),
+        client_cpu: None,
         costs: crate::costs::Costs::default(),
         errors: std::collections::BTreeMap::new(),
     };

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::burst::{self, Burst};
 use crate::http;
 use crate::process::{Memory, Server, memory};
-use crate::waits::{self, Waits};
+use crate::waits::{self, Awaited, Waits};
 
 const TASKS: usize = 100;
 const STARTS: usize = 10;
@@ -18,14 +19,24 @@ pub struct Idle {
     /// Sorted, in milliseconds; empty when not asked for.
     pub startup_ms: Vec<f64>,
     pub memory: Option<Memory>,
-    pub waits: Option<Waits>,
+    /// Of tasks, and of messages.
+    pub waits: Vec<Waits>,
+    pub burst: Option<Burst>,
+}
+
+/// What is asked for of it.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    pub startup: bool,
+    pub memory: bool,
+    pub burst: bool,
 }
 
 /// Makes a small database, stops its server cleanly, and looks at the next starts.
-pub async fn measure(waybill: &Path, data: &Path, want_startup: bool, want_memory: bool) -> Result<Idle> {
+pub async fn measure(waybill: &Path, data: &Path, wanted: Wanted) -> Result<Idle> {
     fill(waybill, data).await.context("making a small database")?;
     let mut idle = Idle::default();
-    if want_startup {
+    if wanted.startup {
         for _ in 0..STARTS {
             let server = Server::waybill(waybill, data, None).await?;
             idle.startup_ms.push(server.ready_after.as_secs_f64() * 1e3);
@@ -33,12 +44,17 @@ pub async fn measure(waybill: &Path, data: &Path, want_startup: bool, want_memor
         }
         idle.startup_ms.sort_by(f64::total_cmp);
     }
-    if want_memory {
+    if wanted.memory {
         let server = Server::waybill(waybill, data, None).await?;
         tokio::time::sleep(REST).await;
         idle.memory = Some(memory(server.pid())?);
         server.stop().await?;
-        idle.waits = Some(waits::measure(waybill, data).await.context("keeping callers waiting")?);
+        for what in [Awaited::Task, Awaited::Message] {
+            idle.waits.push(waits::measure(waybill, data, what).await.context("keeping callers waiting")?);
+        }
+    }
+    if wanted.burst {
+        idle.burst = Some(burst::measure(waybill, data).await.context("sending large messages at once")?);
     }
     Ok(idle)
 }

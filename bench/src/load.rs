@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::histogram::Histogram;
+use crate::process::thread_cpu_seconds;
 use crate::script::{Script, Turn};
 use crate::wire::Wire;
 
@@ -29,6 +30,8 @@ pub struct Plan {
     /// Turns that end before this are checked but not counted in `ops` and the latencies.
     pub warmup: Duration,
     pub measure: Duration,
+    /// Requests that each connection signs before the clock starts, where each has a signature of its own.
+    pub signed_ahead: usize,
 }
 
 #[derive(Default)]
@@ -39,6 +42,8 @@ pub struct Outcome {
     pub ops_total: u64,
     pub seconds: f64,
     pub latencies: Histogram,
+    /// Of one core, that the client itself took while it asked.
+    pub client_cpu: Option<f64>,
     /// What went wrong, and how often.
     pub errors: BTreeMap<String, u64>,
 }
@@ -69,11 +74,18 @@ async fn drive(plan: Plan) -> Result<Outcome> {
         wires.push(Wire::connect(plan.addr).await?);
     }
     let tally = Rc::new(RefCell::new(Outcome::default()));
+    let scripts: Vec<Script> = (0..plan.connections)
+        .map(|index| {
+            let mut script = plan.script.clone().for_connection(index);
+            script.sign_ahead(plan.signed_ahead);
+            script
+        })
+        .collect();
+    let (began, busy) = (Instant::now(), thread_cpu_seconds());
     let counted_from = Instant::now() + plan.warmup;
     let clock = Rc::new(Clock { counted_from, end: counted_from + plan.measure });
     let mut connections = JoinSet::new();
-    for (index, wire) in wires.into_iter().enumerate() {
-        let script = plan.script.clone().for_connection(index);
+    for (wire, script) in wires.into_iter().zip(scripts) {
         let connection = Connection { wire, script, tally: tally.clone() };
         connections.spawn_local(connection.keep_asking(clock.clone()));
     }
@@ -85,6 +97,8 @@ async fn drive(plan: Plan) -> Result<Outcome> {
     drop(connections);
     let mut outcome = tally.take();
     outcome.seconds = plan.measure.as_secs_f64();
+    let took = began.elapsed().as_secs_f64();
+    outcome.client_cpu = busy.zip(thread_cpu_seconds()).map(|(before, after)| (after - before) / took);
     Ok(outcome)
 }
 
@@ -100,8 +114,9 @@ impl Connection {
         let mut sequence = 0;
         while Instant::now() < clock.end {
             sequence += 1;
-            let took = match self.script.run(&mut self.wire, sequence).await {
-                Ok(Turn::Done(took)) => took,
+            let (took, count) = match self.script.run(&mut self.wire, sequence).await {
+                Ok(Turn::Done(took, count)) => (took, count),
+                Ok(Turn::Aside) => continue,
                 Ok(Turn::Refused(why)) => {
                     self.failed(why);
                     tokio::time::sleep(REFUSED_PAUSE).await;
@@ -111,9 +126,9 @@ impl Connection {
             };
             let after = Instant::now();
             let mut tally = self.tally.borrow_mut();
-            tally.ops_total += 1;
+            tally.ops_total += count;
             if after >= clock.counted_from && after < clock.end {
-                tally.ops += 1;
+                tally.ops += count;
                 tally.latencies.record(took);
             }
         }

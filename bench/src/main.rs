@@ -1,6 +1,7 @@
 //! Measures the product against the bare minimum: an HTTP server that stores nothing, a disk that only syncs, a
 //! database nothing stands before. It starts all of them itself, on the loopback, in a folder it removes afterwards.
 
+mod burst;
 mod cluster;
 mod contest;
 mod costs;
@@ -13,7 +14,7 @@ mod histogram;
 mod idle;
 mod load;
 mod product;
-mod queue;
+mod queues;
 mod report;
 mod request;
 mod script;
@@ -35,11 +36,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use waybill_bench::{http, process, table};
 
 use crate::contest::{Contestant, Results, Settings};
-use crate::idle::Idle;
+use crate::idle::{Idle, Wanted};
+use crate::queues::Homes;
 use crate::report::Report;
 
 const MEMORY: &str = "memory";
 const STARTUP: &str = "startup";
+const BURST: &str = "burst";
 
 /// How fast Waybill is, as ratios of one run.
 #[derive(Parser)]
@@ -54,8 +57,8 @@ struct Cli {
     /// Also write the results to this file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Only these: fdatasync, hello, sqlite, postgres, sends, pgbench, lifecycle, graphile, obligations, backlog,
-    /// memory, startup
+    /// Only these: fdatasync, hello, sqlite, postgres, sends, pgbench, lifecycle, graphile, obligations, backlog, queues,
+    /// rivals, depths, memory, burst, startup
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The program to measure [default: the one beside this program]
@@ -73,6 +76,12 @@ struct Cli {
     /// Folder in which npm has installed graphile-worker and node
     #[arg(long)]
     graphile: Option<PathBuf>,
+    /// Folder in which npm has installed fauxqs and node
+    #[arg(long)]
+    fauxqs: Option<PathBuf>,
+    /// Folder in which npm has installed elasticmq
+    #[arg(long)]
+    elasticmq: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Role>,
 }
@@ -125,6 +134,7 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
         waybill: std::path::absolute(waybill)?,
         pg_bin: cli.pg_bin.clone(),
         graphile: cli.graphile.clone(),
+        rivals: Homes { fauxqs: cli.fauxqs.clone(), elasticmq: cli.elasticmq.clone() },
         measure: Duration::from_secs(cli.seconds),
         rounds: cli.rounds as usize,
         idempotent: !cli.keyless,
@@ -143,13 +153,13 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
 
 /// Before the contest: the machine should be as idle as the server.
 async fn measure_idle(cli: &Cli, settings: &Settings, dir: &Path, results: &mut Results) -> Idle {
-    let (startup, memory) = (cli.wants(STARTUP), cli.wants(MEMORY));
-    if !startup && !memory {
+    let wanted = Wanted { startup: cli.wants(STARTUP), memory: cli.wants(MEMORY), burst: cli.wants(BURST) };
+    if !wanted.startup && !wanted.memory && !wanted.burst {
         return Idle::default();
     }
     // Progress is a courtesy; a closed stderr is no reason to stop.
     drop(writeln!(std::io::stderr(), "starting and stopping an idle server"));
-    let idle = idle::measure(&settings.waybill, &dir.join("idle"), startup, memory).await;
+    let idle = idle::measure(&settings.waybill, &dir.join("idle"), wanted).await;
     idle.unwrap_or_else(|error| {
         results.failures.insert("an idle server".to_owned(), format!("{error:#}"));
         Idle::default()
@@ -188,8 +198,8 @@ fn check_names(names: &[String]) -> Result<()> {
     let mut known = Contestant::ALL.map(Contestant::part).to_vec();
     known.dedup();
     for name in names {
-        if !known.contains(&name.as_str()) && name != MEMORY && name != STARTUP {
-            bail!("--only {name}: there are {}, {MEMORY}, {STARTUP}", known.join(", "));
+        if !known.contains(&name.as_str()) && ![MEMORY, BURST, STARTUP].contains(&name.as_str()) {
+            bail!("--only {name}: there are {}, {MEMORY}, {BURST}, {STARTUP}", known.join(", "));
         }
     }
     Ok(())

@@ -209,9 +209,18 @@ pub fn written_bytes(pid: u32) -> Option<u64> {
 
 /// User and system time of all threads of the process.
 pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    cpu_seconds_in(&format!("/proc/{pid}/stat"))
+}
+
+/// Of the thread that asks.
+pub fn thread_cpu_seconds() -> Option<f64> {
+    cpu_seconds_in("/proc/thread-self/stat")
+}
+
+fn cpu_seconds_in(stat: &str) -> Option<f64> {
     /// The unit of /proc/<pid>/stat, part of Linux's ABI.
     const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = std::fs::read_to_string(stat).ok()?;
     // The name in parentheses may hold spaces; utime and stime are the 12th and 13th field behind it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

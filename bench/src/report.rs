@@ -7,9 +7,11 @@ use std::io::Write;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::contest::{Contestant, Results, Sample, Slot};
+use crate::burst::{self, Burst};
+use crate::contest::{Contestant, Engine, Results, Sample, Slot};
 use crate::costs::Costs;
 use crate::idle::Idle;
+use crate::queues::{Deed, House};
 use crate::table::print_table;
 use crate::targets::Target;
 use crate::waits::{WAITS, Waits};
@@ -65,8 +67,21 @@ impl Results {
     }
 
     fn hello_ratio(&self, slot: Slot) -> Option<f64> {
-        let comparable = matches!(slot.0, Contestant::Sqlite | Contestant::Postgres | Contestant::Send(_));
-        comparable.then(|| self.ratio(slot, (Contestant::Hello, slot.1))).flatten()
+        match slot.0 {
+            Contestant::Sqlite | Contestant::Postgres | Contestant::Send(_) => {
+                self.ratio(slot, (Contestant::Hello, slot.1))
+            }
+            // In messages, whatever the number of connections: what counts is the ceiling of the same rounds.
+            Contestant::Queue(House::Sqlite, _) if is_beside_hello(slot) => self.ratio(slot, HELLO_BESIDE),
+            Contestant::Lifecycle(Engine::Sqlite) if slot.1 == 64 => self.of_hello_elsewhere(slot),
+            _ => None,
+        }
+    }
+
+    /// Of a hello that ran in another heat of the same run: the ratio of two medians.
+    pub fn of_hello_elsewhere(&self, slot: Slot) -> Option<f64> {
+        let rate = |slot| self.median(slot, |sample: &Sample| Some(sample.ops_per_second));
+        Some(rate(slot)? / rate((Contestant::Hello, slot.1))?)
     }
 
     fn single_ratio(&self, slot: Slot) -> Option<f64> {
@@ -74,7 +89,16 @@ impl Results {
     }
 }
 
-const HEADINGS: [&str; 13] = [
+pub const HELLO_BESIDE: Slot = (Contestant::HelloBeside, 64);
+
+/// Those of its own heat.
+fn is_beside_hello((contestant, connections): Slot) -> bool {
+    use Deed::{Batch, EndToEnd, Fifo, Send, Take};
+    let is_load = matches!(contestant, Contestant::Queue(_, Send | Batch | Take | EndToEnd | Fifo));
+    is_load && connections >= 32
+}
+
+const HEADINGS: [&str; 14] = [
     "contestant",
     "conns",
     "ops/s",
@@ -84,6 +108,7 @@ const HEADINGS: [&str; 13] = [
     "bytes/op",
     "writer µs",
     "cpu µs",
+    "client %",
     "ops/commit",
     "p50 ms",
     "p99 ms",
@@ -130,6 +155,7 @@ impl Report<'_> {
             text(results.cost(slot, |costs| costs.bytes), 0),
             text(results.cost(slot, |costs| costs.writer_us), 1),
             text(results.cost(slot, |costs| costs.cpu_us), 1),
+            text(results.median(slot, |sample| sample.client_cpu.map(|share| share * 100.0)), 0),
             text(results.cost(slot, |costs| costs.ops_per_commit), 1),
             millis(results.median(slot, |sample| sample.p50_us)),
             millis(results.median(slot, |sample| sample.p99_us)),
@@ -142,12 +168,20 @@ impl Report<'_> {
             let (resident, anonymous) = (mib(memory.resident), mib(memory.anonymous));
             writeln!(out, "memory   {resident:.1} MiB resident when idle, {anonymous:.1} MiB of it its own\n")?;
         }
-        if let Some(Waits { bytes, cpu }) = &self.idle.waits {
+        for Waits { what, bytes, cpu } in &self.idle.waits {
             let (above, each) = (mib(*bytes), *bytes as f64 / 1024.0 / WAITS as f64);
-            let cpu = cpu * 100.0;
+            let (cpu, what) = (cpu * 100.0, what.name());
             writeln!(
                 out,
-                "waits    {above:.1} MiB more with {WAITS} who wait ({each:.1} KiB each, connections included), {cpu:.2} % of a core\n"
+                "waits    {above:.1} MiB more with {WAITS} who wait for {what} ({each:.1} KiB each, connections included), {cpu:.2} % of a core\n"
+            )?;
+        }
+        if let Some(Burst { peak, log, refused, lost, seconds }) = &self.idle.burst {
+            let (peak, log) = (mib(*peak), mib(*log));
+            writeln!(
+                out,
+                "burst    {peak:.1} MiB resident at most and a log of {log:.1} MiB with {} connections that send 1 MB four times each, {seconds:.1} s; {refused} asked to come back, {lost} lost\n",
+                burst::CONNECTIONS
             )?;
         }
         if let (Some(least), Some(middle)) = (self.idle.startup_ms.first(), median(self.idle.startup_ms.clone())) {
@@ -176,7 +210,13 @@ impl Report<'_> {
                 "resident_bytes": memory.resident, "anonymous_bytes": memory.anonymous,
             })),
             "startup_ms": self.idle.startup_ms,
-            "waits": self.idle.waits.as_ref().map(|waits| json!({ "bytes": waits.bytes, "cpu": waits.cpu, "count": WAITS })),
+            "waits": self.idle.waits.iter().map(|waits| json!({
+                "for": waits.what.name(), "bytes": waits.bytes, "cpu": waits.cpu, "count": WAITS,
+            })).collect::<Vec<_>>(),
+            "burst": self.idle.burst.as_ref().map(|burst| json!({
+                "peak_bytes": burst.peak, "log_bytes": burst.log, "refused": burst.refused, "lost": burst.lost,
+                "seconds": burst.seconds,
+            })),
             "targets": self.targets.iter().map(Target::json).collect::<Vec<_>>(),
             "failures": self.results.failures,
         })
@@ -204,6 +244,7 @@ fn json_sample(sample: &Sample) -> Value {
         "bytes_per_op": sample.costs.bytes,
         "writer_us_per_op": sample.costs.writer_us,
         "cpu_us_per_op": sample.costs.cpu_us,
+        "client_cpu": sample.client_cpu,
         "ops_per_commit": sample.costs.ops_per_commit,
         "errors": sample.errors,
     })

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::product::Keys;
+use crate::queues::Turns;
 use crate::request::{Field, Template};
 use crate::wire::Wire;
 
@@ -19,12 +20,15 @@ const ID_CHARS: usize = 36;
 pub enum Script {
     Single(Template),
     Lifecycle(Box<Lifecycle>),
+    Queue(Turns),
 }
 
 /// How one turn of a script went.
 pub enum Turn {
-    /// With what of its time is measured.
-    Done(Duration),
+    /// With what of its time is measured, and how many operations it was.
+    Done(Duration, u64),
+    /// Something that has to be done and is not what is measured.
+    Aside,
     Refused(String),
 }
 
@@ -33,8 +37,16 @@ impl Script {
         match &mut self {
             Self::Single(request) => request.number(Field::Connection, index as u64),
             Self::Lifecycle(lifecycle) => lifecycle.create.number(Field::Connection, index as u64),
+            Self::Queue(turns) => turns.for_connection(index),
         }
         self
+    }
+
+    /// Before the clock starts: signs the first `count` requests where each has a signature of its own.
+    pub fn sign_ahead(&mut self, count: usize) {
+        if let Self::Queue(turns) = self {
+            turns.sign_ahead(count);
+        }
     }
 
     /// An error is a broken connection; everything the server has answered is a turn.
@@ -45,12 +57,13 @@ impl Script {
                 let start = Instant::now();
                 let status = wire.exchange(request.bytes()).await?;
                 Ok(if is_success(status) {
-                    Turn::Done(start.elapsed())
+                    Turn::Done(start.elapsed(), 1)
                 } else {
                     Turn::Refused(format!("status {status}"))
                 })
             }
             Self::Lifecycle(lifecycle) => lifecycle.run(wire, sequence).await,
+            Self::Queue(turns) => turns.run(wire, sequence).await,
         }
     }
 }
@@ -103,10 +116,11 @@ impl Lifecycle {
         if !is_success(status) {
             return Ok(Turn::Refused(format!("complete: status {status}")));
         }
-        Ok(Turn::Done(match self.timed {
+        let took = match self.timed {
             Timed::Lifecycle => start.elapsed(),
             Timed::Claim => claim,
-        }))
+        };
+        Ok(Turn::Done(took, 1))
     }
 
     /// Fills the completion in with what was leased. `Some` is why there is nothing to complete.

@@ -4,9 +4,14 @@ use serde_json::{Value, json};
 
 use crate::contest::{Contestant, Engine, Graphile, Raw, Results};
 use crate::idle::Idle;
-use crate::report::{median, mib, percent};
+use crate::queues::{Deed, House};
+use crate::report::{HELLO_BESIDE, median, mib, percent};
+use crate::waits::Awaited;
 
-const SQLITE_OF_HELLO: f64 = 0.12;
+const SQLITE_OF_HELLO: f64 = 0.22;
+const SQLITE_CPU_US_MAX: f64 = 75.0;
+const LIFECYCLES_OF_HELLO: f64 = 0.06;
+const LIFECYCLES_OF_HELLO_WISHED: f64 = 0.075;
 const SQLITE_OF_HELLO_WISHED: f64 = 0.25;
 const SENDS_OF_HELLO: f64 = 0.30;
 const SQLITE_OF_SINGLE: f64 = 5.0;
@@ -20,6 +25,14 @@ const POSTGRES_LIFECYCLES_WISHED: f64 = 800.0;
 const OBLIGATIONS_MS_MAX: f64 = 5.0;
 const CLAIM_PAST_MAX: f64 = 1.2;
 const WAITS_MIB_MAX: f64 = 110.0;
+const WAITS_CPU_PERCENT_MAX: f64 = 1.0;
+const BURST_MIB_MAX: f64 = 200.0;
+/// The log's bound, and what one batch may have beyond it.
+const BURST_LOG_MIB_MAX: f64 = 32.0;
+const RECEIVE_OF_MANY_MAX: f64 = 1.5;
+const RECEIVE_LOCKED_MAX: f64 = 1.2;
+const RECEIVE_LARGE_KB_MAX: f64 = 16.0;
+const SENDS_OF_PGBENCH: f64 = 0.6;
 const IDLE_MIB_MAX: f64 = 30.0;
 const STARTUP_MS_MAX: f64 = 300.0;
 
@@ -60,6 +73,11 @@ impl Target {
         Self { name, wanted: NOTHING.to_owned(), measured, shown: percent(measured), met: None }
     }
 
+    fn cpu_at_most(name: &'static str, most: f64, measured: Option<f64>) -> Self {
+        let shown = show(measured, 1, "µs");
+        Self { name, wanted: format!("≤ {most} µs"), measured, shown, met: measured.map(|value| value <= most) }
+    }
+
     fn at_most(name: &'static str, most: f64, measured: Option<f64>) -> Self {
         let shown = show(measured, 3, "");
         Self { name, wanted: format!("≤ {most}"), measured, shown, met: measured.map(|value| value <= most) }
@@ -95,6 +113,7 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     let of_hello = results.ratio((Sqlite, 64), (Hello, 64));
     let of_single = results.ratio((Sqlite, 64), (Sqlite, 1));
     let fsyncs = results.median((Sqlite, 64), |sample| sample.costs.fsyncs);
+    let cpu_us = results.median((Sqlite, 64), |sample| sample.costs.cpu_us);
     let of_fdatasync = |raw| results.ratio((Sqlite, 1), (Fdatasync(raw), 1));
     let of_pgbench = results.ratio((Postgres, 32), (Pgbench, 32));
     let memory = idle.memory.as_ref().map(|memory| mib(memory.resident));
@@ -103,6 +122,7 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
         Target::times_at_least("sqlite, 64 connections over 1", SQLITE_OF_SINGLE, of_single),
         Target::ratio_at_least("sqlite, 64 connections, of hello", SQLITE_OF_HELLO, of_hello),
         Target::ratio_at_least("  wished", SQLITE_OF_HELLO_WISHED, of_hello),
+        Target::cpu_at_most("sqlite, 64 connections, server CPU per create", SQLITE_CPU_US_MAX, cpu_us),
         Target::at_most("sqlite, 64 connections, fsyncs per create", SQLITE_FSYNCS_MAX, fsyncs),
         Target::ratio_at_least("sqlite, 1 connection, of fdatasync", SINGLE_OF_FDATASYNC, of_fdatasync(Raw::Append)),
         Target::compared("  of fdatasync over what is there", of_fdatasync(Raw::Over)),
@@ -111,14 +131,26 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     let sends = results.ratio((Contestant::Send(Engine::Sqlite), 64), (Hello, 64));
     targets.push(Target::ratio_at_least("signed sends, sqlite, 64 connections, of hello", SENDS_OF_HELLO, sends));
     targets.extend(judge_tasks(results));
+    targets.extend(judge_queues(results));
+    targets.push(Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory));
+    for (what, memory, cpu) in [
+        (Awaited::Task, "5,000 who wait for a task, above it", "  of a core"),
+        (Awaited::Message, "5,000 who wait for a message, above it", "  of a core"),
+    ] {
+        let waits = idle.waits.iter().find(|waits| waits.what == what);
+        targets.push(Target::below(memory, WAITS_MIB_MAX, "MiB", waits.map(|waits| mib(waits.bytes))));
+        targets.push(Target::below(cpu, WAITS_CPU_PERCENT_MAX, "%", waits.map(|waits| waits.cpu * 100.0)));
+    }
+    let burst = idle.burst.as_ref();
     targets.extend([
-        Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory),
         Target::below(
-            "5,000 who wait, above it",
-            WAITS_MIB_MAX,
+            "256 connections × 1 MB, resident at most",
+            BURST_MIB_MAX,
             "MiB",
-            idle.waits.as_ref().map(|waits| mib(waits.bytes)),
+            burst.map(|burst| mib(burst.peak)),
         ),
+        Target::at_most("  log, in MiB", BURST_LOG_MIB_MAX, burst.map(|burst| mib(burst.log))),
+        Target::at_most("  lost", 0.0, burst.map(|burst| burst.lost as f64)),
         Target::below("ready after a clean stop, median", STARTUP_MS_MAX, "ms", startup),
     ]);
     targets
@@ -129,6 +161,7 @@ fn judge_tasks(results: &Results) -> Vec<Target> {
     use Contestant::{Claim, ClaimPast, Lifecycle, Obligations};
     let rate = |slot| results.median(slot, |sample| Some(sample.ops_per_second));
     let sqlite = rate((Lifecycle(Engine::Sqlite), 64));
+    let of_hello = results.of_hello_elsewhere((Lifecycle(Engine::Sqlite), 64));
     let postgres = rate((Lifecycle(Engine::Postgres), 32));
     let millis = |us: f64| us / 1e3;
     let half = |engine| results.median((Obligations(engine), 1), |sample| sample.p50_us.map(millis));
@@ -138,6 +171,8 @@ fn judge_tasks(results: &Results) -> Vec<Target> {
     vec![
         Target::per_second_at_least("lifecycles, sqlite, 64 connections", SQLITE_LIFECYCLES, sqlite),
         Target::per_second_at_least("  wished", SQLITE_LIFECYCLES_WISHED, sqlite),
+        Target::ratio_at_least("  of hello", LIFECYCLES_OF_HELLO, of_hello),
+        Target::ratio_at_least("  wished", LIFECYCLES_OF_HELLO_WISHED, of_hello),
         Target::per_second_at_least("lifecycles, postgres, 32 connections", POSTGRES_LIFECYCLES, postgres),
         Target::per_second_at_least("  wished", POSTGRES_LIFECYCLES_WISHED, postgres),
         Target::compared("  of graphile's add, then claim and complete", of_graphile(results)),
@@ -152,6 +187,51 @@ fn judge_tasks(results: &Results) -> Vec<Target> {
             past(Engine::Postgres),
         ),
     ]
+}
+
+/// What queues promise, in messages.
+fn judge_queues(results: &Results) -> Vec<Target> {
+    let of = |house, deed| Contestant::Queue(house, deed);
+    let own = |deed| of(House::Sqlite, deed);
+    let loads = [
+        (Deed::Send, 64, "SendMessage of hello", 0.35),
+        (Deed::Send, 64, "  wished", 0.55),
+        (Deed::Batch, 64, "SendMessageBatch of 10 of hello, in messages", 1.5),
+        (Deed::Take, 64, "receive 10 + delete batch of 10 of hello, in messages", 0.55),
+        (Deed::EndToEnd, 32, "end to end, 16 + 16, of hello, in messages", 0.28),
+        (Deed::Fifo, 64, "FIFO sends over 64 groups of hello", 0.18),
+    ];
+    let loads = loads.into_iter().map(|(deed, connections, name, least)| {
+        Target::ratio_at_least(name, least, results.ratio((own(deed), connections), HELLO_BESIDE))
+    });
+    let mut targets: Vec<Target> = loads.collect();
+    let of_pgbench = results.ratio((of(House::Postgres, Deed::Send), 32), (Contestant::PgbenchSends, 32));
+    let times = |deed, base| results.ratio_of((own(deed), 1), (own(base), 1), |sample| sample.p50_us);
+    let large = results.median((own(Deed::Large), 1), |sample| sample.costs.bytes.map(|bytes| bytes / 1e3));
+    targets.extend([
+        Target::ratio_at_least("PostgreSQL sends, 32 connections, of pgbench", SENDS_OF_PGBENCH, of_pgbench),
+        Target::times_at_most(
+            "receive of 1 m messages over one of 100",
+            RECEIVE_OF_MANY_MAX,
+            times(Deed::Many, Deed::Few),
+        ),
+        Target::times_at_most(
+            "receive past a locked group over none",
+            RECEIVE_LOCKED_MAX,
+            times(Deed::Locked, Deed::Free),
+        ),
+        Target::below("written by a receive of 1 MiB", RECEIVE_LARGE_KB_MAX, "KB", large),
+    ]);
+    for (house, names) in [
+        (House::Fauxqs, ["sends, 16 connections, over fauxqs", "  batches", "  receives and deletes"]),
+        (House::ElasticMq, ["sends, 16 connections, over elasticmq", "  batches", "  receives and deletes"]),
+    ] {
+        for (deed, name) in [Deed::Send, Deed::Batch, Deed::Take].into_iter().zip(names) {
+            let ahead = results.ratio((own(deed), 16), (of(house, deed), 16));
+            targets.push(Target::times_at_least(name, 1.0, ahead));
+        }
+    }
+    targets
 }
 
 /// One job after the other takes graphile-worker the time of an add and that of a claim with its completion.

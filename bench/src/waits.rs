@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::http;
 use crate::process::{Server, cpu_seconds, memory};
-use crate::product;
+use crate::{product, queues};
 
 /// Over several keys and tenants: a key may have a quarter of the places, a tenant half.
 pub const WAITS: usize = 5_000;
@@ -25,35 +25,54 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// While they wait and nothing happens.
 const WATCH: Duration = Duration::from_secs(4);
 
+/// What they wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// By lease_next.
+    Task,
+    /// By ReceiveMessage, signed.
+    Message,
+}
+
+impl Awaited {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Task => "a task",
+            Self::Message => "a message",
+        }
+    }
+}
+
 pub struct Waits {
+    pub what: Awaited,
     /// Above what the server had before.
     pub bytes: u64,
     /// Of one core.
     pub cpu: f64,
 }
 
-pub async fn measure(waybill: &Path, data: &Path) -> Result<Waits> {
+/// Somebody with a key of its own, and what it asks.
+struct Caller {
+    to: SocketAddr,
+    request: Vec<u8>,
+}
+
+pub async fn measure(waybill: &Path, data: &Path, what: Awaited) -> Result<Waits> {
     let server = Server::waybill(waybill, data, None).await?;
-    let mut keys = Vec::new();
+    let mut callers = Vec::new();
     for tenant in 0..TENANTS {
-        let name = format!("waiting-{tenant}");
+        let name = format!("{}-{tenant}", if what == Awaited::Task { "waiting" } else { "polling" });
         product::make_tenant(&server, &name).await?;
         for key in 0..KEYS_PER_TENANT {
-            let input = json!({ "principal": format!("worker:w{key}"), "tenant": name });
-            let made = product::make_key(&server, &input).await?;
-            let key = made["key"].as_str().context("no key")?.to_owned();
-            // The first use of a key costs as much as a hundred others.
-            let body = r#"{"max_tasks":1}"#;
-            let first = http::post(server.http, "/v1/leases/claim", Some(&key), body).await?;
-            if first.status != 200 {
-                bail!("a claim was answered {}: {}", first.status, first.body.trim());
-            }
-            keys.push(key);
+            callers.push(match what {
+                Awaited::Task => task_caller(&server, &name, key).await?,
+                Awaited::Message => message_caller(&server, &name, key).await?,
+            });
         }
     }
     tokio::time::sleep(SETTLE).await;
     let idle = memory(server.pid())?.resident;
-    let waiting = wait(&server, &keys).await?;
+    let waiting = wait(&callers).await?;
     tokio::time::sleep(SETTLE).await;
     let before = cpu_seconds(server.pid()).context("no processor time")?;
     tokio::time::sleep(WATCH).await;
@@ -69,21 +88,41 @@ pub async fn measure(waybill: &Path, data: &Path) -> Result<Waits> {
     }
     drop(waiting);
     server.stop().await?;
-    Ok(Waits { bytes: now.saturating_sub(idle), cpu: (after - before) / WATCH.as_secs_f64() })
+    Ok(Waits { what, bytes: now.saturating_sub(idle), cpu: (after - before) / WATCH.as_secs_f64() })
 }
 
-async fn wait(server: &Server, keys: &[String]) -> Result<Vec<TcpStream>> {
-    let body = r#"{"max_tasks":1,"wait_seconds":20}"#;
+async fn task_caller(server: &Server, tenant: &str, key: usize) -> Result<Caller> {
+    let input = json!({ "principal": format!("worker:w{key}"), "tenant": tenant });
+    let made = product::make_key(server, &input).await?;
+    let key = made["key"].as_str().context("no key")?.to_owned();
+    // The first use of a key costs as much as a hundred others.
+    let first = http::post(server.http, "/v1/leases/claim", Some(&key), r#"{"max_tasks":1}"#).await?;
+    if first.status != 200 {
+        bail!("a claim was answered {}: {}", first.status, first.body.trim());
+    }
+    let (to, body) = (server.http, r#"{"max_tasks":1,"wait_seconds":20}"#);
+    let head = http::head(to, "POST", "/v1/leases/claim", Some(&key), body.len(), "");
+    Ok(Caller { to, request: format!("{head}{body}").into_bytes() })
+}
+
+async fn message_caller(server: &Server, tenant: &str, key: usize) -> Result<Caller> {
+    let input = json!({ "principal": format!("agent:w{key}"), "tenant": tenant, "sqs": true });
+    let counter = queues::opened_by(server, &input, "bench", &Value::Null).await?;
+    counter.ask(&counter.receive(10, 0)?).await?;
+    Ok(Caller { to: counter.addr, request: counter.receive(10, 20)? })
+}
+
+async fn wait(callers: &[Caller]) -> Result<Vec<TcpStream>> {
     let mut waiting = Vec::with_capacity(WAITS);
     // Some at a time: a handshake for which the listener has no place is tried again a second later.
     for first in (0..WAITS).step_by(AT_ONCE) {
         let mut coming = JoinSet::new();
         for n in first..WAITS.min(first + AT_ONCE) {
-            let (to, key) = (server.http, &keys[n % keys.len()]);
-            let request = format!("{}{body}", http::head(to, "POST", "/v1/leases/claim", Some(key), body.len(), ""));
+            let Caller { to, request } = &callers[n % callers.len()];
+            let (to, request) = (*to, request.clone());
             coming.spawn(async move {
                 let mut stream = connect(to, n).await?;
-                stream.write_all(request.as_bytes()).await?;
+                stream.write_all(&request).await?;
                 anyhow::Ok(stream)
             });
         }

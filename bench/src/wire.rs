@@ -19,15 +19,28 @@ pub struct Wire {
 
 impl Wire {
     pub async fn connect(addr: SocketAddr) -> Result<Self> {
+        Self::connect_with(addr, RESPONSE_BYTES_MAX).await
+    }
+
+    pub async fn connect_with(addr: SocketAddr, response_bytes_max: usize) -> Result<Self> {
         let connect = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(addr));
         let stream = connect.await.context("connecting took too long")?.context("connecting")?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: vec![0; RESPONSE_BYTES_MAX], filled: 0 })
+        Ok(Self { stream, buffer: vec![0; response_bytes_max], filled: 0 })
     }
 
     /// Sends a request; the status of its response.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<u16> {
-        self.stream.write_all(request).await.context("sending")?;
+        self.send(request).await?;
+        self.answer().await
+    }
+
+    pub async fn send(&mut self, request: &[u8]) -> Result<()> {
+        self.stream.write_all(request).await.context("sending")
+    }
+
+    /// The status of the response to what was sent.
+    pub async fn answer(&mut self) -> Result<u16> {
         self.filled = 0;
         loop {
             let read = self.stream.read(&mut self.buffer[self.filled..]).await.context("receiving")?;
@@ -37,12 +50,12 @@ impl Wire {
             self.filled += read;
             let Some(head) = parse_head(&self.buffer[..self.filled])? else {
                 if self.filled == self.buffer.len() {
-                    bail!("the response head is longer than {RESPONSE_BYTES_MAX} bytes");
+                    bail!("the response head is longer than {} bytes", self.buffer.len());
                 }
                 continue;
             };
             if head.response_bytes > self.buffer.len() {
-                bail!("the response is longer than {RESPONSE_BYTES_MAX} bytes");
+                bail!("the response is longer than {} bytes", self.buffer.len());
             }
             match self.filled.cmp(&head.response_bytes) {
                 std::cmp::Ordering::Less => continue,

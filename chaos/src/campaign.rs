@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use futures_util::future::join_all;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::audit::Audit;
 use crate::checker::{Invariant, Violation};
-use crate::client::Client;
-use crate::foreign::Foreign;
 use crate::journal::Journal;
 use crate::load::{Load, Tally};
-use crate::rng::{self, Rng, Stream};
+use crate::queues::Queues;
+use crate::rng::{Rng, Stream};
 use crate::saved::Saved;
 use crate::say;
 use crate::scenarios::{After, Scenario};
 use crate::server::{self, Launch, Server};
+use crate::tasks::Tasks;
+use crate::workload::{Count, Signals, Site, Workload};
 
 /// The shortest load before a fault; the longest is an option.
 const LOAD_MS_MIN: u64 = 500;
@@ -63,7 +64,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
     pub longest: Duration,
     /// What the run as a whole has to say.
-    pub summary: Option<String>,
+    pub summaries: Vec<String>,
 }
 
 impl Report {
@@ -87,11 +88,56 @@ pub async fn run(plan: &mut Plan, scenario: &mut impl Scenario, report: &mut Rep
             (data, Journal::create(home.join("journal.jsonl"), &plan.run, plan.seed)?)
         }
     };
-    rounds(plan, scenario, data, &journal, report).await?;
+    let mut work = Work::new(plan, scenario, &journal, report.resolved)?;
+    rounds(plan, scenario, &mut work, data, &journal, report).await?;
     // Beside the data, for whoever keeps the folder.
-    fs::copy(journal.path(), plan.folder.join("journal.jsonl")).context("keeping the journal")?;
+    for kept in work.all().map(|workload| workload.journal().to_owned()) {
+        let name = kept.file_name().context("a journal without a name")?;
+        fs::copy(&kept, plan.folder.join(name)).context("keeping the journal")?;
+    }
     discard(journal.path());
     Ok(())
+}
+
+/// Everything that is asked of a server in a round. A scenario's own judgement rests on the tasks, so those are always there.
+struct Work {
+    tasks: Tasks,
+    others: Vec<Box<dyn Workload>>,
+}
+
+impl Work {
+    fn new(plan: &Plan, scenario: &impl Scenario, journal: &Journal, resolved: u64) -> Result<Self> {
+        let tasks = Tasks::new(journal.clone(), plan.connections, plan.seed, resolved);
+        let mut others: Vec<Box<dyn Workload>> = Vec::new();
+        if scenario.takes_queues() {
+            others.push(Box::new(Queues::new(journal.path(), plan.choices())?));
+        }
+        Ok(Work { tasks, others })
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut dyn Workload> {
+        let others = self.others.iter_mut().map(|other| other.as_mut() as &mut dyn Workload);
+        std::iter::once(&mut self.tasks as &mut dyn Workload).chain(others)
+    }
+
+    /// All at once, and the violations in the order of the workloads.
+    async fn check(&mut self, round: u32, at: &Site) -> Result<Vec<Violation>> {
+        let checks = join_all(self.all().map(|workload| workload.check(round, at))).await;
+        Ok(checks.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    async fn close(&mut self, at: &Site) -> Result<Vec<Violation>> {
+        let closed = join_all(self.all().map(|workload| workload.close(at))).await;
+        Ok(closed.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    async fn finish(&mut self) -> Result<Vec<Count>> {
+        join_all(self.all().map(Workload::finish)).await.into_iter().collect()
+    }
+
+    fn resolved(&mut self) -> u64 {
+        self.all().map(|workload| workload.resolved()).sum()
+    }
 }
 
 /// Removes a journal's folder.
@@ -123,6 +169,7 @@ fn save(plan: &Plan, journal: &Journal, data: &Path, report: &Report) -> Result<
 async fn rounds(
     plan: &mut Plan,
     scenario: &mut impl Scenario,
+    work: &mut Work,
     mut data: PathBuf,
     journal: &Journal,
     report: &mut Report,
@@ -130,15 +177,15 @@ async fn rounds(
     save(plan, journal, &data, report)?;
     scenario.arm(&mut plan.launch)?;
     let mut server = Server::start(&plan.launch, &data).await.context("the first start")?;
-    let mut audit = Audit::new(plan.connections, plan.seed);
     // Operations of a round that was interrupted have used up its number.
     let before = journal.history().last_round();
-    audit.foreign = Some(Foreign::introduce(&server.endpoint, &format!("stranger-{:x}", rng::fresh_seed())).await?);
-    audit.resolved = report.resolved;
+    for workload in work.all() {
+        workload.open(&server.site()).await.with_context(|| format!("preparing {}", workload.name()))?;
+    }
     scenario.open(&server.endpoint).await?;
-    audit.owners = scenario.owners().into();
+    work.tasks.owned_by(scenario.owners());
     if before > 0 {
-        let violations = audit.after_round(before, &server.endpoint, journal).await?;
+        let violations = work.check(before, &server.site()).await?;
         if !violations.is_empty() {
             found(report, violations);
             return Ok(());
@@ -150,33 +197,37 @@ async fn rounds(
         let started = Instant::now();
         let load_ms_max = (plan.seconds * 1_000).min(scenario.load_ms_max()).max(LOAD_MS_MIN);
         let load_ms = LOAD_MS_MIN + strikes.below(load_ms_max - LOAD_MS_MIN + 1);
-        let (tally, after) = match scenario.begin(server, &plan.launch, &data).await? {
+        let after = match scenario.begin(server, &plan.launch, &data).await? {
             Some(server) => {
-                let struck = strike_under_load(plan, scenario, round, load_ms, server, journal, report).await?;
+                let struck = strike_under_load(plan, scenario, work, round, load_ms, server, journal, report).await?;
                 let Some(struck) = struck else { return Ok(()) };
                 struck
             }
-            None => (Tally::default(), After::Restart(data.clone())),
+            None => {
+                work.tasks.tally = Tally::default();
+                After::Restart(data.clone())
+            }
         };
         server = match come_back(plan, scenario, after, &mut data).await {
             Ok(server) => server,
             Err(error) => {
                 // What the scenario has seen may say why.
-                let mut violations = scenario.judge(&tally, &audit.created_us);
+                let mut violations = scenario.judge(&work.tasks.tally, work.tasks.created_us());
                 let detail = format!("round {round}: no service after the fault: {error:#}");
                 violations.push(Violation::new(Invariant::Unserved, detail));
                 found(report, violations);
                 return Ok(());
             }
         };
-        let told = tally.violations.iter().filter(|(stamp, _)| !scenario.forgives(stamp));
-        let mut violations: Vec<Violation> = told.map(|(_, violation)| violation.clone()).collect();
-        violations.extend(unexpected(&tally));
-        violations.extend(scenario.account(&tally, &server.endpoint, journal).await?);
-        violations.extend(audit.after_round(round, &server.endpoint, journal).await?);
-        violations.extend(scenario.judge(&tally, &audit.created_us));
+        work.tasks.tally.violations.retain(|(stamp, _)| !scenario.forgives(stamp));
+        if let Some((since, until)) = scenario.voids() {
+            work.all().for_each(|workload| workload.void(since, until));
+        }
+        let mut violations = scenario.account(&work.tasks.tally, &server.endpoint, journal).await?;
+        violations.extend(work.check(round, &server.site()).await?);
+        violations.extend(scenario.judge(&work.tasks.tally, work.tasks.created_us()));
         violations.extend(ended(&mut server, "while it was checked")?);
-        report.resolved = audit.resolved;
+        report.resolved = work.resolved();
         report.longest = report.longest.max(started.elapsed());
         if !violations.is_empty() {
             found(report, violations);
@@ -196,10 +247,10 @@ async fn rounds(
         ));
     }
     say("checking everything once more");
-    found(report, audit.everything(&server.endpoint, journal).await?);
+    found(report, work.close(&server.site()).await?);
     found(report, scenario.close(&server.endpoint, journal).await?);
-    journal.verify()?;
-    report.summary = scenario.finish()?;
+    report.summaries.extend(scenario.finish()?);
+    report.summaries.extend(work.all().filter_map(|workload| workload.summary()));
     server.shut_down().await
 }
 
@@ -245,25 +296,24 @@ fn ended(server: &mut Server, when: &str) -> Result<Option<Violation>> {
     Ok(status.map(|status| Violation::new(Invariant::Unserved, format!("the server ended by itself {when}: {status}"))))
 }
 
-/// No fault excuses it.
-fn unexpected(tally: &Tally) -> Vec<Violation> {
-    let internal = tally.unknowns.iter().filter(|(kind, _)| kind.starts_with("500 "));
-    internal.map(|(kind, count)| Violation::new(Invariant::Unserved, format!("{count} × {kind}"))).collect()
-}
-
 /// Load, then the fault. `None` when the server ended before anybody struck.
+#[expect(clippy::too_many_arguments, reason = "all of a round, in one place")]
 async fn strike_under_load(
     plan: &Plan,
     scenario: &mut impl Scenario,
+    work: &mut Work,
     round: u32,
     load_ms: u64,
     mut server: Server,
     journal: &Journal,
     report: &mut Report,
-) -> Result<Option<(Tally, After)>> {
-    // A server takes a moment to verify a key that it has not seen since its start, and the load may be short.
-    let _ = Client::new(server.endpoint.clone()).list(1, None).await;
-    let load = Load::start(round, scenario.pace(plan.connections), &scenario.callers(&server), journal);
+) -> Result<Option<After>> {
+    let (site, signals, pace) = (server.site(), Signals::default(), scenario.pace(plan.connections));
+    work.tasks.ask_as(pace, scenario.callers(&server), &site).await;
+    for workload in work.all() {
+        workload.start(round, &site, &signals)?;
+    }
+    let load = Load { round, journal: journal.clone(), sprints: pace.sprints, signals };
     scenario.join(&server, &load)?;
     let until = Instant::now() + Duration::from_millis(load_ms - SPRINT_MS);
     // Looked at now and then: a server that is gone early would fill the journal with calls that nobody answers.
@@ -279,14 +329,18 @@ async fn strike_under_load(
         return Ok(None);
     }
     let after = scenario.strike(server, &load).await?;
-    let tally = load.finish().await?;
-    report.acknowledged += tally.acknowledged;
-    report.refused += tally.refused;
+    load.stop();
+    let counts = work.finish().await?;
+    for count in &counts {
+        report.acknowledged += count.acknowledged;
+        report.refused += count.refused;
+    }
+    let tally = &work.tasks.tally;
     if tally.acknowledged == 0 && !scenario.ends_by_itself() {
-        let why = tally.first_refusal.unwrap_or_else(|| format!("{} without an answer", tally.unknown));
+        let why = tally.first_refusal.clone().unwrap_or_else(|| format!("{} without an answer", tally.unknown));
         bail!("round {round}: nothing was acknowledged, so nothing was tested: {why}");
     }
-    Ok(Some((tally, after)))
+    Ok(Some(after))
 }
 
 fn found(report: &mut Report, violations: Vec<Violation>) {

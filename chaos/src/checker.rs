@@ -54,10 +54,12 @@ pub enum Invariant {
     Orphaned,
     /// The open obligations of a principal are not those that the links of the receipts leave open.
     Misowed,
+    /// A message was received while an earlier one of its group was there, or is numbered before it.
+    Disordered,
 }
 
 impl Invariant {
-    pub const ALL: [Invariant; 21] = [
+    pub const ALL: [Invariant; 22] = [
         Invariant::Lost,
         Invariant::Doubled,
         Invariant::Phantom,
@@ -79,6 +81,7 @@ impl Invariant {
         Invariant::Miscounted,
         Invariant::Orphaned,
         Invariant::Misowed,
+        Invariant::Disordered,
     ];
 
     pub fn name(self) -> &'static str {
@@ -104,6 +107,7 @@ impl Invariant {
             Invariant::Miscounted => "miscounted",
             Invariant::Orphaned => "orphaned",
             Invariant::Misowed => "misowed",
+            Invariant::Disordered => "disordered",
         }
     }
 }

@@ -80,14 +80,44 @@ pub async fn patiently(mut ask: impl AsyncFnMut() -> Result<Answer>) -> Result<A
     answer
 }
 
+/// One connection, made when it is needed.
+pub struct Wire {
+    addr: SocketAddr,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Wire {
+    pub fn new(addr: SocketAddr) -> Self {
+        Wire { addr, stream: None }
+    }
+
+    /// One request, one answer. After an error the connection is dropped: what it still holds belongs to nobody.
+    pub async fn exchange(&mut self, request: &[u8]) -> Result<Answer> {
+        let stream = self.stream.take();
+        let exchange = async {
+            let mut stream = match stream {
+                Some(stream) => stream,
+                None => BufReader::new(connect(self.addr).await?),
+            };
+            stream.get_mut().write_all(request).await?;
+            let (answer, kept) = read_answer(&mut stream).await?;
+            anyhow::Ok((answer, kept.then_some(stream)))
+        };
+        let (answer, stream) = timeout(CALL_MAX, exchange).await.context("no answer in time")??;
+        self.stream = stream;
+        Ok(answer)
+    }
+}
+
 pub struct Client {
     endpoint: Endpoint,
-    stream: Option<BufReader<TcpStream>>,
+    wire: Wire,
 }
 
 impl Client {
     pub fn new(endpoint: Endpoint) -> Self {
-        Client { endpoint, stream: None }
+        let wire = Wire::new(endpoint.addr);
+        Client { endpoint, wire }
     }
 
     pub async fn create(&mut self, request: &Value) -> Result<Answer> {
@@ -122,8 +152,9 @@ impl Client {
         let answer = self.call("GET", "/metrics", None).await?;
         ensure!(answer.success(), "the server's figures: {}", answer.brief());
         let text = answer.body.as_str().context("figures that are not text")?;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-        Ok(value.unwrap_or_default() as u64)
+        let of_figure = |line: &&str| line.split([' ', '{']).next() == Some(name);
+        let value = |line: &str| line.rsplit_once(' ')?.1.parse::<f64>().ok();
+        Ok(text.lines().filter(of_figure).filter_map(value).sum::<f64>() as u64)
     }
 
     pub async fn ready(&mut self) -> Result<bool> {
@@ -136,22 +167,9 @@ impl Client {
         answer.is_ok_and(|answer| answer.text("message").is_some_and(|why| why.contains("restart the program")))
     }
 
-    /// One request, one answer. After an error the connection is dropped: what it still holds belongs to nobody.
     async fn call(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
-        let stream = self.stream.take();
-        let exchange = async {
-            let mut stream = match stream {
-                Some(stream) => stream,
-                None => BufReader::new(connect(self.endpoint.addr).await?),
-            };
-            let request = self.request(method, path, body);
-            stream.get_mut().write_all(request.as_bytes()).await?;
-            let (answer, kept) = read_answer(&mut stream).await?;
-            anyhow::Ok((answer, kept.then_some(stream)))
-        };
-        let (answer, stream) = timeout(CALL_MAX, exchange).await.context("no answer in time")??;
-        self.stream = stream;
-        Ok(answer)
+        let request = self.request(method, path, body);
+        self.wire.exchange(request.as_bytes()).await
     }
 
     fn request(&self, method: &str, path: &str, body: Option<&Value>) -> String {

@@ -4,8 +4,6 @@
 //! flat out, so that the fault meets full commit groups and as many answers in flight as there are connections.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,6 +15,7 @@ use crate::client::{Answer, Client, Endpoint};
 use crate::history::{Entry, Event, Op, Verb};
 use crate::journal::Journal;
 use crate::rng::{Rng, Stream};
+use crate::workload::Signals;
 
 /// One operation in this many cancels a task made before.
 const CANCEL_ONE_IN: u64 = 8;
@@ -34,13 +33,6 @@ pub const SEQ_PER_ROUND: u32 = 1_000_000;
 const RECONNECT_AFTER: Duration = Duration::from_millis(50);
 /// Above the client's own limit for one call.
 const FINISH_MAX: Duration = Duration::from_secs(45);
-
-#[derive(Default)]
-struct Signals {
-    stop: AtomicBool,
-    sprint: AtomicBool,
-    cut: AtomicBool,
-}
 
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -107,40 +99,15 @@ pub struct Pace {
     pub sprints: bool,
 }
 
+/// The round that is being played, for scenarios that have something to say to it. What is said concerns all workloads.
 pub struct Load {
-    round: u32,
-    journal: Journal,
-    sprints: bool,
-    signals: Arc<Signals>,
-    workers: JoinSet<Result<Tally>>,
+    pub round: u32,
+    pub journal: Journal,
+    pub sprints: bool,
+    pub signals: Signals,
 }
 
 impl Load {
-    /// The connections call as these, in turn.
-    pub fn start(round: u32, pace: Pace, callers: &[Endpoint], journal: &Journal) -> Load {
-        let signals = Arc::new(Signals::default());
-        let mut workers = JoinSet::new();
-        let seed = journal.history().seed;
-        for (conn, endpoint) in (0..pace.connections).zip(callers.iter().cycle()) {
-            let worker = Worker {
-                round,
-                conn,
-                pause_us: 1_000_000 * u64::from(pace.connections) / pace.per_second,
-                client: Client::new(endpoint.clone()),
-                rival: Client::new(endpoint.clone()),
-                journal: journal.clone(),
-                signals: Arc::clone(&signals),
-                rng: Rng::new(seed, Stream::Load { round, conn }),
-                cancelable: Vec::new(),
-                refused: false,
-                relieved: 0,
-                tally: Tally::default(),
-            };
-            workers.spawn(worker.run());
-        }
-        Load { round, journal: journal.clone(), sprints: pace.sprints, signals, workers }
-    }
-
     pub fn round(&self) -> u32 {
         self.round
     }
@@ -151,25 +118,55 @@ impl Load {
 
     /// From here on without pauses.
     pub fn sprint(&self) {
-        self.signals.sprint.store(self.sprints, Ordering::SeqCst);
+        if self.sprints {
+            self.signals.sprint();
+        }
     }
 
     /// From here on no answer is a promise: it may have left the server after the moment that the fault preserves.
     pub fn cut(&self) {
-        self.signals.cut.store(true, Ordering::SeqCst);
+        self.signals.cut();
     }
 
     /// Issues nothing more.
     pub fn stop(&self) {
-        self.signals.stop.store(true, Ordering::SeqCst);
+        self.signals.stop();
+    }
+}
+
+/// The connections that create and cancel.
+pub struct Hands(JoinSet<Result<Tally>>);
+
+impl Hands {
+    /// The connections call as these, in turn.
+    pub fn start(round: u32, pace: Pace, callers: &[Endpoint], journal: &Journal, signals: &Signals) -> Hands {
+        let mut workers = JoinSet::new();
+        let seed = journal.history().seed;
+        for (conn, endpoint) in (0..pace.connections).zip(callers.iter().cycle()) {
+            let worker = Worker {
+                round,
+                conn,
+                pause_us: 1_000_000 * u64::from(pace.connections) / pace.per_second,
+                client: Client::new(endpoint.clone()),
+                rival: Client::new(endpoint.clone()),
+                journal: journal.clone(),
+                signals: signals.clone(),
+                rng: Rng::new(seed, Stream::Load { round, conn }),
+                cancelable: Vec::new(),
+                refused: false,
+                relieved: 0,
+                tally: Tally::default(),
+            };
+            workers.spawn(worker.run());
+        }
+        Hands(workers)
     }
 
-    /// Issues nothing more and waits until every outcome is journaled.
+    /// Waits until every outcome is journaled.
     pub async fn finish(mut self) -> Result<Tally> {
-        self.stop();
         let mut total = Tally::default();
         let drain = async {
-            while let Some(worker) = self.workers.join_next().await {
+            while let Some(worker) = self.0.join_next().await {
                 total.add(worker.context("a worker ended badly")??);
             }
             anyhow::Ok(())
@@ -187,7 +184,7 @@ struct Worker {
     /// Cancels the same task at the same time.
     rival: Client,
     journal: Journal,
-    signals: Arc<Signals>,
+    signals: Signals,
     rng: Rng,
     /// Tasks of this round that nobody has tried to cancel.
     cancelable: Vec<(Op, String)>,
@@ -200,11 +197,11 @@ struct Worker {
 impl Worker {
     async fn run(mut self) -> Result<Tally> {
         for n in 0..SEQ_PER_ROUND {
-            if !self.signals.sprint.load(Ordering::SeqCst) {
+            if !self.signals.sprints() {
                 // Uniform around the mean, so that the connections do not fall into step.
                 sleep(Duration::from_micros(self.rng.below(2 * self.pause_us))).await;
             }
-            if self.signals.stop.load(Ordering::SeqCst) {
+            if self.signals.stopped() {
                 break;
             }
             // One that is refused ends some work instead; the room in reserve is for some, not for all.
@@ -271,7 +268,7 @@ impl Worker {
         promised: bool,
     ) -> Result<Event> {
         // Read after the answer arrived: an answer that came before the cut is a promise.
-        let cut = self.signals.cut.load(Ordering::SeqCst);
+        let cut = self.signals.is_cut();
         let (event, note) = match &answer {
             Ok(answer) if answer.refused() => (Event::Fail, Some(answer.brief())),
             Ok(_) if cut => (Event::Info, Some("answered after the cut".to_owned())),

@@ -19,6 +19,7 @@ mod ledger;
 mod listing;
 mod load;
 mod proxy;
+mod queues;
 mod rng;
 mod saved;
 mod scenarios;
@@ -27,6 +28,8 @@ mod session;
 mod shift;
 mod stamp;
 mod standby;
+mod tasks;
+mod workload;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

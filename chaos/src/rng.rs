@@ -1,7 +1,9 @@
-//! SplitMix64: one seed in, the same choices out. Each user draws from a stream of its own, so that a new draw in one
+//! One seed in, the same choices out. Each user draws from a stream of its own, so that a new draw in one
 //! place does not shift the choices of another.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+
+use waybill_fuzz::Rng as Generator;
 
 #[derive(Clone, Copy)]
 pub enum Stream {
@@ -17,9 +19,11 @@ pub enum Stream {
     Payload { conn: u32, seq: u32 },
     /// What one worker does in one round, good and bad.
     Crew { round: u32, hand: u32 },
+    /// What one sender or receiver of queues does in one round.
+    Queue { round: u32, hand: u32 },
 }
 
-pub struct Rng(u64);
+pub struct Rng(Generator);
 
 impl Rng {
     pub fn new(seed: u64, stream: Stream) -> Self {
@@ -30,21 +34,15 @@ impl Rng {
             Stream::Payload { conn, seq } => (4, conn, seq),
             Stream::Fault => (5, 0, 0),
             Stream::Crew { round, hand } => (6, round, hand),
+            Stream::Queue { round, hand } => (7, round, hand),
         };
         // Each part passes through the mixer, so that neighbouring streams share no bits.
-        let mut rng = Rng(seed);
-        for part in [kind, u64::from(a), u64::from(b)] {
-            rng.0 = rng.next().wrapping_add(part);
-        }
-        rng
+        let mix = |state: u64, part: u64| Generator::new(state).draw().wrapping_add(part);
+        Rng(Generator::new([kind, u64::from(a), u64::from(b)].into_iter().fold(seed, mix)))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.draw()
     }
 
     /// A number in `0..bound`; the bias of the remainder does not matter for choosing moments.

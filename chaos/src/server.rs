@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use crate::client::{Client, Endpoint};
+use crate::workload::Site;
 
 /// Far above the server's own budget for checking its files at start: a busy machine may stand still for seconds.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -40,6 +41,8 @@ pub struct Server {
     child: Child,
     pid: u32,
     pub endpoint: Endpoint,
+    /// Where clients of SQS find it.
+    pub sqs: SocketAddr,
 }
 
 impl Server {
@@ -70,8 +73,9 @@ impl Server {
             .spawn()
             .with_context(|| format!("starting {}", launch.program.display()))?;
         let pid = child.id().context("the server has no process id")?;
-        let endpoint = Endpoint { addr: SocketAddr::from(([127, 0, 0, 1], 0)), key: String::new() };
-        let mut server = Server { child, pid, endpoint };
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let endpoint = Endpoint { addr: nowhere, key: String::new() };
+        let mut server = Server { child, pid, endpoint, sqs: nowhere };
         match timeout(START_MAX, server.await_ready(data, &announced)).await {
             Ok(Ok(())) => Ok(server),
             Ok(Err(error)) => Err(error.context(tail(&launch.log))),
@@ -103,8 +107,13 @@ impl Server {
         ensure!(pid == Some(u64::from(self.pid)), "server.json names pid {pid:?}, started was {}", self.pid);
         let key = fs::read_to_string(data.join("admin.key")).context("reading admin.key of a started server")?;
         self.endpoint.key = key.trim().to_owned();
+        self.sqs = json["sqs"].as_str().context("server.json without sqs")?.parse()?;
         self.endpoint.addr = json["http"].as_str().context("server.json without http")?.parse()?;
         Ok(())
+    }
+
+    pub fn site(&self) -> Site {
+        Site { endpoint: self.endpoint.clone(), sqs: self.sqs }
     }
 
     pub fn pid(&self) -> u32 {

@@ -196,7 +196,7 @@ fn conclude(name: &str, seed: u64, report: &Report, outcome: Option<&Result<()>>
         report.longest.as_secs_f64(),
     );
     print(&format!("{name}: {line}"));
-    report.summary.iter().for_each(|summary| print(&format!("{name}: {summary}")));
+    report.summaries.iter().for_each(|summary| print(&format!("{name}: {summary}")));
     print(&format!("{} passed, {} failed", report.passed, report.failed));
     line
 }

@@ -4,23 +4,29 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use waybill_bench::http;
 use waybill_bench::process::Server;
 use waybill_bench::signed::Signer;
 
-use crate::limits;
+use crate::caller::CALL_MAX;
 use crate::scale::Scale;
+use crate::{limits, wire};
 
 const INNOCENT_TENANT: &str = "innocent";
-/// Nearly the largest payload that a task may have.
+/// Nearly the largest payload that a task may have, or a message.
 const LARGE_BYTES: usize = 1_000_000;
 /// As many as fill a page of list_tasks.
 const LARGE_TASKS: usize = 9;
+/// As many as one receive may ask for.
+const LARGE_MESSAGES: usize = 10;
 
 #[derive(Clone)]
 pub struct Minted {
@@ -35,12 +41,19 @@ pub struct Attacker {
     pub task: String,
 }
 
+/// An SQS key, and a queue that it has made.
 #[derive(Clone)]
 pub struct Queue {
     pub key_id: String,
     pub access_key_id: String,
     pub secret: String,
     pub name: &'static str,
+}
+
+impl Queue {
+    pub fn signer(&self, addr: SocketAddr) -> Signer {
+        Signer { addr, id: self.access_key_id.clone(), secret: self.secret.clone() }
+    }
 }
 
 pub struct Stage {
@@ -61,8 +74,11 @@ pub struct Cast {
     pub new: Vec<Minted>,
     /// To be revoked.
     pub spare: Vec<Minted>,
-    /// An SQS key of an attacker, and a queue that it has made.
+    /// An attacker's, which stays empty.
     pub queue: Queue,
+    /// An attacker's, with messages that are nearly as large as a message may be and always visible.
+    pub large_queue: Queue,
+    pub innocent_queue: Queue,
     /// Tasks of the first attacker that nobody works on, each nearly as large as a task may be.
     pub large_tasks: Vec<String>,
 }
@@ -104,7 +120,9 @@ impl Cast {
             large_tasks.push(operator.task(&first.minted, &task).await?);
         }
         Ok(Self {
-            queue: operator.queue().await?,
+            queue: operator.queue("held", None, 0).await?,
+            large_queue: operator.queue("large", None, LARGE_MESSAGES).await?,
+            innocent_queue: operator.queue("innocent", Some(INNOCENT_TENANT), 0).await?,
             admin: operator.admin.to_owned(),
             innocent: operator.key("agent:innocent", Some(INNOCENT_TENANT)).await?,
             new: operator.keys("new", Some(INNOCENT_TENANT), scale.new_keys).await?,
@@ -138,17 +156,31 @@ impl Operator<'_> {
         Ok(Minted { id: text(&made, "key_id")?, key: text(&made, "key")? })
     }
 
-    async fn queue(&self) -> Result<Queue> {
-        let made = self.post("/admin/keys", self.admin, &json!({ "principal": "agent:queues", "sqs": true })).await?;
-        let [key_id, id, secret] = ["key_id", "access_key_id", "secret_access_key"].map(|field| text(&made, field));
-        let (addr, name) = (self.server.sqs.context("no listener for SQS clients")?, "held");
-        let signer = Signer { addr, id: id?, secret: secret? };
-        let create = signer.presigned(&format!("Action=CreateQueue&QueueName={name}&Version=2012-11-05"))?;
-        let answer = http::get(addr, &create, None).await?;
-        if answer.status != 200 {
-            bail!("CreateQueue answered {}: {}", answer.status, answer.body.trim());
+    /// A key with a queue, and so many large messages in it.
+    async fn queue(&self, name: &'static str, tenant: Option<&str>, messages: usize) -> Result<Queue> {
+        let mut wanted = json!({ "principal": format!("agent:queues-{name}"), "sqs": true });
+        if let Some(tenant) = tenant {
+            wanted["tenant"] = tenant.into();
         }
-        Ok(Queue { key_id: key_id?, access_key_id: signer.id, secret: signer.secret, name })
+        let made = self.post("/admin/keys", self.admin, &wanted).await?;
+        let addr = self.server.sqs.context("no listener for SQS clients")?;
+        let queue = Queue {
+            key_id: text(&made, "key_id")?,
+            access_key_id: text(&made, "access_key_id")?,
+            secret: text(&made, "secret_access_key")?,
+            name,
+        };
+        let signer = queue.signer(addr);
+        let create = signer.post(
+            "CreateQueue",
+            &json!({ "QueueName": name, "Attributes": { "VisibilityTimeout": "0" } }).to_string(),
+        )?;
+        sent(addr, &create).await.context("CreateQueue")?;
+        let message = json!({ "QueueUrl": format!("/{name}"), "MessageBody": "x".repeat(LARGE_BYTES) }).to_string();
+        for _ in 0..messages {
+            sent(addr, &signer.post("SendMessage", &message)?).await.context("SendMessage")?;
+        }
+        Ok(queue)
     }
 
     async fn task(&self, owner: &Minted, task: &Value) -> Result<String> {
@@ -162,6 +194,19 @@ impl Operator<'_> {
         }
         serde_json::from_str(&answer.body).with_context(|| format!("{path} answered with something else than JSON"))
     }
+}
+
+/// A whole request, which must be answered with 200.
+async fn sent(to: SocketAddr, request: &[u8]) -> Result<()> {
+    let mut stream = wire::connect(wire::OPERATOR, to).await?;
+    stream.write_all(request).await?;
+    let mut answer = [0; 512];
+    let read = timeout(CALL_MAX, stream.read(&mut answer)).await.context("no answer")??;
+    let answer = String::from_utf8_lossy(&answer[..read]);
+    if answer.get(9..12) != Some("200") {
+        bail!("{}", answer.trim());
+    }
+    Ok(())
 }
 
 fn text(answer: &Value, field: &str) -> Result<String> {

@@ -1,113 +1,36 @@
 """SQS by boto3, which knows nothing of Waybill, against a running server.
 
-WAYBILL_SQS_ENDPOINT names the server, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are a key that may send, receive and
-manage queues. WAYBILL_SQS_PROTOCOL is the protocol that this boto3 must be found to speak: `json`, or `query` for a
-release from before November 2023. Prints one line per case and ends with `N passed, M failed`.
+Prints one line per case and ends with `N passed, M failed`. What it needs to know is in `support.py`.
 """
 
-import hashlib
 import json
-import os
-import struct
 import sys
 import threading
 import time
-import traceback
 import uuid
-from datetime import datetime, timedelta, timezone
-from urllib.parse import urlencode
 
-# What lies around on the machine is no part of the test.
-for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-    os.environ[name] = os.devnull
-os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
-for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS"):
-    os.environ.pop(name, None)
+import cases
+import boto3
+import botocore
 
-import boto3  # noqa: E402
-import botocore  # noqa: E402
-from botocore.auth import SigV4Auth, SigV4QueryAuth  # noqa: E402
-from botocore.awsrequest import AWSRequest  # noqa: E402
-from botocore.config import Config  # noqa: E402
-from botocore.credentials import Credentials  # noqa: E402
-from botocore.exceptions import ClientError  # noqa: E402
-from botocore.httpsession import URLLib3Session  # noqa: E402
-
-ENDPOINT = os.environ["WAYBILL_SQS_ENDPOINT"].rstrip("/")
-KEY = os.environ["AWS_ACCESS_KEY_ID"]
-SECRET = os.environ["AWS_SECRET_ACCESS_KEY"]
-PROTOCOL = os.environ["WAYBILL_SQS_PROTOCOL"]
-REGION = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
-
-# A shared machine may stand still for a while; a case that hangs must end all the same.
-READ_SECONDS_MAX = 60
-# What SQS lets a message have, with its attributes.
-MESSAGE_BYTES_MAX = 1 << 20
-
-
-def client(key=KEY, secret=SECRET):
-    """Nothing is tried twice: a second try would hide what the first one was answered."""
-    config = Config(retries={"total_max_attempts": 1}, read_timeout=READ_SECONDS_MAX, connect_timeout=10)
-    return boto3.client(
-        "sqs",
-        endpoint_url=ENDPOINT,
-        region_name=REGION,
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-        config=config,
-    )
-
-
-SQS = client()
-NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
-
-
-def new_queue(**attributes):
-    return SQS.create_queue(QueueName=f"case-{uuid.uuid4().hex}", Attributes=attributes)["QueueUrl"]
-
-
-def receive(url, **more):
-    """Messages of one receive; with a wait, so that a slow machine is no failure."""
-    asked = {"WaitTimeSeconds": 20, "MaxNumberOfMessages": 10, **more}
-    return SQS.receive_message(QueueUrl=url, **asked).get("Messages", [])
-
-
-def refused(call, **arguments):
-    try:
-        answer = call(**arguments)
-    except ClientError as error:
-        return error
-    raise AssertionError(f"this was not refused: {answer}")
-
-
-def is_refused_as(error, code, status):
-    found = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
-    assert found == (code, status), error.response
-    assert error.response["Error"]["Message"], error.response
-
-
-def md5(text):
-    return hashlib.md5(text.encode()).hexdigest()
-
-
-def md5_of_attributes(attributes):
-    """As SQS computes it: name, type and value of each, with their lengths before them."""
-    digest = hashlib.md5()
-
-    def part(data):
-        digest.update(struct.pack(">I", len(data)) + data)
-
-    for name in sorted(attributes):
-        value = attributes[name]
-        part(name.encode())
-        part(value["DataType"].encode())
-        if "BinaryValue" in value:
-            digest.update(b"\x02")
-            part(value["BinaryValue"])
-        else:
-            digest.update(b"\x01")
-            part(value["StringValue"].encode())
-    return digest.hexdigest()
+import fifo
+import wire
+from support import (
+    ENDPOINT,
+    MESSAGE_BYTES_MAX,
+    NO_QUEUE,
+    PROTOCOL,
+    SQS,
+    arn_of,
+    client,
+    depth,
+    is_refused_as,
+    md5,
+    md5_of_attributes,
+    new_queue,
+    receive,
+    refused,
+)
 
 
 def the_protocol_is_the_one_that_is_meant():
@@ -302,89 +225,6 @@ def what_is_wrong_with_a_request_is_told_by_class_or_code():
     is_refused_as(refused(SQS.create_queue, QueueName="no spaces"), "InvalidParameterValue", 400)
 
 
-def a_wrong_secret_is_refused():
-    other = "a" if SECRET[-1] != "a" else "b"
-    error = refused(client(secret=SECRET[:-1] + other).create_queue, QueueName="case")
-    is_refused_as(error, "SignatureDoesNotMatch", 403)
-
-
-def an_unknown_key_is_refused():
-    error = refused(client(key="AKIAIOSFODNN7EXAMPLE").create_queue, QueueName="case")
-    is_refused_as(error, "InvalidClientTokenId", 403)
-
-
-def signing_at(kind, shift):
-    """A signer of botocore whose clock is wrong by `shift`."""
-
-    class Shifted(kind):
-        def _modify_request_before_signing(self, request):
-            now = datetime.now(timezone.utc) + shift
-            request.context["timestamp"] = now.strftime("%Y%m%dT%H%M%SZ")
-            super()._modify_request_before_signing(request)
-
-    return Shifted
-
-
-def raw(request):
-    """Status, headers and text of the answer to a request made by hand."""
-    answer = URLLib3Session(timeout=READ_SECONDS_MAX).send(request.prepare())
-    return answer.status_code, answer.headers, answer.content.decode()
-
-
-def request_by_hand(name):
-    if PROTOCOL == "json":
-        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.GetQueueUrl"}
-        return AWSRequest("POST", f"{ENDPOINT}/", headers=headers, data='{"QueueName":"%s"}' % name)
-    headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
-    data = f"Action=GetQueueUrl&Version=2012-11-05&QueueName={name}"
-    return AWSRequest("POST", f"{ENDPOINT}/", headers=headers, data=data)
-
-
-def a_clock_that_is_wrong_is_told():
-    name = new_queue().rsplit("/", 1)[1]
-    for minutes, expected in ((-20, 403), (20, 403), (-10, 200), (10, 200)):
-        request = request_by_hand(name)
-        signer = signing_at(SigV4Auth, timedelta(minutes=minutes))
-        signer(Credentials(KEY, SECRET), "sqs", REGION).add_auth(request)
-        status, _, text = raw(request)
-        assert status == expected, (minutes, status, text)
-        assert ("RequestTimeTooSkewed" in text) == (expected == 403), (minutes, text)
-
-
-def no_signature_is_told():
-    status, headers, text = raw(request_by_hand("case"))
-    assert status == 403 and "MissingAuthenticationToken" in text, (status, text)
-    wanted = {"json": "application/x-amz-json-1.0", "query": "text/xml"}[PROTOCOL]
-    assert headers["Content-Type"].startswith(wanted), headers
-
-
-def a_presigned_address_is_answered_with_xml_until_it_expires():
-    url = new_queue()
-    name = url.rsplit("/", 1)[1]
-    for minutes, expected in ((0, 200), (-2, 403)):
-        request = AWSRequest("GET", f"{ENDPOINT}/?Action=GetQueueUrl&Version=2012-11-05&QueueName={name}")
-        signer = signing_at(SigV4QueryAuth, timedelta(minutes=minutes))
-        signer(Credentials(KEY, SECRET), "sqs", REGION, expires=60).add_auth(request)
-        status, headers, text = raw(request)
-        assert status == expected, (minutes, status, text)
-        assert headers["Content-Type"].startswith("text/xml"), headers
-        assert (f"<QueueUrl>{url}</QueueUrl>" in text) == (expected == 200), text
-        assert ("<Code>RequestExpired</Code>" in text) == (expected == 403), text
-
-
-def a_form_to_the_address_of_a_queue_needs_no_queue_url():
-    url = new_queue()
-    body = "1 + 1 = 2 & é"
-    form = urlencode({"Action": "SendMessage", "Version": "2012-11-05", "MessageBody": body})
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    request = AWSRequest("POST", url, headers=headers, data=form)
-    SigV4Auth(Credentials(KEY, SECRET), "sqs", REGION).add_auth(request)
-    status, _, text = raw(request)
-    assert status == 200 and f"<MD5OfMessageBody>{md5(body)}</MD5OfMessageBody>" in text, (status, text)
-    [message] = receive(url)
-    assert message["Body"] == body, message
-
-
 def a_batch_tells_each_entry_its_own():
     url = new_queue()
     entries = [{"Id": f"e{n}", "MessageBody": f"<{n}> & more", "DelaySeconds": 0} for n in range(10)]
@@ -447,19 +287,13 @@ def attributes_tags_and_lists():
 
 def depth_is_counted_and_a_purge_empties():
     url = new_queue()
-    names = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
-
-    def depth():
-        found = SQS.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return [int(found[name]) for name in names]
-
     for _ in range(3):
         SQS.send_message(QueueUrl=url, MessageBody="m")
     SQS.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=600)
     [taken] = receive(url, MaxNumberOfMessages=1)
-    assert depth() == [2, 1, 1], depth()
+    assert depth(url) == [2, 1, 1], depth(url)
     SQS.purge_queue(QueueUrl=url)
-    assert depth() == [0, 0, 0], depth()
+    assert depth(url) == [0, 0, 0], depth(url)
     is_refused_as(refused(SQS.purge_queue, QueueUrl=url), "AWS.SimpleQueueService.PurgeQueueInProgress", 403)
     error = refused(SQS.delete_message, QueueUrl=url, ReceiptHandle=taken["ReceiptHandle"])
     is_refused_as(error, "ReceiptHandleIsInvalid", 404)
@@ -480,7 +314,7 @@ def visibility_is_changed_by_its_holder():
 
 def what_fails_too_often_goes_to_its_dead_letter_queue_and_back():
     dead = new_queue()
-    arn = SQS.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    arn = arn_of(dead)
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
     url = new_queue(RedrivePolicy=policy, VisibilityTimeout="0")
     assert SQS.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
@@ -495,6 +329,43 @@ def what_fails_too_often_goes_to_its_dead_letter_queue_and_back():
         [back] = receive(url, VisibilityTimeout=600)
         assert back["MessageId"] == sent["MessageId"], back
         assert SQS.list_message_move_tasks(SourceArn=arn)["Results"][0]["SourceArn"] == arn
+
+
+def a_throttled_queue_refuses_the_eleventh_send_and_says_when():
+    throttle = {"ThrottleSendCapacity": "10", "ThrottleSendRefillPerSecond": "0.01"}
+    url = new_queue(**throttle)
+    shown = SQS.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert {name: value for name, value in shown.items() if name.startswith("Throttle")} == throttle, shown
+    for _ in range(10):
+        SQS.send_message(QueueUrl=url, MessageBody="m")
+    error = refused(SQS.send_message, QueueUrl=url, MessageBody="m")
+    is_refused_as(error, "Throttling", 400)
+    headers = error.response["ResponseMetadata"]["HTTPHeaders"]
+    assert 1 <= int(headers["retry-after"]) <= 100, headers
+    assert int(headers["x-amz-retry-after"]) == 1000 * int(headers["retry-after"]), headers
+    # The SDK's own classification, by which it would have tried again.
+    from botocore.retries.standard import ThrottledRetryableChecker
+
+    assert "Throttling" in ThrottledRetryableChecker._THROTTLED_ERROR_CODES
+    entries = [{"Id": str(place), "MessageBody": "m"} for place in range(10)]
+    is_refused_as(refused(SQS.send_message_batch, QueueUrl=url, Entries=entries), "Throttling", 400)
+    # What is received has a budget of its own, and another limit counts at once.
+    assert len(receive(url)) == 10
+    SQS.set_queue_attributes(QueueUrl=url, Attributes={"ThrottleSendCapacity": "20"})
+    SQS.send_message(QueueUrl=url, MessageBody="m")
+    SQS.set_queue_attributes(QueueUrl=url, Attributes={name: "0" for name in throttle})
+    for _ in range(3):
+        SQS.send_message_batch(QueueUrl=url, Entries=entries)
+
+
+def a_throttle_that_could_not_work_is_refused():
+    pair = ("ThrottleSendCapacity", "ThrottleSendRefillPerSecond")
+    for capacity, refill in (("9", "1"), ("10", "11"), ("10", "0"), ("NaN", "1"), ("1e9", "1"), ("", "1")):
+        name = f"case-{uuid.uuid4().hex}"
+        error = refused(SQS.create_queue, QueueName=name, Attributes=dict(zip(pair, (capacity, refill))))
+        is_refused_as(error, "InvalidAttributeValue", 400)
+    error = refused(SQS.create_queue, QueueName=f"case-{uuid.uuid4().hex}", Attributes={"ThrottleNobody": "1"})
+    is_refused_as(error, "InvalidAttributeName", 400)
 
 
 CASES = [
@@ -519,32 +390,12 @@ CASES = [
     depth_is_counted_and_a_purge_empties,
     visibility_is_changed_by_its_holder,
     what_fails_too_often_goes_to_its_dead_letter_queue_and_back,
+    a_throttled_queue_refuses_the_eleventh_send_and_says_when,
+    a_throttle_that_could_not_work_is_refused,
     what_is_wrong_with_a_request_is_told_by_class_or_code,
-    a_wrong_secret_is_refused,
-    an_unknown_key_is_refused,
-    a_clock_that_is_wrong_is_told,
-    no_signature_is_told,
-    a_presigned_address_is_answered_with_xml_until_it_expires,
-    a_form_to_the_address_of_a_queue_needs_no_queue_url,
 ]
 
 
-def main():
-    passed = failed = 0
-    for case in CASES:
-        label = f"boto3 {boto3.__version__} {PROTOCOL}: {case.__name__}"
-        try:
-            case()
-        except Exception as error:
-            failed += 1
-            print(f"FAIL {label}: {error!r}", flush=True)
-            traceback.print_exception(error, limit=-3)
-        else:
-            passed += 1
-            print(f"ok   {label}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    name = f"boto3 {boto3.__version__} {PROTOCOL}"
+    sys.exit(cases.run(name, CASES + fifo.CASES + wire.CASES))

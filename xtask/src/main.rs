@@ -63,7 +63,7 @@ enum Command {
     },
     /// Rewrite the checked-in snapshots (OpenAPI, tool list, …) from the code; review the diff
     Snapshots,
-    /// Only the foreign clients (Python MCP client, npm conformance suite, schemathesis) against a fresh dev binary
+    /// Only the foreign clients (MCP, OpenAPI, SQS) against a fresh dev binary
     Foreign,
 }
 

@@ -67,6 +67,13 @@ const PLANTS: &[Plant] = &[
     plant("expiry-early", "leases are taken back 0.6 s before their end", "worker-pause", "shared"),
     plant("expired-kept", "leases that ran out are not looked for", "worker-kill", "stranded"),
     plant("obligation-kept", "an ended obligation stays in the list of open ones", "worker-kill", "misowed"),
+    plant("line-by-time", "a group's messages of one second come the last first", "kill", "disordered"),
+    plant("group-let-go", "a message that came back no longer stands before its group", "kill", "disordered"),
+    plant("duplicate-forgotten", "a deduplication id is forgotten with its message", "kill", "doubled"),
+    plant("handle-outlives-purge", "a purge leaves handles of before good", "kill", "stale"),
+    plant("flight-early", "messages are visible again 0.6 s before their time", "kill", "shared"),
+    plant("receive-uncounted", "later receives of a message are not counted", "kill", "miscounted"),
+    plant("delete-hollow", "a delete is answered and not made", "kill", "reverted"),
     plant(PROXY_LIES, "commits are answered and rolled back before PostgreSQL", "commit-cut", "lost"),
     plant(STANDBY_LATE, "commits are answered before the standby has them", "failover-sync", "lost"),
 ];

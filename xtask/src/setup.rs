@@ -13,19 +13,36 @@ use crate::workspace::Workspace;
 const NPM: &[(&str, &[&str])] = &[
     ("stable", &["node@22", "@modelcontextprotocol/conformance@0.1.16"]),
     ("next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
+    (SQS_NPM, &["@aws-sdk/client-sqs@3.1164.0"]),
 ];
+pub const SQS_NPM: &str = "sqs";
 
 /// Pythons, each with the file that names what is in it. An SDK from before SQS had JSON needs one of its own.
-const PYTHON: &[(&str, &str)] =
-    &[("venv", "tests/python/requirements.txt"), (SQS_QUERY_VENV, "tests/sqs/requirements-query.txt")];
+const PYTHON: &[(&str, &str)] = &[
+    ("venv", "tests/python/requirements.txt"),
+    (SQS_QUERY_VENV, "tests/sqs/requirements-query.txt"),
+    (SQS_CLIENTS_VENV, "tests/sqs/requirements-clients.txt"),
+];
 pub const SQS_QUERY_VENV: &str = "venv-sqs-query";
+pub const SQS_CLIENTS_VENV: &str = "venv-sqs-clients";
 
-/// What the bench compares with. Only `cargo xtask bench` needs it.
-const GRAPHILE: (&str, &[&str]) = ("graphile", &["node@22", "graphile-worker@0.18.0"]);
+/// What the bench compares with. Only `cargo xtask bench` needs them.
+pub const GRAPHILE: Compared = Compared { name: "graphile", packages: &["node@22", "graphile-worker@0.18.0"] };
+pub const FAUXQS: Compared = Compared { name: "fauxqs", packages: &["node@22", "fauxqs@2.4.1"] };
+/// A jar of 2013, which a Java on the path runs.
+pub const ELASTICMQ: Compared = Compared { name: "elasticmq", packages: &["elasticmq@0.7.1"] };
+
+/// By whose name npm's prefix goes, and the flag of the bench.
+pub struct Compared {
+    pub name: &'static str,
+    packages: &'static [&'static str],
+}
 
 /// Built here once: no distribution has one that reads our `deny.toml`. Unoptimised, which takes half the time to build
 /// and a second more to run.
 const CARGO_DENY: &str = "0.20.2";
+/// Where the machine has none.
+const CARGO_NEXTEST: &str = "0.9.143";
 
 /// Written last, with what was installed: a half-done or outdated installation is done again.
 const STAMP: &str = ".waybill-stamp";
@@ -42,23 +59,34 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs graphile-worker; the folder it is in.
-pub fn graphile(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let (line, packages) = GRAPHILE;
-    let prefix = workspace.npm(line);
-    npm_packages(&prefix, packages)?;
+/// Installs somebody to compare with; the folder it is in.
+pub fn compared(workspace: &Workspace, compared: &Compared) -> anyhow::Result<PathBuf> {
+    let prefix = workspace.npm(compared.name);
+    npm_packages(&prefix, compared.packages)?;
     Ok(prefix)
 }
 
 /// Installs cargo-deny; where it is.
 pub fn cargo_deny(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let root = workspace.cache().join("cargo-deny");
-    once(&root, CARGO_DENY, || {
+    cargo_tool(workspace, "cargo-deny", CARGO_DENY)
+}
+
+/// Installs cargo-nextest, unless the machine has one; where it is.
+pub fn cargo_nextest(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    if on_path("cargo-nextest") {
+        return Ok("cargo-nextest".into());
+    }
+    cargo_tool(workspace, "cargo-nextest", CARGO_NEXTEST)
+}
+
+fn cargo_tool(workspace: &Workspace, name: &str, version: &str) -> anyhow::Result<PathBuf> {
+    let root = workspace.cache().join(name);
+    once(&root, version, || {
         let mut cargo = workspace.cargo();
-        cargo.args(["install", "cargo-deny", "--locked", "--debug", "--quiet", "--version", CARGO_DENY, "--root"]);
+        cargo.args(["install", name, "--locked", "--debug", "--quiet", "--version", version, "--root"]);
         process::run_over_network(cargo.arg(&root))
     })?;
-    Ok(root.join("bin/cargo-deny"))
+    Ok(root.join("bin").join(name))
 }
 
 fn system_packages() -> anyhow::Result<()> {

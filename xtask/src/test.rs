@@ -1,12 +1,13 @@
 //! `cargo xtask test`: everything CI checks. Checks of the text stop at the first failure; once the product is built,
 //! every stage runs and the failures are counted at the end, so that one run tells all.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use crate::process::{self, on_path, say};
+use crate::process::{self, say};
 use crate::setup::{is_root, postgres_bin};
 use crate::workspace::Workspace;
 use crate::{chaos, deny, foreign, fuzz, hostile, setup, tidy};
@@ -21,9 +22,12 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     stages.must("clippy", || process::run(workspace.cargo().args(clippy)))?;
     // Tests start the real program and expect it where cargo puts it.
     stages.must("build", || workspace.build_programs())?;
-    stages.must("build of the tests", || process::run(&mut tests(workspace, "--no-run")))?;
+    let nextest = setup::cargo_nextest(workspace)?;
+    stages.must("build of the tests", || process::run(tests(workspace, &nextest).arg("--no-run")))?;
 
-    stages.run("tests", || process::run(&mut tests(workspace, "--no-fail-fast")));
+    let at_once = (cores() * TESTS_PER_CORE).to_string();
+    stages
+        .run("tests", || process::run(tests(workspace, &nextest).args(["--no-fail-fast", "--test-threads", &at_once])));
     stages.run("fuzzing", || fuzz::run(workspace, fuzz::SHORT_SECONDS));
     stages.run("short chaos", || chaos::short(workspace));
     stages.run("short attacks", || hostile::short(workspace));
@@ -74,15 +78,18 @@ impl Stages {
     }
 }
 
-/// `--all-targets` leaves the doc tests out: examples in this repository are programs, not comments.
-fn tests(workspace: &Workspace, how: &str) -> Command {
-    let mut cargo = workspace.cargo();
-    if on_path("cargo-nextest") {
-        cargo.args(["nextest", "run", "--workspace", how]);
-    } else {
-        cargo.args(["test", "--workspace", "--all-targets", how]);
-    }
-    cargo
+/// Most tests wait more than they work: for a disk, a database, a program to start.
+const TESTS_PER_CORE: usize = 2;
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// By nextest, which gives each test a process of its own: several of them bound the memory or the files of theirs.
+fn tests(workspace: &Workspace, nextest: &Path) -> Command {
+    let mut tests = workspace.command(nextest);
+    tests.args(["nextest", "run", "--workspace"]);
+    tests
 }
 
 /// Stops the clusters that the test kit leaves running for the next test process: every folder below

@@ -40,7 +40,7 @@ impl Workspace {
         self.cache().join(name)
     }
 
-    /// An npm prefix: `stable` or `next` of the conformance suite, `graphile` of the bench.
+    /// An npm prefix: `stable` or `next` of the conformance suite, `sqs` of the SDK, those the bench compares with.
     pub fn npm(&self, line: &str) -> PathBuf {
         self.cache().join("npm").join(line)
     }

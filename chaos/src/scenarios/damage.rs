@@ -255,6 +255,11 @@ impl Scenario for Damage {
         Ok(Some(server))
     }
 
+    /// What a hurt copy lacks is asked for by tasks.
+    fn takes_queues(&self) -> bool {
+        false
+    }
+
     /// What was answered has been noted outside the log when the server is killed.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After> {
         load.stop();

@@ -78,7 +78,7 @@ fn reserve(file: &Path, bytes: u64) -> Result<()> {
 /// Tasks canceled between the first refusal and the moment when there was room.
 fn relieved(tally: &Tally, room_at: Instant) -> usize {
     let full_at = tally.first_refused.unwrap_or(room_at);
-    tally.cancels_at.iter().filter(|began| (full_at..room_at).contains(began)).count()
+    tally.cancels_at.iter().filter(|began| (full_at..room_at).contains(*began)).count()
 }
 
 fn judge(tally: &Tally, room_at: Instant) -> Vec<Violation> {
@@ -128,6 +128,10 @@ impl Scenario for DiskFull {
         reserve(&self.filler()?, free.saturating_sub(left))?;
         self.told = format!("full after {:.1} MiB more", left as f64 / f64::from(1 << 20));
         Ok(Some(server))
+    }
+    /// Their deletes would take from the reserve that the cancels are judged by.
+    fn takes_queues(&self) -> bool {
+        false
     }
 
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {

@@ -36,9 +36,11 @@ const AFTERWARDS: Duration = Duration::from_millis(200);
 const SERVICE_MAX: Duration = Duration::from_secs(60);
 /// Making, promoting and tempting are most of a round.
 const LOAD_MS_MAX: u64 = 600;
+/// How far an asynchronous standby is behind, at most, while nobody holds the log back.
+const UNSENT_MAX: Duration = Duration::from_secs(1);
 const REPLY_LOST: &str = "503 unavailable";
 /// By then a kill has come between a commit and its answer.
-const ROUNDS_SURE: u32 = 5;
+const ROUNDS_SURE: u32 = 4;
 /// What a call may be told while nobody can serve it: nobody knows, or nothing was done.
 const HONEST: [&str; 3] = [REPLY_LOST, "503 store_unavailable", "503 overloaded"];
 const TASKS: &str = "SELECT count(*) FROM tasks";
@@ -183,6 +185,13 @@ impl Scenario for Failover {
         self.making = Some(tokio::spawn(standby::follow(standby.port, old)));
         self.primary = Some(standby);
         Ok(After::Serving(Box::new(server)))
+    }
+
+    /// What the standby had not received when the log was held back is not there any more.
+    fn voids(&self) -> Option<(Instant, Instant)> {
+        let struck = self.struck.as_ref().filter(|_| !self.synchronous)?;
+        let since = struck.killed.checked_sub(Duration::from_millis(struck.lag_ms) + UNSENT_MAX)?;
+        Some((since, struck.promoted))
     }
 
     async fn account(&mut self, tally: &Tally, at: &Endpoint, journal: &Journal) -> Result<Vec<Violation>> {

@@ -20,6 +20,7 @@ pub mod worker_postgres;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -133,6 +134,11 @@ pub trait Scenario {
         u64::MAX
     }
 
+    /// Whether queues are worked on beside the tasks.
+    fn takes_queues(&self) -> bool {
+        true
+    }
+
     /// Called before each start.
     fn arm(&mut self, _launch: &mut Launch) -> Result<()> {
         Ok(())
@@ -175,6 +181,11 @@ pub trait Scenario {
 
     /// Does the scenario's harm, under load.
     async fn strike(&mut self, server: Server, load: &Load) -> Result<After>;
+
+    /// From when to when the fault may have cost what was answered. What it may cost of tasks is told by `account`.
+    fn voids(&self) -> Option<(Instant, Instant)> {
+        None
+    }
 
     /// Called before the check: declares what this fault may cost (`Event::Void`), and judges it.
     async fn account(&mut self, _tally: &Tally, _at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {

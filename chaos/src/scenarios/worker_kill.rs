@@ -57,6 +57,10 @@ impl Scenario for WorkerKill {
     fn join(&mut self, server: &Server, load: &Load) -> Result<()> {
         self.shift.begin(vec![server.endpoint.addr], load)
     }
+    /// The machine is busy enough with the crew.
+    fn takes_queues(&self) -> bool {
+        false
+    }
 
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
         server.kill().await?;

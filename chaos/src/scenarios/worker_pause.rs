@@ -78,6 +78,10 @@ impl Scenario for WorkerPause {
     fn join(&mut self, server: &Server, load: &Load) -> Result<()> {
         self.shift.begin(vec![server.endpoint.addr], load)
     }
+    /// The machine is busy enough with the crew.
+    fn takes_queues(&self) -> bool {
+        false
+    }
 
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
         self.programs.pop().context("no worker program runs")?.kill().await?;

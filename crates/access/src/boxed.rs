@@ -14,10 +14,10 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use waybill_kernel::{Entropy, Error, Result};
+use waybill_kernel::{Entropy, Error, Result, hex};
 use zeroize::Zeroizing;
 
-use crate::server_key::{ID_BYTES, ServerKey, hex};
+use crate::server_key::{ID_BYTES, ServerKey};
 
 const FORMAT: u8 = 1;
 const NONCE_BYTES: usize = 24;
@@ -87,7 +87,8 @@ impl ServerKey {
         let (head, sealed) = boxed.split_at(HEAD_BYTES);
         let (under, nonce) = head[1..].split_at(ID_BYTES);
         if under != self.id_bytes() {
-            let cause = format!("a box ({purpose}) was made under another server key, of the id {}", hex(under));
+            let cause =
+                format!("a box ({purpose}) was made under another server key, of the id {}", hex::encode(under));
             return Err(Error::internal(cause));
         }
         let mut fixed = [0; NONCE_BYTES];
@@ -189,10 +190,7 @@ mod tests {
     #[test]
     fn a_known_box_opens() {
         let key: ServerKey = VECTOR_KEY.parse().unwrap();
-        let boxed: Vec<u8> = (0..VECTOR_BOX.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&VECTOR_BOX[at..at + 2], 16).unwrap())
-            .collect();
+        let boxed = hex::decode(VECTOR_BOX).unwrap();
         assert_eq!(key.open("vector", &[b"t", b"42"], &boxed).unwrap().expose_str().unwrap(), "whsec");
     }
 }

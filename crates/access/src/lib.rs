@@ -26,6 +26,7 @@ mod verifier;
 
 use std::time::Duration;
 
+use waybill_kernel::ranges::{Setting, at_least, check, setting};
 use waybill_store::effects::Runner;
 use waybill_store::{Domain, Migration, Registry};
 
@@ -42,7 +43,14 @@ pub use signing::{SIGNING_KEYS, SigningSecret, access_key_id};
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
 pub use waybill_kernel::KeyId;
 
-pub const DOMAIN: Domain = Domain { name: "admin", migrations: MIGRATIONS, register, sweeps: start_sweeps };
+pub const DOMAIN: Domain = Domain {
+    name: "admin",
+    title: "Administration",
+    mcp: None,
+    migrations: MIGRATIONS,
+    register,
+    sweeps: start_sweeps,
+};
 
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "access", sql: include_str!("../schema/V0002__access.sql") },
@@ -75,6 +83,23 @@ impl Default for Settings {
             ended_keys_interval: Duration::from_secs(3600),
             ended_keys_retention: Duration::from_secs(90 * 24 * 3600),
         }
+    }
+}
+
+impl Settings {
+    /// As the file has them.
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("key_recheck_ms", self.key_recheck.as_millis(), 0..=3_600_000),
+            setting("remembered_keys_max", self.remembered_keys_max, at_least(1)),
+            setting("verifications_waiting_max", self.verifications_waiting_max, at_least(1)),
+            setting("ended_keys_interval_s", self.ended_keys_interval.as_secs(), at_least(1)),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> Result<(), String> {
+        check("access", &self.ranges())
     }
 }
 

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use waybill_kernel::{Code, Entropy, Error, Mode, Result, Time};
+use waybill_kernel::{Code, Entropy, Error, Mode, Result, Time, hex};
 use waybill_store::{Ctx, Store, Tx, Value, Work};
 
 const SECRET_BYTES: usize = 32;
@@ -33,7 +33,7 @@ impl ServerKey {
 
     fn of(secret: [u8; SECRET_BYTES]) -> Self {
         let mut key = Self { id: String::new(), secret };
-        key.id = hex(&key.id_bytes());
+        key.id = hex::encode(&key.id_bytes());
         key
     }
 
@@ -55,7 +55,7 @@ impl ServerKey {
 
     /// As it stands in its file.
     pub fn reveal(&self) -> String {
-        format!("{PREFIX} {} {}\n", self.id, hex(&self.secret))
+        format!("{PREFIX} {} {}\n", self.id, hex::encode(&self.secret))
     }
 }
 
@@ -70,7 +70,7 @@ impl FromStr for ServerKey {
         else {
             return Err(refused());
         };
-        let key = Self::of(unhex(secret).ok_or_else(refused)?);
+        let key = Self::of(hex::decode_array(secret).ok_or_else(refused)?);
         if key.id == id { Ok(key) } else { Err(refused()) }
     }
 }
@@ -90,21 +90,6 @@ pub(crate) fn keyed(secret: &[u8; SECRET_BYTES]) -> Hmac<Sha256> {
 
 fn derived(secret: &[u8; SECRET_BYTES], purpose: &str) -> [u8; 32] {
     keyed(secret).chain_update(PREFIX).chain_update([0]).chain_update(purpose).finalize().into_bytes().into()
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; SECRET_BYTES]> {
-    let mut bytes = [0; SECRET_BYTES];
-    if text.len() != 2 * SECRET_BYTES || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// Whether this server has the key that the database goes with.
@@ -208,6 +193,6 @@ mod tests {
         assert!(one.derive("a") != one.derive("b") && one.derive("a") != two.derive("a") && one.id() != two.id());
         assert!(one.derive("a") != one.secret);
         let printed = format!("{one:?}");
-        assert!(printed.contains(one.id()) && !printed.contains(&hex(&one.secret)[..8]), "{printed}");
+        assert!(printed.contains(one.id()) && !printed.contains(&hex::encode(&one.secret)[..8]), "{printed}");
     }
 }

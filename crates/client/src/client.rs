@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Response, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
+use waybill_kernel::rest::target;
 use waybill_kernel::{Code, Error, Method, Result};
 
 use crate::Backoff;
@@ -22,9 +22,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 /// A server that asks for a longer pause is believed only up to here; the caller has a loop of its own.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
-
-/// Names that stand for themselves in a path or query.
-const PLAIN: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 pub struct Options {
     /// As in `http://127.0.0.1:7700`; a path before `/v1` is kept.
@@ -68,7 +65,7 @@ pub struct Answer {
 impl Client {
     pub fn new(options: Options) -> Result<Self> {
         let base = base(&options.url)?;
-        let http = reqwest::Client::builder()
+        let http = waybill_guard::client()
             .user_agent(options.user_agent)
             .connect_timeout(CONNECT_TIMEOUT)
             // The key is for the server that was named and for no other.
@@ -94,7 +91,7 @@ impl Client {
     pub async fn call(&self, request: Request<'_>) -> Result<Answer> {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MOST);
         let Json::Object(mut fields) = request.input else { return Err(Error::internal("the input is no object")) };
-        let address = format!("{}{}", self.base, fill(request.path, &mut fields));
+        let address = format!("{}{}", self.base, target(request.method, request.path, &mut fields));
         for sending in 1.. {
             let (error, asked) = match self.send(request.method, &address, &fields, request.wait).await {
                 Ok(answer) => return Ok(answer),
@@ -122,8 +119,10 @@ impl Client {
         wait: Duration,
     ) -> std::result::Result<Answer, (Error, Option<Duration>)> {
         let request = match method {
-            Method::Get => self.http.get(format!("{address}{}", query(fields))),
+            Method::Get => self.http.get(address),
             Method::Post => self.http.post(address).json(fields),
+            Method::Put => self.http.put(address).json(fields),
+            Method::Delete => self.http.delete(address),
         };
         let request = match &self.key {
             Some(key) => request.bearer_auth(key),
@@ -191,26 +190,6 @@ fn base(url: &str) -> Result<String> {
     Ok(parsed.as_str().trim_end_matches('/').to_owned())
 }
 
-/// The path with its `{name}` parts taken from the fields.
-fn fill(template: &str, fields: &mut Map<String, Json>) -> String {
-    let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-        Some(name) => fields.shift_remove(name).map_or_else(String::new, |value| text(&value)),
-        None => part.to_owned(),
-    };
-    template.split('/').map(part).collect::<Vec<_>>().join("/")
-}
-
-fn query(fields: &Map<String, Json>) -> String {
-    let given = fields.iter().filter(|(_, value)| !value.is_null());
-    let pairs: Vec<_> = given.map(|(name, value)| format!("{name}={}", text(value))).collect();
-    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
-}
-
-fn text(value: &Json) -> String {
-    let plain = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    utf8_percent_encode(&plain, PLAIN).to_string()
-}
-
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
@@ -259,15 +238,6 @@ mod tests {
         for url in ["", "127.0.0.1:7700", "file:///tmp", "http://", "http://u:p@h", "http://h/?a=b", "http://h/#x"] {
             assert_eq!(base(url).unwrap_err().code(), Code::InvalidRequest, "{url:?}");
         }
-    }
-
-    #[test]
-    fn fields_go_into_path_and_query_without_changing_either() {
-        let mut fields = json!({"task_id": "a/../b?c", "limit": 3, "cursor": null, "type": "x&y=z"});
-        let fields = fields.as_object_mut().unwrap();
-        assert_eq!(fill("/v1/tasks/{task_id}/fail", fields), "/v1/tasks/a%2F..%2Fb%3Fc/fail");
-        assert_eq!(query(fields), "?limit=3&type=x%26y%3Dz");
-        assert_eq!(query(&Map::new()), "");
     }
 
     #[test]

@@ -2,19 +2,39 @@
 
 use waybill_access::Boxes;
 use waybill_store::effects::{self, Runner};
-use waybill_store::{Domain, Migration, Registry, Settings};
+use waybill_store::{Domain, Migration, Registry, Settings, StoreRole};
 
 /// In the order in which their operations are shown.
-pub const ALL: &[Domain] =
-    &[waybill_tasks::DOMAIN, waybill_queues::DOMAIN, waybill_access::DOMAIN, waybill_webhooks::DOMAIN];
+pub const ALL: &[Domain] = &[
+    waybill_tasks::DOMAIN,
+    waybill_queues::DOMAIN,
+    waybill_mail::DOMAIN,
+    waybill_access::DOMAIN,
+    waybill_webhooks::DOMAIN,
+];
+
+/// Those that keep rows in other stores than home as well.
+const ON_SHARDS: &[Domain] = &[waybill_queues::DOMAIN];
 
 pub fn migrations() -> Vec<Migration> {
-    ALL.iter().flat_map(|domain| domain.migrations).copied().collect()
+    migrations_of(StoreRole::Home)
+}
+
+/// Which tables a store has.
+pub fn migrations_of(role: StoreRole) -> Vec<Migration> {
+    domains_of(role).iter().flat_map(|domain| domain.migrations).copied().collect()
+}
+
+fn domains_of(role: StoreRole) -> &'static [Domain] {
+    match role {
+        StoreRole::Home => ALL,
+        StoreRole::Shard => ON_SHARDS,
+    }
 }
 
 /// Every operation that all doors share.
 pub fn registry() -> Registry {
-    effects::register(ALL.iter().fold(Registry::default(), |registry, domain| (domain.register)(registry)))
+    effects::register(ALL.iter().fold(Registry::default(), Registry::with_domain))
 }
 
 /// What is kept under the server's own key, and moves with it.
@@ -22,9 +42,9 @@ pub fn boxes() -> Vec<Boxes> {
     vec![waybill_access::SIGNING_KEYS, waybill_webhooks::SECRETS]
 }
 
-/// Everything that recurs, started.
-pub fn sweeps(runner: Runner, settings: &Settings) -> Runner {
-    ALL.iter().fold(runner, |runner, domain| (domain.sweeps)(runner, settings))
+/// Everything that recurs in a store, started.
+pub fn sweeps(role: StoreRole, runner: Runner, settings: &Settings) -> Runner {
+    domains_of(role).iter().fold(runner, |runner, domain| (domain.sweeps)(runner, settings))
 }
 
 #[cfg(test)]

@@ -1,16 +1,12 @@
 //! Who is asking: looked at on every request, before anything else of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Uri;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use subtle::ConstantTimeEq;
 use waybill_access::Access;
 use waybill_kernel::{Caller, Code, Error, Result};
-
-/// A call that takes longer than this is one that waits.
-const STAYS_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub struct Gatekeeper {
@@ -55,12 +51,7 @@ impl Gatekeeper {
 
     /// Work in the name of a caller, given up when the caller's key ends meanwhile.
     pub(crate) async fn while_allowed<T>(&self, caller: &Caller, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut work = std::pin::pin!(work);
         let Some(key) = caller.key else { return work.await };
-        // Most calls are over by then and need not ask.
-        if let Ok(outcome) = tokio::time::timeout(STAYS_AFTER, work.as_mut()).await {
-            return outcome;
-        }
         tokio::select! {
             outcome = work => outcome,
             () = self.access.ended(key) => Err(unauthorized("The key of this call has ended while it waited.")),

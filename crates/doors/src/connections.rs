@@ -6,7 +6,7 @@
 //! answer older than `write_ms` is closed, whatever else its client does: HTTP/2's pings are answered by those who never
 //! read as well. One without requests and unread answers is idle.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,7 +68,7 @@ struct Activity {
     /// Since when it has had nothing to do.
     idle_since: Instant,
     /// When each of the unread answers was made, in that order.
-    unread: BTreeMap<u64, Instant>,
+    unread: VecDeque<(u64, Instant)>,
     next: u64,
 }
 
@@ -114,7 +114,7 @@ impl Connections {
         table.next += 1;
         let number = table.next;
         let activity =
-            Activity { asked: false, requests: 0, idle_since: Instant::now(), unread: BTreeMap::new(), next: 0 };
+            Activity { asked: false, requests: 0, idle_since: Instant::now(), unread: VecDeque::new(), next: 0 };
         let connection = Arc::new(Connection {
             number,
             peer,
@@ -228,7 +228,7 @@ impl Connection {
         let mut activity = self.lock();
         activity.next += 1;
         let number = activity.next;
-        activity.unread.insert(number, Instant::now());
+        activity.unread.push_back((number, Instant::now()));
         drop(activity);
         let Inner { unread, unread_max, .. } = &*self.connections.0;
         if unread.fetch_add(1, Ordering::Relaxed) >= *unread_max {
@@ -250,7 +250,7 @@ impl Connection {
     fn has_overstayed(&self, now: Instant) -> bool {
         let Inner { first_request, idle, write, .. } = &*self.connections.0;
         let activity = self.lock();
-        if let Some((_, made)) = activity.unread.first_key_value() {
+        if let Some((_, made)) = activity.unread.front() {
             let is_late = now.duration_since(*made) >= *write;
             if is_late {
                 closed("unread");
@@ -286,7 +286,10 @@ impl Drop for UnderWay {
 impl Drop for Unread {
     fn drop(&mut self) {
         let mut activity = self.connection.lock();
-        activity.unread.remove(&self.number);
+        // Nearly always the first: answers are written in the order in which they were made.
+        if let Some(found) = activity.unread.iter().position(|(number, _)| *number == self.number) {
+            activity.unread.remove(found);
+        }
         activity.idle_since = Instant::now();
         self.connection.connections.0.unread.fetch_sub(1, Ordering::Relaxed);
     }

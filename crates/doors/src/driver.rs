@@ -1,25 +1,30 @@
-//! The one way from any door to an operation: authorise from SPEC, run, wait, count.
+//! The one way from any door to an operation or a procedure: authorise from SPEC, run, wait, count.
 //!
 //! A door first has a call admitted, before it reads what came with it, and then has it made: by name with JSON text on both
 //! sides (REST, MCP), as one turn of a stream, or with the operation's own types (a protocol of one domain).
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
 use waybill_kernel::{Caller, Code, Error, OperationSpec, Result};
 use waybill_store::shares::Share;
-use waybill_store::{Answer, Entry, Operation, Registry, Reply, Store, StreamEntry, Turn};
+use waybill_store::{Answer, Entry, Flow, Procedure, Registry, Reply, Stores, StreamEntry, Turn};
 
 use crate::auth::Gatekeeper;
 use crate::log;
 use crate::metrics::OperationMeters;
+
+/// A call that takes longer than this is one that waits.
+const STAYS_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub struct Driver(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
-    store: Store,
+    stores: Stores,
     gatekeeper: Gatekeeper,
     answer_max: Duration,
     meters: OperationMeters,
@@ -34,13 +39,18 @@ pub struct Admitted<'a> {
 }
 
 impl Driver {
-    pub fn new(registry: Registry, store: Store, gatekeeper: Gatekeeper, answer_max: Duration) -> Self {
-        let meters = OperationMeters::default();
-        Self(Arc::new(Inner { registry, store, gatekeeper, answer_max, meters }))
+    pub fn new(registry: Registry, stores: impl Into<Stores>, gatekeeper: Gatekeeper, answer_max: Duration) -> Self {
+        let (stores, meters) = (stores.into(), OperationMeters::default());
+        Self(Arc::new(Inner { registry, stores, gatekeeper, answer_max, meters }))
     }
 
     pub fn registry(&self) -> &Registry {
         &self.0.registry
+    }
+
+    /// Everybody who waits, in whichever store, answers with what there is: the program stops.
+    pub fn stop_waiting(&self) {
+        self.0.stores.stop_waiting();
     }
 
     /// Before anything of the input is looked at: a caller without the right learns nothing about its shape.
@@ -56,34 +66,43 @@ impl Driver {
 impl Admitted<'_> {
     /// `input` is the object of arguments; the reader of JSON has passed it.
     pub async fn call(self, entry: &dyn Entry, input: &str) -> Result<Answer> {
-        self.watched(entry.call(&self.driver.store, self.caller, input)).await
+        self.watched(entry.call(&self.driver.stores, self.caller, input).as_mut()).await
     }
 
     pub async fn turn(self, entry: &dyn StreamEntry, input: &str) -> Result<Turn> {
-        self.watched(entry.turn(&self.driver.store, self.caller, input)).await
+        self.watched(entry.turn(self.driver.stores.home(), self.caller, input).as_mut()).await
     }
 
     /// With the turn of a read, to be kept until there is room for its answer.
-    pub async fn run<O: Operation>(self, operation: O) -> Result<(Reply<O::Output>, Option<Share>)> {
-        self.watched(self.driver.store.run_in_turn(operation, self.caller.clone())).await
+    pub async fn run<P: Procedure>(self, procedure: P) -> Result<(Reply<P::Output>, Option<Share>)> {
+        self.watched(pin!(procedure.call(&Flow::new(self.caller, &self.driver.stores)))).await
     }
 
-    /// Ends with the caller's key, and when it takes too long.
-    async fn watched<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Ends with the caller's key, and when it takes too long. Most calls are over before either need be looked at.
+    async fn watched<T>(&self, mut work: Pin<&mut (impl Future<Output = Result<T>> + ?Sized)>) -> Result<T> {
+        let outcome = match timeout(STAYS_AFTER, work.as_mut()).await {
+            Ok(outcome) => outcome,
+            Err(_) => Box::pin(self.watched_long(work)).await,
+        };
+        self.counted(outcome)
+    }
+
+    async fn watched_long<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let rest = self.driver.answer_max.saturating_sub(STAYS_AFTER);
         let work = self.driver.gatekeeper.while_allowed(self.caller, work);
-        let outcome = tokio::time::timeout(self.driver.answer_max, work).await.unwrap_or_else(|_| {
+        timeout(rest, work).await.unwrap_or_else(|_| {
             let message = "The answer took too long; the write may or may not have been made.";
             Err(Error::new(Code::Unavailable, message))
-        });
-        self.counted(outcome)
+        })
     }
 
     fn counted<T>(&self, outcome: Result<T>) -> Result<T> {
         let Self { driver, spec, caller } = self;
+        let id = || driver.registry.id(spec);
         if let Err(error) = &outcome {
-            log::refusal(spec.name, caller, error);
+            log::refusal(id, caller, error);
         }
-        driver.meters.count(spec.name, outcome.as_ref().err().map(Error::code));
+        driver.meters.count(spec, outcome.as_ref().err().map(Error::code), id);
         outcome
     }
 }

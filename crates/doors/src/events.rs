@@ -17,19 +17,18 @@ use futures_util::stream::{iter, unfold};
 use http::{HeaderMap, HeaderName, Request, Uri};
 use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, Span};
-use waybill_kernel::{Caller, Error, Result};
+use waybill_kernel::{Caller, Error, RequestId, Result, request};
 use waybill_store::{StreamEntry, Turn};
 
+use crate::address::{Input, query_fields};
 use crate::auth::Gatekeeper;
 use crate::driver::Driver;
 use crate::reply;
-use crate::rest::{self, Input};
 use crate::settings::Settings;
 use waybill_store::shares::{Limits, Share, Shares};
 
 /// Where a stream begins: in the query, or in the header that an EventSource sends when it connects again.
-const PLACE: &str = "last_event_id";
+const POSITION: &str = "last_event_id";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How long a client waits before it connects again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -52,13 +51,14 @@ struct Open {
     entry: Arc<dyn StreamEntry>,
     headers: HeaderMap,
     uri: Uri,
-    /// What the client asked for, but for the place.
+    /// What the client asked for, but for the position.
     input: Input,
-    place: String,
+    position: String,
     ended: bool,
     /// Of the request that opened it: its later turns are found by the same id.
-    span: Span,
-    _place_among_streams: Share,
+    /// The request that opened it: what goes wrong later is still its matter.
+    id: Option<RequestId>,
+    _place: Share,
 }
 
 impl Streams {
@@ -89,19 +89,19 @@ impl Streams {
     async fn start(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Result<Response> {
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
-        let place_among_streams = self.0.places.try_take(caller, 1)?;
+        let place = self.0.places.try_take(caller, 1)?;
         let (parts, _) = request.into_parts();
         let mut input = Input::default();
-        let mut place = String::new();
-        for (name, text) in rest::query_fields(parts.uri.query().unwrap_or(""))? {
-            if name == PLACE && place.is_empty() {
-                place = text;
+        let mut position = String::new();
+        for (name, text) in query_fields(parts.uri.query().unwrap_or(""))? {
+            if name == POSITION && position.is_empty() {
+                position = text;
             } else {
                 input.add(&name, &Json::String(text))?;
             }
         }
         if let Some(id) = parts.headers.get(LAST_EVENT_ID) {
-            id.to_str().map_err(|_| Error::invalid("The Last-Event-ID header is not text."))?.clone_into(&mut place);
+            id.to_str().map_err(|_| Error::invalid("The Last-Event-ID header is not text."))?.clone_into(&mut position);
         }
         let (headers, uri) = (parts.headers, parts.uri);
         let mut open = Open {
@@ -110,13 +110,13 @@ impl Streams {
             headers,
             uri,
             input,
-            place,
+            position,
             ended: false,
-            span: Span::current(),
-            _place_among_streams: place_among_streams,
+            id: request::current(),
+            _place: place,
         };
         let first = open.turn(0).await?;
-        let mut events = vec![Event::default().retry(RETRY).id(&open.place).comment("connected")];
+        let mut events = vec![Event::default().retry(RETRY).id(&open.position).comment("connected")];
         events.extend(first.events.into_iter().map(event));
         let later = unfold(open, Open::next).flat_map(iter);
         Ok(Sse::new(iter(events).chain(later).map(Ok::<_, Infallible>)).into_response())
@@ -125,13 +125,13 @@ impl Streams {
 
 impl Open {
     async fn next(mut self) -> Option<(Vec<Event>, Self)> {
-        let (stopping, span) = (self.streams.0.stopping.clone(), self.span.clone());
+        let (stopping, id) = (self.streams.0.stopping.clone(), self.id.clone());
         let heartbeat_s = self.streams.0.heartbeat_s;
         if self.ended || stopping.is_cancelled() {
             return None;
         }
         let turn = tokio::select! {
-            turn = self.turn(heartbeat_s).instrument(span) => turn,
+            turn = request::during(id, self.turn(heartbeat_s)) => turn,
             // The client connects again, with the id of the last event it has.
             () = stopping.cancelled() => return None,
         };
@@ -140,7 +140,7 @@ impl Open {
             Ok(turn) => turn.events.into_iter().map(event).collect(),
             Err(error) => {
                 self.ended = true;
-                self.span.in_scope(|| reply::log_cause(&error));
+                request::scope(&mut self.id, || reply::log_cause(&error));
                 vec![Event::default().event("error").data(error.to_json().to_string())]
             }
         };
@@ -150,15 +150,15 @@ impl Open {
     async fn turn(&mut self, wait_s: u64) -> Result<Turn> {
         let caller = self.streams.0.gatekeeper.identify(&self.headers, &self.uri).await?;
         let turn = self.turn_of(&caller, wait_s).await?;
-        self.place.clone_from(&turn.place);
+        self.position.clone_from(&turn.position);
         Ok(turn)
     }
 
     async fn turn_of(&self, caller: &Caller, wait_s: u64) -> Result<Turn> {
         let admitted = self.streams.0.driver.admit(self.entry.spec(), caller)?;
         let mut input = self.input.clone();
-        if !self.place.is_empty() {
-            input.add(PLACE, &Json::from(self.place.as_str()))?;
+        if !self.position.is_empty() {
+            input.add(POSITION, &Json::from(self.position.as_str()))?;
         }
         input.add("wait_seconds", &Json::from(wait_s))?;
         admitted.turn(self.entry.as_ref(), &input.text()).await

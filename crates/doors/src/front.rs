@@ -13,8 +13,7 @@ use http::header::{CACHE_CONTROL, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tracing::Instrument;
-use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_kernel::{Caller, Code, Error, Result, request};
 use waybill_store::shares::Share;
 
 use crate::commons::{Commons, UNIT_BYTES};
@@ -57,13 +56,16 @@ impl<M: Mount> Front<M> {
         Self(Arc::new(Inner { mount, commons }))
     }
 
-    async fn handle(self, request: Request<Incoming>, connection: Arc<Connection>) -> Response<Held> {
+    async fn handle(
+        self,
+        request: Request<Incoming>,
+        connection: Arc<Connection>,
+    ) -> std::result::Result<Response<Held>, Infallible> {
         let under_way = connection.begin();
         let mut line = self.0.commons.lines.begin(&request, connection.peer);
-        let span = line.span();
-        let request = request.map(Body::new);
-        let refusal = self.0.mount.refusal(&request);
-        let outcome = self.admitted(request, &mut line).instrument(span).await;
+        let asked = request.map(Body::new);
+        let refusal = self.0.mount.refusal(&asked);
+        let outcome = request::during(Some(line.id()), self.admitted(asked, &mut line)).await;
         let Answered { mut response, place, open } = outcome.unwrap_or_else(|error| refusal(&error, &line.id()).into());
         let bytes = match self.room_for(&response, line.caller.as_deref()) {
             Ok(bytes) => bytes,
@@ -78,7 +80,7 @@ impl<M: Mount> Front<M> {
         // Answers hold what callers sent: no browser may take them for something else.
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response.map(|body| Held::new(body, connection, Kept { place, bytes, under_way, open }))
+        Ok(response.map(|body| Held::new(body, connection, Kept { place, bytes, under_way, open })))
     }
 
     async fn admitted(&self, request: Request<Body>, line: &mut Line) -> Result<Answered> {
@@ -121,7 +123,7 @@ impl<M: Mount> hyper::service::Service<Request<Incoming>> for Connected<M> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answer = self.front.clone().handle(request, Arc::clone(&self.connection));
-        Box::pin(async move { Ok(answer.await) })
+        Box::pin(answer)
     }
 }
 

@@ -3,8 +3,8 @@
 use rmcp::model::ClientJsonRpcMessage;
 use waybill_fuzz::{Target, feed};
 
+use crate::address;
 use crate::json::Checked;
-use crate::rest;
 
 #[test]
 fn fuzz_json() {
@@ -33,6 +33,6 @@ fn fuzz_mcp_frame() {
 #[test]
 fn fuzz_query_string() {
     const SEEDS: &[&str] = &["limit=50&cursor=00ff", "a=%41+b&c", "status=queued&type=%C3%A9"];
-    let read = |input: &[u8]| rest::query_fields(&String::from_utf8_lossy(input)).is_ok();
+    let read = |input: &[u8]| address::query_fields(&String::from_utf8_lossy(input)).is_ok();
     feed(Target { name: "query_string", seeds: SEEDS, read });
 }

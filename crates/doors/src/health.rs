@@ -23,6 +23,9 @@ use crate::reply;
 /// A disk or a database that takes longer is not one to send work to.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
+/// Adds figures that are read when somebody looks, in the text that Prometheus reads.
+pub type MoreFigures = dyn Fn(&mut String) + Send + Sync;
+
 #[derive(Clone)]
 pub(crate) struct Readiness(Arc<Inner>);
 
@@ -83,7 +86,7 @@ pub(crate) fn alive() -> Response {
 }
 
 /// Figures of all tenants: for operators.
-pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
+pub(crate) fn figures(handle: &PrometheusHandle, more: &MoreFigures, caller: &Caller) -> Response {
     let allowed = [Role::Admin, Role::System];
     if caller.tenant != DEFAULT_TENANT || !caller.roles.contains_any(&allowed) {
         let message = "Metrics are of all tenants, and so for operators: the default tenant's.";
@@ -94,5 +97,7 @@ pub(crate) fn figures(handle: &PrometheusHandle, caller: &Caller) -> Response {
         return reply::error(&out_of_scope(message, &[Scope::AdminRead], &caller.scopes));
     }
     handle.run_upkeep();
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()).into_response()
+    let mut text = handle.render();
+    more(&mut text);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }

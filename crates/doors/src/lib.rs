@@ -1,5 +1,6 @@
 //! The doors: decode, run the operation, encode. No rules live here, and nothing else names axum or rmcp.
 
+mod address;
 mod auth;
 mod body;
 mod commons;
@@ -22,6 +23,7 @@ mod openapi;
 mod reply;
 mod rest;
 mod router;
+mod routes;
 mod server;
 mod settings;
 mod unproven;
@@ -34,9 +36,10 @@ pub use driver::{Admitted, Driver};
 pub use json::Checked;
 pub use listener::Listener;
 pub use log::Answers;
+pub use log::header_of;
 pub use metrics::{install as install_metrics, keep as keep_metrics};
 pub use metrics_exporter_prometheus::PrometheusHandle as MetricsHandle;
-pub use mount::{Mount, Refusal, RequestId};
+pub use mount::{Mount, Refusal};
 pub use openapi::document as openapi_document;
 pub use reply::log_cause;
 pub use router::{Doors, Http};

@@ -9,10 +9,9 @@ use std::time::Instant;
 use http::header::{HeaderName, HeaderValue};
 use http::{Extensions, HeaderMap, Method, Request};
 use percent_encoding::percent_decode_str;
-use waybill_kernel::{Caller, Code, Entropy, Error};
+use waybill_kernel::{Caller, Code, Entropy, Error, RequestId};
 
 use crate::metrics::HttpMeters;
-use crate::mount::RequestId;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -65,18 +64,17 @@ impl Lines {
     }
 
     /// The caller's own id when it is harmless to repeat, else a new one.
-    fn id(&self, headers: &HeaderMap) -> HeaderValue {
-        let is_harmless = |id: &&HeaderValue| {
-            let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
-            let bytes = id.as_bytes();
-            let fits = !bytes.is_empty() && bytes.len() <= REQUEST_ID_CHARS_MAX && bytes.iter().all(plain);
-            fits && id.to_str().is_ok_and(|text| !may_be_secret(text))
+    fn id(&self, headers: &HeaderMap) -> RequestId {
+        let is_harmless = |id: &&str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            let fits = !id.is_empty() && id.len() <= REQUEST_ID_CHARS_MAX && id.bytes().all(plain);
+            fits && !may_be_secret(id)
         };
-        if let Some(id) = headers.get(REQUEST_ID).filter(is_harmless) {
-            return id.clone();
+        if let Some(id) = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(is_harmless) {
+            return RequestId::new(id);
         }
         let count = self.0.count.fetch_add(1, Ordering::Relaxed);
-        HeaderValue::from_str(&format!("{:08x}-{count:x}", self.0.run)).unwrap_or(HeaderValue::from_static("-"))
+        RequestId::new(&format!("{:08x}-{count:x}", self.0.run))
     }
 
     /// The proxy adds whom it has heard at the end; what stands before that is the client's own word.
@@ -87,6 +85,11 @@ impl Lines {
         let last = headers.get_all(FORWARDED_FOR).iter().next_back().and_then(|value| value.to_str().ok());
         last.and_then(|list| list.rsplit(',').next()?.trim().parse().ok()).unwrap_or(peer)
     }
+}
+
+/// As a header of the answer.
+pub fn header_of(id: &RequestId) -> HeaderValue {
+    HeaderValue::from_str(id.as_str()).unwrap_or(HeaderValue::from_static("-"))
 }
 
 /// People paste keys where ids belong, and logs are kept.
@@ -116,12 +119,13 @@ impl Drop for Open {
 }
 
 /// In a response: which operation it answers, where the path does not say.
-#[derive(Clone, Copy)]
-pub struct Answers(pub &'static str);
+#[derive(Clone)]
+pub struct Answers(pub Cow<'static, str>);
 
 /// A refusal is a decision, so it is kept: who was refused what. Not the message, which may repeat what was sent.
-pub(crate) fn refusal(operation: &'static str, caller: &Caller, error: &Error) {
+pub(crate) fn refusal(operation: impl FnOnce() -> Cow<'static, str>, caller: &Caller, error: &Error) {
     if error.code() == Code::Forbidden {
+        let operation = &*operation();
         tracing::info!(operation, principal = %caller.principal, code = error.code().entry().code, "refused");
     }
 }
@@ -132,7 +136,7 @@ const CLIENT_LEFT: u16 = 499;
 /// The line of one request, also of one whose caller has gone: what it asked for may have been done.
 pub(crate) struct Line {
     lines: Lines,
-    id: HeaderValue,
+    id: RequestId,
     method: Method,
     path: String,
     pub(crate) peer: IpAddr,
@@ -143,25 +147,20 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn id(&self) -> RequestId {
-        RequestId(self.id.clone())
-    }
-
-    /// At the level of errors, so that whatever lets an error be seen also shows whose it is.
-    pub(crate) fn span(&self) -> tracing::Span {
-        tracing::error_span!("request", id = self.id.to_str().unwrap_or("-"))
+        self.id.clone()
     }
 
     /// The client finds the line by this header.
     pub(crate) fn name(&self, headers: &mut HeaderMap) {
-        headers.insert(REQUEST_ID, self.id.clone());
+        headers.insert(REQUEST_ID, header_of(&self.id));
     }
 
     /// `found` is what the response carries for this line.
     pub(crate) fn write(&mut self, status: u16, found: &Extensions) {
-        self.say(status, found.get::<Answers>().map(|answers| answers.0), "answered");
+        self.say(status, found.get::<Answers>().map(|answers| &*answers.0), "answered");
     }
 
-    fn say(&mut self, status: u16, operation: Option<&'static str>, what: &'static str) {
+    fn say(&mut self, status: u16, operation: Option<&str>, what: &'static str) {
         self.is_written = true;
         let took = self.began.elapsed();
         self.lines.0.meters.count(status, took);
@@ -169,7 +168,7 @@ impl Line {
         tracing::info!(
             target: "request",
             {
-                request.id = self.id.to_str().unwrap_or("-"),
+                request.id = self.id.as_str(),
                 http.method = self.method.as_str(),
                 http.path = &*shown(&self.path),
                 http.status = status,
@@ -218,10 +217,10 @@ mod tests {
     fn a_key_is_not_taken_for_a_request_id() {
         let lines = Lines::new(false, &SeededEntropy::new(1));
         let given = |id: &str| lines.id(&HeaderMap::from_iter([(REQUEST_ID, id.parse().unwrap())]));
-        assert_eq!(given("abc-1.2_Z"), "abc-1.2_Z");
-        assert_eq!(given("0af7651916cd43dd8448eb211c80319c"), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(given("abc-1.2_Z").as_str(), "abc-1.2_Z");
+        assert_eq!(given("0af7651916cd43dd8448eb211c80319c").as_str(), "0af7651916cd43dd8448eb211c80319c");
         for secret in [KEY, &KEY[4..], "x-aga_0", "a b"] {
-            assert_ne!(given(secret), secret);
+            assert_ne!(given(secret).as_str(), secret);
         }
     }
 

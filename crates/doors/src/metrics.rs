@@ -1,6 +1,7 @@
 //! The doors' metric names, and handles made once so that counting costs no look-up. Not before they count: a series of
 //! nothing but zeros says nothing, and there would be many.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
-use waybill_kernel::{Code, Error, Result};
+use waybill_kernel::{Code, Error, OperationSpec, Result};
 
 const CALLS: &str = "waybill_operation_calls_total";
 const HTTP_SECONDS: &str = "waybill_http_request_duration_seconds";
@@ -56,15 +57,20 @@ pub async fn keep(handle: PrometheusHandle, stopping: CancellationToken) {
 
 /// One counter per operation and outcome: names are written in the program, so there are only so many.
 #[derive(Default)]
-pub(crate) struct OperationMeters(RwLock<HashMap<(&'static str, Option<Code>), Counter>>);
+pub(crate) struct OperationMeters(RwLock<HashMap<Counted, Counter>>);
+
+/// Domain, name and outcome.
+type Counted = (&'static str, &'static str, Option<Code>);
 
 impl OperationMeters {
-    pub(crate) fn count(&self, name: &'static str, outcome: Option<Code>) {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(name, outcome)).cloned();
+    /// `id` is asked for once per counter: the operation's name among those of all domains.
+    pub(crate) fn count(&self, spec: &OperationSpec, outcome: Option<Code>, id: impl FnOnce() -> Cow<'static, str>) {
+        let counted = (spec.domain, spec.name, outcome);
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&counted).cloned();
         let counter = known.unwrap_or_else(|| {
             let code = outcome.map_or("ok", |code| code.entry().code);
-            let first = metrics::counter!(CALLS, "operation" => name, "code" => code);
-            self.0.write().unwrap_or_else(PoisonError::into_inner).insert((name, outcome), first.clone());
+            let first = metrics::counter!(CALLS, "operation" => id(), "code" => code);
+            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(counted, first.clone());
             first
         });
         counter.increment(1);

@@ -7,18 +7,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderValue, Request};
-use waybill_kernel::{Caller, Error, Result};
-
-/// The id by which the log knows a request.
-#[derive(Clone, Debug)]
-pub struct RequestId(pub HeaderValue);
-
-impl RequestId {
-    pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or("-")
-    }
-}
+use http::Request;
+use waybill_kernel::{Caller, Error, RequestId, Result};
 
 /// How an error is told, in the protocol of whoever is told.
 pub type Refusal = fn(&Error, &RequestId) -> Response;

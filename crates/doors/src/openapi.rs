@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
-use waybill_kernel::{Code, Method, OperationSpec};
+use waybill_kernel::{Code, OperationSpec};
 use waybill_store::{Entry, Registry, StreamEntry};
 
 /// What any request may be answered with, whatever the operation.
@@ -16,6 +16,7 @@ const COMMON: &[Code] = &[
     Code::AlreadyExists,
     Code::PayloadTooLarge,
     Code::UnsupportedMediaType,
+    Code::RateLimitExceeded,
     Code::HeadersTooLarge,
     Code::Internal,
     Code::Unavailable,
@@ -29,14 +30,14 @@ pub fn document(registry: &Registry) -> Json {
         paths
             .entry(spec.route.path)
             .or_default()
-            .insert(spec.route.method.as_str().to_lowercase(), operation(entry.as_ref()));
+            .insert(spec.route.method.as_str().to_lowercase(), operation(registry, entry.as_ref()));
     }
     for entry in registry.streams() {
         let spec = entry.spec();
         paths
             .entry(spec.route.path)
             .or_default()
-            .insert(spec.route.method.as_str().to_lowercase(), stream(entry.as_ref()));
+            .insert(spec.route.method.as_str().to_lowercase(), stream(registry, entry.as_ref()));
     }
     json!({
         "openapi": "3.1.0",
@@ -55,11 +56,11 @@ pub fn document(registry: &Registry) -> Json {
     })
 }
 
-fn operation(entry: &dyn Entry) -> Json {
+fn operation(registry: &Registry, entry: &dyn Entry) -> Json {
     let spec = entry.spec();
     let fields = Fields::of(spec, entry.input_schema());
     let mut operation = json!({
-        "operationId": spec.name,
+        "operationId": registry.id(spec),
         "summary": spec.title,
         "description": spec.description,
         "tags": [spec.domain],
@@ -80,11 +81,11 @@ fn operation(entry: &dyn Entry) -> Json {
 }
 
 /// Events come until somebody hangs up.
-fn stream(entry: &dyn StreamEntry) -> Json {
+fn stream(registry: &Registry, entry: &dyn StreamEntry) -> Json {
     let spec = entry.spec();
     let events = json!({ "description": "Events, as they come.", "content": { "text/event-stream": {} } });
     json!({
-        "operationId": spec.name,
+        "operationId": registry.id(spec),
         "summary": spec.title,
         "description": spec.description,
         "tags": [spec.domain],
@@ -113,13 +114,13 @@ impl Fields {
         for (name, property) in properties {
             if in_path(&name) {
                 parameters.push(parameter(&name, "path", true, property));
-            } else if spec.route.method == Method::Get {
+            } else if !spec.route.method.has_body() {
                 parameters.push(parameter(&name, "query", required.contains(&name), property));
             } else {
                 rest.insert(name, property);
             }
         }
-        let body = (spec.route.method == Method::Post).then(|| {
+        let body = spec.route.method.has_body().then(|| {
             schema["required"] = required.iter().filter(|name| !in_path(name)).cloned().collect();
             schema["properties"] = Json::Object(rest);
             schema
@@ -128,10 +129,10 @@ impl Fields {
     }
 }
 
-fn parameter(name: &str, place: &str, required: bool, mut schema: Json) -> Json {
+fn parameter(name: &str, location: &str, required: bool, mut schema: Json) -> Json {
     let description =
         schema.as_object_mut().and_then(|schema| schema.remove("description")).unwrap_or_else(|| json!(""));
-    json!({ "name": name, "in": place, "required": required, "description": description, "schema": schema })
+    json!({ "name": name, "in": location, "required": required, "description": description, "schema": schema })
 }
 
 fn responses(entry: &dyn Entry) -> Json {
@@ -171,4 +172,43 @@ fn error_schema() -> Json {
             "help": { "type": "string", "description": "What to do." },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use waybill_kernel::Route;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_in_path_and_query_or_in_path_and_body_by_the_method() {
+        let schema = json!({
+            "type": "object",
+            "properties": { "id": { "type": "string" }, "note": { "type": "string" } },
+            "required": ["id", "note"],
+        });
+        let of = |route| Fields::of(&OperationSpec { route, ..OperationSpec::WRITE }, schema.clone());
+        let places = |fields: &Fields| -> Vec<String> {
+            fields
+                .parameters
+                .iter()
+                .map(|field| format!("{}:{}", field["in"], field["name"]).replace('"', ""))
+                .collect()
+        };
+        for (with_body, route) in [
+            (false, Route::get("/v1/x/{id}")),
+            (false, Route::delete("/v1/x/{id}")),
+            (true, Route::post("/v1/x/{id}")),
+            (true, Route::put("/v1/x/{id}")),
+        ] {
+            let fields = of(route);
+            let expected: &[&str] = if with_body { &["path:id"] } else { &["path:id", "query:note"] };
+            assert_eq!(places(&fields), expected, "{route:?}");
+            assert_eq!(
+                fields.body.map(|body| body["required"].clone()),
+                with_body.then(|| json!(["note"])),
+                "{route:?}"
+            );
+        }
+    }
 }

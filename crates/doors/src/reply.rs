@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, StatusCode};
+use serde_json::Value;
 use waybill_kernel::{Code, Error};
 use waybill_store::Answer;
 
@@ -60,6 +61,9 @@ pub(crate) fn error(error: &Error) -> Response {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         _ => {}
+    }
+    if let Some(seconds) = error.detail("retry_after").and_then(Value::as_u64) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }

@@ -14,7 +14,7 @@ use http::{Request, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
-use waybill_kernel::{Caller, Code, Error, Method, Result};
+use waybill_kernel::{Caller, Code, Error, Method, RequestId, Result, Route};
 use waybill_store::Store;
 
 use crate::auth::Gatekeeper;
@@ -22,9 +22,10 @@ use crate::body::Bodies;
 use crate::commons::Commons;
 use crate::driver::Driver;
 use crate::events::Streams;
-use crate::health::{self, Readiness};
-use crate::mount::{Mount, Refusal, RequestId};
+use crate::health::{self, MoreFigures, Readiness};
+use crate::mount::{Mount, Refusal};
 use crate::rest::Endpoint;
+use crate::routes::Routes;
 use crate::{Settings, docs, mcp, openapi, reply};
 
 /// What the doors of every domain open on.
@@ -33,6 +34,7 @@ pub struct Doors<'a> {
     pub store: Store,
     pub gatekeeper: Gatekeeper,
     pub metrics: PrometheusHandle,
+    pub more_figures: Arc<MoreFigures>,
     pub settings: &'a Settings,
     pub commons: &'a Commons,
     /// Cancelled when the program begins to stop.
@@ -47,23 +49,34 @@ pub struct Http {
     open: Router,
     /// For callers.
     kept: Router,
+    /// The short way for most of them.
+    routes: Routes<Arc<Endpoint>>,
     gatekeeper: Gatekeeper,
 }
 
 impl Http {
     pub fn new(doors: Doors<'_>) -> Self {
-        let Doors { driver, store, gatekeeper, metrics, settings, commons, stopping } = doors;
-        let readiness = Readiness::new(store.clone(), Duration::from_millis(settings.probe_ms));
-        tell_when_stopping(readiness.clone(), store, stopping.clone());
+        let Doors { driver, store, gatekeeper, metrics, more_figures, settings, commons, stopping } = doors;
+        let readiness = Readiness::new(store, Duration::from_millis(settings.probe_ms));
+        tell_when_stopping(readiness.clone(), driver.clone(), stopping.clone());
         let bodies = commons.bodies();
         let streams = Streams::new(driver.clone(), gatekeeper.clone(), settings, stopping);
-        let kept = operations(driver, bodies)
+        let endpoints = endpoints(driver, bodies);
+        let kept = operations(&endpoints)
             .merge(events(driver, &streams))
             .merge(mcp::router(driver, bodies, settings))
-            .route("/metrics", get(move |request: Request<Body>| figures(metrics.clone(), request)))
+            .route(
+                "/metrics",
+                get(move |request: Request<Body>| figures(metrics.clone(), Arc::clone(&more_figures), request)),
+            )
             .fallback(any(|| async { unknown_path() }))
             .method_not_allowed_fallback(|| async { refused_method() });
-        Self { open: documents(driver, readiness), kept, gatekeeper }
+        let mut routes = Routes::default();
+        for endpoint in endpoints {
+            let route = endpoint.spec().route;
+            routes.add(route.method, route.path, endpoint);
+        }
+        Self { open: documents(driver, readiness), kept, routes, gatekeeper }
     }
 }
 
@@ -87,6 +100,9 @@ impl Mount for Http {
     }
 
     async fn answer(&self, caller: Arc<Caller>, mut request: Request<Body>, _: RequestId) -> Response {
+        if let Some(endpoint) = self.routes.find(request.method(), request.uri().path()) {
+            return endpoint.handle(&caller, request).await;
+        }
         request.extensions_mut().insert(caller);
         routed(&self.kept, request).await
     }
@@ -113,18 +129,30 @@ fn documents(driver: &Driver, readiness: Readiness) -> Router {
         .method_not_allowed_fallback(|| async { refused_method() })
 }
 
-fn operations(driver: &Driver, bodies: &Bodies) -> Router {
+fn endpoints(driver: &Driver, bodies: &Bodies) -> Vec<Arc<Endpoint>> {
+    let entries = driver.registry().entries();
+    entries.map(|entry| Arc::new(Endpoint::new(driver.clone(), Arc::clone(entry), bodies.clone()))).collect()
+}
+
+fn operations(endpoints: &[Arc<Endpoint>]) -> Router {
     let mut routes: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
-    for entry in driver.registry().entries() {
-        let spec = entry.spec();
-        let endpoint = Arc::new(Endpoint::new(driver.clone(), Arc::clone(entry), bodies.clone()));
-        let filter = match spec.route.method {
+    for endpoint in endpoints {
+        let Route { method, path } = endpoint.spec().route;
+        let filter = match method {
             Method::Get => axum::routing::MethodFilter::GET,
             Method::Post => axum::routing::MethodFilter::POST,
+            Method::Put => axum::routing::MethodFilter::PUT,
+            Method::Delete => axum::routing::MethodFilter::DELETE,
         };
-        let handler = move |request: Request<Body>| async move { endpoint.handle(request).await };
-        let route = routes.remove(spec.route.path).unwrap_or_default();
-        routes.insert(spec.route.path, route.merge(on(filter, handler)));
+        let endpoint = Arc::clone(endpoint);
+        let handler = move |request: Request<Body>| async move {
+            match request.extensions().get::<Arc<Caller>>().cloned() {
+                Some(caller) => endpoint.handle(&caller, request).await,
+                None => reply::error(&Error::internal("a request came past the gatekeeper")),
+            }
+        };
+        let route = routes.remove(path).unwrap_or_default();
+        routes.insert(path, route.merge(on(filter, handler)));
     }
     routes.into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route))
 }
@@ -138,17 +166,17 @@ fn events(driver: &Driver, streams: &Streams) -> Router {
 }
 
 /// Waiting calls answer with what they have; nobody is kept until the deadline.
-fn tell_when_stopping(readiness: Readiness, store: Store, stopping: CancellationToken) {
+fn tell_when_stopping(readiness: Readiness, driver: Driver, stopping: CancellationToken) {
     tokio::spawn(async move {
         stopping.cancelled().await;
         readiness.stop();
-        store.stop_waiting();
+        driver.stop_waiting();
     });
 }
 
-async fn figures(handle: PrometheusHandle, request: Request<Body>) -> Response {
+async fn figures(handle: PrometheusHandle, more: Arc<MoreFigures>, request: Request<Body>) -> Response {
     match request.extensions().get::<Arc<Caller>>() {
-        Some(caller) => health::figures(&handle, caller),
+        Some(caller) => health::figures(&handle, more.as_ref(), caller),
         None => reply::error(&Error::internal("a request came past the gatekeeper")),
     }
 }

@@ -104,8 +104,8 @@ impl Opened {
             let service = Connected { front: front.clone(), connection: Arc::clone(&entered.0) };
             let (stopping, closing) = (self.stopping.clone(), self.closing.clone());
             self.connections.spawn(async move {
-                let connection = builder.serve_connection(TokioIo::new(stream), service);
-                let mut connection = std::pin::pin!(connection);
+                // Pinned where it is made: a name for it before that would have room in the task as well.
+                let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
                 tokio::select! {
                     _ = connection.as_mut() => return,
                     () = entered.0.closed() => return,

@@ -1,6 +1,9 @@
 //! The bounds of the HTTP side, each with its unit in its name.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
+use waybill_kernel::ranges::{BYTES, MANY, PERCENT, SHARED_BYTES, Setting, at_least, check, setting};
 
 use crate::mcp::McpSettings;
 
@@ -77,5 +80,37 @@ impl Default for Settings {
             probe_ms: 1_000,
             mcp: McpSettings::default(),
         }
+    }
+}
+
+/// Up to the longest that any call waits.
+const HEARTBEAT_SECONDS: RangeInclusive<i64> = 1..=20;
+
+impl Settings {
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("body_bytes_max", self.body_bytes_max, BYTES),
+            setting("header_read_ms", self.header_read_ms, at_least(10)),
+            setting("body_read_ms", self.body_read_ms, at_least(10)),
+            setting("answer_ms", self.answer_ms, at_least(1_000)),
+            setting("requests_max", self.requests_max, MANY),
+            setting("connections_max", self.connections_max, MANY),
+            setting("connections_per_address_max", self.connections_per_address_max, MANY),
+            setting("idle_ms", self.idle_ms, at_least(10)),
+            setting("write_ms", self.write_ms, at_least(10)),
+            setting("answers_unread_max", self.answers_unread_max, MANY),
+            setting("answers_bytes_max", self.answers_bytes_max, SHARED_BYTES),
+            setting("bodies_bytes_max", self.bodies_bytes_max, SHARED_BYTES),
+            setting("key_share_percent", self.key_share_percent, PERCENT),
+            setting("tenant_share_percent", self.tenant_share_percent, PERCENT),
+            setting("admin_places", self.admin_places, 0..=1_000_000),
+            setting("streams_max", self.streams_max, MANY),
+            setting("heartbeat_s", self.heartbeat_s, HEARTBEAT_SECONDS),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        check("doors", &self.ranges())
     }
 }

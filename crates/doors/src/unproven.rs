@@ -5,7 +5,10 @@
 //! honest body is there at once, and hardly ever the oldest of so many.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::sync::Notify;
 use waybill_kernel::{Code, Error, Result};
@@ -33,6 +36,12 @@ struct Place {
 impl Unproven {
     /// Reads a body, unless so many come after it that it has to make way.
     pub async fn read<T>(&self, reading: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut reading = pin!(reading);
+        // Nearly every body has come with its head: who need not wait needs no place.
+        let at_once = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context)));
+        if let Poll::Ready(outcome) = at_once.await {
+            return outcome;
+        }
         let place = self.enter();
         tokio::select! {
             biased;
@@ -87,6 +96,12 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(unproven.read(async { Ok(7) }).await.unwrap(), 7);
+        assert_eq!(unproven.lock().coming.len(), UNPROVEN_MAX, "who is there at once takes nobody's place");
+        let later = async {
+            tokio::task::yield_now().await;
+            Ok(8)
+        };
+        assert_eq!(unproven.read(later).await.unwrap(), 8);
         let first = slow.remove(0).await.unwrap();
         assert_eq!(first.unwrap_err().code(), Code::Overloaded);
         assert!(slow.iter().all(|reading| !reading.is_finished()));

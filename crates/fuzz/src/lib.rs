@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use grow::Pool;
-use rng::Rng;
+pub use rng::Rng;
 
 /// For how long one target is fed. `cargo xtask fuzz` sets it.
 pub const TIME_MS: &str = "WAYBILL_FUZZ_MS";

@@ -15,6 +15,14 @@ pub use address::is_global;
 use reqwest::Url;
 pub use resolve::{Judged, Judging, Resolver, SystemResolver};
 
+/// Where every client of HTTP begins. TLS has one provider of cryptography for the whole process; ring, because the other one
+/// takes longer to build than all of ours.
+pub fn client() -> reqwest::ClientBuilder {
+    // Whoever came second finds it there.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+}
+
 const PORTS: [u16; 2] = [80, 443];
 pub const URL_CHARS_MAX: usize = 8_192;
 

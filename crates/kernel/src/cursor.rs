@@ -5,14 +5,14 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::{Code, Error, Result};
+use crate::{Code, Error, Result, hex};
 
 const CHECK_BYTES: usize = 6;
 
 /// `scope` is whatever the position is only valid with.
 pub fn encode(scope: &[&[u8]], position: &[u8]) -> String {
     let check = check(scope, position);
-    position.iter().chain(&check).map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&[position, &check].concat())
 }
 
 /// Also for a position that a list cannot read: the checksum is no secret, so anybody can make one.
@@ -21,13 +21,10 @@ pub fn refused() -> Error {
 }
 
 pub fn decode(scope: &[&[u8]], cursor: &str) -> Result<Vec<u8>> {
-    if !cursor.is_ascii() || !cursor.len().is_multiple_of(2) || cursor.len() > 256 {
+    if cursor.len() > 256 {
         return Err(refused());
     }
-    let bytes: Vec<u8> = (0..cursor.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&cursor[at..at + 2], 16).map_err(|_| refused()))
-        .collect::<Result<_>>()?;
+    let bytes = hex::decode(cursor).ok_or_else(refused)?;
     let at = bytes.len().checked_sub(CHECK_BYTES).ok_or_else(refused)?;
     let (position, given) = bytes.split_at(at);
     if check(scope, position) == given { Ok(position.to_vec()) } else { Err(refused()) }

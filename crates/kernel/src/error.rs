@@ -127,7 +127,7 @@ catalogue! {
     ConfigInvalid          "config_invalid"            500 -32603 ("InternalFailure", 500)           78
         "The configuration is not valid." "Correct the setting the message names.";
     AddressUnusable        "address_unusable"          500 -32603 ("InternalFailure", 500)           76
-        "The listening address cannot be used." "Stop the program that holds it, or choose another with --http.";
+        "The listening address cannot be used." "Stop the program that holds it, or choose another address.";
     DataFolderUnusable     "data_folder_unusable"      500 -32603 ("InternalFailure", 500)           73
         "The data folder cannot be used." "Check that it exists and is writable by this user, or choose another with --data.";
     DataFolderLocked       "data_folder_locked"        500 -32603 ("InternalFailure", 500)           75
@@ -170,7 +170,7 @@ catalogue! {
     MessageNotInflight     "message_not_inflight"      409 -32069
         ("MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400) 6
         "The message is not in flight." "Receive it again: its visibility has ended and anybody may have it.";
-    PurgeQueueInProgress   "purge_queue_in_progress"   409 -32070
+    PurgeQueueInProgress   "purge_queue_in_progress"   429 -32070
         ("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403) 5
         "The queue was purged less than 60 seconds ago." "Wait until 60 seconds have passed since then.";
     EmptyBatchRequest      "empty_batch_request"       400 -32071
@@ -190,6 +190,8 @@ catalogue! {
         "The messages of the batch are too large together." "Send the entries in several batches.";
     TooManyQueues          "too_many_queues"           403 -32076 ("OverLimit", 403)                   5
         "The tenant has as many queues as it may have." "Delete queues that are not used, or have the limit raised.";
+    Throttling             "throttling"                429 -32085 ("Throttling", 400)                  5
+        "The queue is used more often than its throttle allows." "Nothing was done. Wait for `retry_after` seconds, then send the same request again.";
     InvalidAction          "invalid_action"            400 -32077 ("InvalidAction", 400)               2
         "There is no such action." "Use an action of SQS's API of 2012-11-05.";
     MissingAction          "missing_action"            400 -32078 ("MissingAction", 400)               2
@@ -211,6 +213,53 @@ catalogue! {
         "The server does not send anything there." "Name an address of the public internet, or have the operator set `webhooks.allow_private`.";
     TooManyWebhooks        "too_many_webhooks"         409 -32081 ("OverLimit", 403)                   6
         "The tenant has as many webhooks as it may have." "Delete one that is not needed, or have the operator raise `webhooks.endpoints_max`.";
+    // Of mail, in the words of the servers that its clients know.
+    InvalidAgentName       "INVALID_AGENT_NAME"        400 -32100 ("InvalidParameterValue", 400)       2
+        "That is no name for an agent." "Use an adjective and a noun, as in GreenCastle, or leave the name out.";
+    EmptyProgram           "EMPTY_PROGRAM"             400 -32101 ("InvalidParameterValue", 400)       2
+        "`program` is empty." "Name the program that the agent runs in.";
+    EmptyModel             "EMPTY_MODEL"               400 -32102 ("InvalidParameterValue", 400)       2
+        "`model` is empty." "Name the model that the agent runs on.";
+    AgentNameTaken         "AGENT_NAME_TAKEN"          409 -32103 ("InvalidParameterValue", 400)       6
+        "The project has an agent of that name." "Choose another name, leave it out, or use register_agent to go on as that agent.";
+    AgentRetired           "AGENT_RETIRED"             409 -32104 ("InvalidParameterValue", 400)       6
+        "The agent is retired." "Use another agent, or bring it back with unretire_agent.";
+    RecipientNotFound      "RECIPIENT_NOT_FOUND"       404 -32105 ("InvalidParameterValue", 400)       4
+        "A recipient does not exist." "Correct the names, or have those agents registered; nobody was written to.";
+    ContactRequired        "CONTACT_REQUIRED"          403 -32106 ("InvalidParameterValue", 400)       3
+        "A recipient wants to be asked for contact first." "Make the calls the message names, then send again; nobody was written to.";
+    ContactBlocked         "CONTACT_BLOCKED"           403 -32107 ("InvalidParameterValue", 400)       3
+        "A recipient takes no messages." "Leave those recipients out; nobody was written to.";
+    InvalidThreadId        "INVALID_THREAD_ID"         400 -32108 ("InvalidParameterValue", 400)       2
+        "That is no name for a thread." "Use letters, digits, dots, underscores and hyphens, as in FEAT-123, or leave it out.";
+    BroadcastDisabled      "BROADCAST_DISABLED"        400 -32109 ("InvalidParameterValue", 400)       2
+        "Nothing is sent to everybody." "Name the recipients.";
+    SenderTokenMismatch    "SENDER_TOKEN_MISMATCH"     403 -32110 ("InvalidParameterValue", 400)       3
+        "The token is not the agent's." "Send the token that register_agent gave for this agent, or none if the agent is yours.";
+    IdempotencyKeyConflict "IDEMPOTENCY_KEY_CONFLICT"  409 -32111 ("InvalidParameterValue", 400)       6
+        "The key was used for another call." "Use a new key for a new call, or repeat the first one unchanged.";
+    CursorExpired          "CURSOR_EXPIRED"            410 -32112 ("InvalidParameterValue", 400)       6
+        "What came after the cursor has been forgotten." "Read the inbox with fetch_inbox, then follow it from `oldest_available_cursor` on.";
+    CursorAhead            "CURSOR_AHEAD"              409 -32113 ("InvalidParameterValue", 400)       6
+        "The cursor is ahead of everything there is." "The server was restored from an earlier state: read the inbox with fetch_inbox, then follow it from `tail_cursor` on.";
+    TooManyProjects        "too_many_projects"         409 -32114 ("OverLimit", 403)                   6
+        "The tenant has as many projects as it may have." "Use one that exists, or have the operator raise `mail.projects_max`.";
+    TooManyAgents          "too_many_agents"           409 -32115 ("OverLimit", 403)                   6
+        "The tenant has as many agents as it may have." "Go on as one that exists, or have the operator raise `mail.agents_max`.";
+    TooManyContacts        "too_many_contacts"         409 -32116 ("OverLimit", 403)                   6
+        "The agent has asked for as many contacts as it may." "Use another agent, or have the operator raise `mail.contacts_max`.";
+    EmptyPaths             "EMPTY_PATHS"               400 -32117 ("InvalidParameterValue", 400)       2
+        "No paths were given." "Name at least one path of the project.";
+    TooManyPaths           "TOO_MANY_PATHS"            400 -32118 ("InvalidParameterValue", 400)       2
+        "More paths were given than one call takes." "Reserve them in several calls, or reserve a folder by a pattern.";
+    SuspiciousPattern      "SUSPICIOUS_PATTERN"        400 -32119 ("InvalidParameterValue", 400)       2
+        "The pattern is absolute, leaves the project or covers all of it." "Name files and folders within the project, as in src/api/*.rs.";
+    ReservationActive      "RESERVATION_ACTIVE"        409 -32120 ("InvalidParameterValue", 400)       6
+        "The reservation is in use." "Ask its holder by mail, or wait until it expires.";
+    TooManyReservations    "too_many_reservations"     409 -32121 ("OverLimit", 403)                   6
+        "There are as many active reservations as there may be." "Release those that are not needed, or have the operator raise the limit the message names.";
+    FeatureDisabled        "FEATURE_DISABLED"          403 -32122 ("InvalidParameterValue", 400)       3
+        "This is switched off." "Have the operator set what the message names.";
 }
 
 impl fmt::Display for Code {

@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(print(&spelled), print(&json!({"a": null, "b": [1, "A"]})));
         assert_ne!(print(&spelled), print(&json!({"a": null, "b": ["A", 1]})));
         // SHA-256 of the two bytes `{}`.
-        let hex: String = print(&json!({})).unwrap().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
+        let digest = crate::hex::encode(print(&json!({})).unwrap().as_bytes());
+        assert_eq!(digest, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
     }
 }

@@ -1,6 +1,8 @@
 //! What is known of an operation before it runs. The registry of these is the only list of operations: routes,
 //! tools, OpenAPI, CLI verbs, the permission matrix and the equivalence tests are read from it.
 
+use serde::Deserialize;
+
 use crate::principal::{forbidden, out_of_scope};
 use crate::{Caller, Result, Role, Scope};
 
@@ -14,6 +16,8 @@ pub enum Mode {
 pub enum Method {
     Get,
     Post,
+    Put,
+    Delete,
 }
 
 impl Method {
@@ -21,7 +25,14 @@ impl Method {
         match self {
             Method::Get => "GET",
             Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
         }
+    }
+
+    /// Fields that the path does not name are the JSON body of the request; else they are its query.
+    pub const fn has_body(self) -> bool {
+        matches!(self, Method::Post | Method::Put)
     }
 }
 
@@ -44,15 +55,89 @@ impl Route {
         Self { method: Method::Post, path }
     }
 
+    pub const fn put(path: &'static str) -> Self {
+        Self { method: Method::Put, path }
+    }
+
+    pub const fn delete(path: &'static str) -> Self {
+        Self { method: Method::Delete, path }
+    }
+
     /// Is this field of the input a part of the path?
     pub fn has_in_path(&self, field: &str) -> bool {
         self.path.split('/').any(|part| part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) == Some(field))
     }
 }
 
+/// How many of a domain's tools an MCP client is offered: each profile has all of the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// What nobody can do without.
+    Minimal,
+    /// What most need.
+    #[default]
+    Core,
+    Full,
+}
+
+impl Profile {
+    pub const ALL: [Profile; 3] = [Profile::Minimal, Profile::Core, Profile::Full];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Profile::Minimal => "minimal",
+            Profile::Core => "core",
+            Profile::Full => "full",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|profile| profile.as_str() == name)
+    }
+}
+
+/// An address under which MCP clients read what an operation answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Resource {
+    /// A URI template (RFC 6570): `{name}` is a part of the path, `{?a,b}` at the end are fields of the query, which may
+    /// be left away. As in `resource://inbox/{agent}{?project,limit}`.
+    pub template: &'static str,
+    /// What clients list it as; a template's is its own.
+    pub name: &'static str,
+    /// One line about what is read there.
+    pub description: &'static str,
+    /// Names of the template whose field of the input is called otherwise: (in the template, in the input).
+    pub renamed: &'static [(&'static str, &'static str)],
+    /// Fields of the input that the address itself decides, with their values as JSON.
+    pub fixed: &'static [(&'static str, &'static str)],
+}
+
+impl Resource {
+    pub const fn at(template: &'static str, name: &'static str, description: &'static str) -> Self {
+        Self { template, name, description, renamed: &[], fixed: &[] }
+    }
+
+    /// The template without the fields of its query.
+    pub fn path(&self) -> &'static str {
+        self.template.split_once("{?").map_or(self.template, |(path, _)| path)
+    }
+
+    /// The names of the fields of its query.
+    pub fn query(&self) -> impl Iterator<Item = &'static str> {
+        let query = self.template.split_once("{?").and_then(|(_, query)| query.strip_suffix('}'));
+        query.into_iter().flat_map(|query| query.split(','))
+    }
+
+    /// What the input calls a name of the template.
+    pub fn field(&self, name: &'static str) -> &'static str {
+        self.renamed.iter().find(|(known, _)| *known == name).map_or(name, |(_, field)| field)
+    }
+}
+
 #[derive(Debug)]
 pub struct OperationSpec {
-    /// REST operation id; the MCP tool's name without its prefix; the CLI verb.
+    /// Its own within the domain. The MCP tool's name without its prefix; the CLI verb.
     pub name: &'static str,
     /// Which part of the product it belongs to: `/mcp/<domain>` serves one of them alone.
     pub domain: &'static str,
@@ -60,6 +145,10 @@ pub struct OperationSpec {
     pub route: Route,
     /// Offered as an MCP tool?
     pub tool: bool,
+    /// The smallest profile in which it is one.
+    pub profile: Profile,
+    /// Where MCP clients read its answer as a resource. For reads alone.
+    pub resources: &'static [Resource],
     pub mode: Mode,
     /// Takes something away that somebody may be using: a client may want to ask its user first.
     pub destructive: bool,
@@ -101,6 +190,8 @@ impl OperationSpec {
         domain: "",
         route: Route::NONE,
         tool: true,
+        profile: Profile::Minimal,
+        resources: &[],
         mode: Mode::Read,
         destructive: false,
         repeatable: true,
@@ -179,6 +270,28 @@ mod tests {
         // What an admin writes is not for those who only read.
         let administer = spec(Mode::Write, &[Scope::AdminWrite]);
         assert!(!administer.allows(&caller(Role::Admin, &[Scope::AdminRead])));
+    }
+
+    #[test]
+    fn a_template_is_a_path_and_a_query() {
+        let inbox = Resource {
+            renamed: &[("agent", "agent_name")],
+            ..Resource::at("resource://inbox/{agent}{?project,limit}", "inbox", "An inbox.")
+        };
+        assert_eq!(inbox.path(), "resource://inbox/{agent}");
+        assert_eq!(inbox.query().collect::<Vec<_>>(), ["project", "limit"]);
+        assert_eq!((inbox.field("agent"), inbox.field("limit")), ("agent_name", "limit"));
+        let all = Resource::at("resource://projects", "projects", "All of them.");
+        assert_eq!((all.path(), all.query().count()), ("resource://projects", 0));
+    }
+
+    #[test]
+    fn each_profile_has_all_of_the_one_before_it() {
+        assert!(Profile::ALL.is_sorted());
+        for profile in Profile::ALL {
+            assert_eq!(Profile::named(profile.as_str()), Some(profile));
+        }
+        assert_eq!(Profile::named("Core"), None);
     }
 
     #[test]

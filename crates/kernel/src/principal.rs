@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -65,13 +66,15 @@ words! {
         TasksRead = "tasks:read", TasksWrite = "tasks:write", TasksLease = "tasks:lease",
         ReceiptsRead = "receipts:read", ReceiptsAck = "receipts:ack",
         QueuesSend = "queues:send", QueuesReceive = "queues:receive", QueuesManage = "queues:manage",
+        MailRead = "mail:read", MailWrite = "mail:write",
         AdminRead = "admin:read", AdminWrite = "admin:write",
     }
 }
 
 impl Scope {
     /// Scopes that came when there were keys already. A key from before has none of them, an admin's neither.
-    pub const LATER: &'static [Scope] = &[Scope::QueuesSend, Scope::QueuesReceive, Scope::QueuesManage];
+    pub const LATER: &'static [Scope] =
+        &[Scope::QueuesSend, Scope::QueuesReceive, Scope::QueuesManage, Scope::MailRead, Scope::MailWrite];
 }
 
 impl Role {
@@ -101,14 +104,14 @@ impl Role {
 macro_rules! word_set {
     ($name:ident of $member:ident) => {
         #[derive(Clone, Debug, PartialEq, Eq, Default)]
-        pub struct $name(Vec<$member>);
+        pub struct $name(Arc<[$member]>);
 
         impl $name {
             pub fn new(members: impl IntoIterator<Item = $member>) -> Self {
                 let mut members: Vec<_> = members.into_iter().collect();
                 members.sort();
                 members.dedup();
-                Self(members)
+                Self(members.into())
             }
 
             pub fn contains(&self, member: $member) -> bool {

@@ -9,6 +9,8 @@ use crate::dead_letters::check_policy;
 use crate::rules::attributes::Attributes;
 use crate::rules::names::{queue_name, unknown_queue};
 use crate::rules::redrive::REDRIVE_POLICY;
+use crate::rules::throttle::{self, Throttle, is_throttle};
+use crate::shards::{note_change, read_shards};
 
 /// Times that a change is made anew because another came before it.
 const TRIES_MAX: usize = 16;
@@ -18,6 +20,13 @@ const TRIES_MAX: usize = 16;
 pub(crate) struct Entry {
     pub name: String,
     pub generation: i64,
+    pub incarnation: i64,
+    pub spread: i64,
+    /// The store of each partition, where some are in others than home.
+    pub shards: Option<Vec<String>>,
+    /// As [`crate::queue::Queue`] has it.
+    pub here: Option<i64>,
+    pub version: i64,
     pub attributes: Attributes,
     pub tags: String,
     pub created_at: Time,
@@ -34,8 +43,8 @@ impl Entry {
     }
 
     pub(crate) async fn find(tx: &mut Tx<'_>, name: &str) -> Result<Option<Self>> {
-        const FIND: &str = "SELECT generation, attributes, tags, created_at, modified_at, purged_at FROM queues \
-                            WHERE tenant = $1 AND name = $2";
+        const FIND: &str = "SELECT generation, attributes, tags, created_at, modified_at, purged_at, incarnation, \
+                            spread, shards, here, version FROM queues WHERE tenant = $1 AND name = $2";
         let row = tx.query_opt(FIND, &[Value::from(name)]).await?;
         let read = |row: waybill_store::Row| {
             Ok(Self {
@@ -46,10 +55,20 @@ impl Entry {
                 created_at: row.time(3)?,
                 modified_at: row.time(4)?,
                 purged_at: row.time_opt(5)?,
+                incarnation: row.int(6)?,
+                spread: row.int(7)?,
+                shards: read_shards(row.text_opt(8)?)?,
+                here: row.int_opt(9)?,
+                version: row.int(10)?,
                 stored: row.text(1)?.to_owned(),
             })
         };
         row.map(read).transpose()
+    }
+
+    /// As it is stored.
+    pub(crate) fn stored_attributes(&self) -> &str {
+        &self.stored
     }
 
     pub(crate) fn read_tags(&self) -> Result<std::collections::BTreeMap<String, String>> {
@@ -57,23 +76,26 @@ impl Entry {
     }
 }
 
-/// Sets the attributes that `change` makes of those that are there.
+/// Sets the attributes that `change` makes of those that are there. True when the queue is throttled otherwise than before.
 pub(crate) async fn change_attributes(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
     url: &str,
     change: impl Fn(&Entry) -> Result<Attributes>,
-) -> Result<()> {
-    const SET: &str = "UPDATE queues SET attributes = $3, dead_letter = $4, modified_at = $5 \
+) -> Result<bool> {
+    const SET: &str = "UPDATE queues SET attributes = $3, dead_letter = $4, modified_at = $5, version = version + 1 \
                        WHERE tenant = $1 AND name = $2 AND attributes = $6";
     for _ in 0..TRIES_MAX {
         let entry = Entry::load(tx, url).await?;
         let named = change(&entry)?;
         let attributes = entry.attributes.changed_by(&named);
+        if named.names().any(is_throttle) {
+            throttle::check(&attributes)?;
+        }
         let dead_letter = dead_letter_of(ctx, tx, &entry.name, &attributes, named.is_named(REDRIVE_POLICY)).await?;
         let stored = attributes.to_stored()?;
         if stored == entry.stored {
-            return Ok(());
+            return Ok(false);
         }
         let params = [
             Value::from(&entry.name),
@@ -83,7 +105,8 @@ pub(crate) async fn change_attributes(
             Value::from(&entry.stored),
         ];
         if tx.execute(SET, &params).await? == 1 {
-            return Ok(());
+            note_change(tx, &entry.name, entry.shards.as_deref(), (entry.generation, entry.version + 1)).await?;
+            return Ok(Throttle::of(&entry.attributes)? != Throttle::of(&attributes)?);
         }
     }
     Err(too_busy())

@@ -37,32 +37,45 @@ pub(crate) struct Counts {
     pub delayed: i64,
 }
 
-/// One statement, so that all of it is of one snapshot.
+/// One row for each partition, by one statement, so that all of it is of one snapshot.
 const COUNT: &str = "SELECT p.total + (SELECT count(*) FROM (SELECT 1 FROM messages m WHERE m.tenant = $1 \
-                     AND m.mid >= $3 + p.counted AND m.mid < $4 LIMIT $5) AS young) \
+                     AND m.mid >= (p.part << 40) + p.counted AND m.mid < ((p.part + 1) << 40) LIMIT $4) AS young) \
                      - (SELECT count(*) FROM (SELECT 1 FROM departures d WHERE d.tenant = $1 \
-                     AND d.mid >= $3 AND d.mid < $3 + p.counted LIMIT $5) AS gone), \
-                     (SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.part = $2 \
-                     AND f.visible_at > $6 AND f.receives > 0 LIMIT $7) AS flying), \
-                     (SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.part = $2 \
-                     AND f.visible_at > $6 AND f.receives = 0 LIMIT $7) AS delayed) \
-                     FROM parts p WHERE p.tenant = $1 AND p.part = $2";
+                     AND d.mid >= (p.part << 40) AND d.mid < (p.part << 40) + p.counted LIMIT $4) AS gone), \
+                     (SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.part = p.part \
+                     AND f.visible_at > $5 AND f.receives > 0 LIMIT $6) AS flying), \
+                     (SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.part = p.part \
+                     AND f.visible_at > $5 AND f.receives = 0 LIMIT $6) AS delayed) \
+                     FROM parts p WHERE p.tenant = $1 AND p.queue = $2 AND p.generation = $3";
 
 impl Counts {
-    pub(crate) async fn of(tx: &mut Tx<'_>, part: &Part, now: Time) -> Result<Self> {
-        let params = [
-            part.number.into(),
-            part.begin().into(),
-            part.end().into(),
-            YOUNG_MAX.into(),
-            now.into(),
-            IN_FLIGHT_MAX.into(),
-        ];
-        let Some(row) = tx.query_opt(COUNT, &params).await? else {
-            return Ok(Self { visible: 0, not_visible: 0, delayed: 0 });
-        };
-        let (total, not_visible, delayed) = (row.int(0)?, row.int(1)?, row.int(2)?);
-        Ok(Self { visible: (total - not_visible - delayed).max(0), not_visible, delayed })
+    pub(crate) const NONE: Self = Self { visible: 0, not_visible: 0, delayed: 0 };
+
+    /// Of two stores together.
+    pub(crate) fn and(self, more: Self) -> Self {
+        Self {
+            visible: self.visible + more.visible,
+            not_visible: self.not_visible + more.not_visible,
+            delayed: self.delayed + more.delayed,
+        }
+    }
+
+    /// In the order in which they are shown.
+    pub(crate) fn each(self) -> [i64; 3] {
+        [self.visible, self.not_visible, self.delayed]
+    }
+
+    /// Of all partitions together.
+    pub(crate) async fn of(tx: &mut Tx<'_>, queue: &str, generation: i64, now: Time) -> Result<Self> {
+        let params = [Value::from(queue), generation.into(), YOUNG_MAX.into(), now.into(), IN_FLIGHT_MAX.into()];
+        let mut all = Self::NONE;
+        for row in &tx.query(COUNT, &params).await? {
+            let (total, not_visible, delayed) = (row.int(0)?, row.int(1)?, row.int(2)?);
+            all.visible += (total - not_visible - delayed).max(0);
+            all.not_visible += not_visible;
+            all.delayed += delayed;
+        }
+        Ok(all)
     }
 }
 

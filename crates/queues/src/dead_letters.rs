@@ -1,13 +1,15 @@
 //! Messages that go from one queue to another: dead letters, and those that are moved back.
 
-use waybill_kernel::{Code, Error, Result, Tenant, Time};
+use waybill_kernel::{Code, Error, Result, Tenant};
 use waybill_store::{Ctx, Sql, Tx, Value};
 
 use crate::Settings;
 use crate::ends::{end_all, ids};
+use crate::fifo;
 use crate::queue::{Part, Queue, topic};
 use crate::rules::arn::Arns;
 use crate::rules::attributes::Attributes;
+use crate::rules::names::is_fifo;
 use crate::rules::redrive::{REDRIVE_POLICY, RedrivePolicy};
 use crate::sends::{no_number, number_postgres, number_sqlite};
 
@@ -26,13 +28,30 @@ impl DeadLetters {
         Some(Self { receives_max: policy.receives_max, target })
     }
 
-    /// The queue they go to. None when it is gone, or does not take them any more: then whoever receives them gets them
+    /// Where they go. Nowhere when the queue is gone, or does not take them any more: then whoever receives them gets them
     /// once more. Nobody else is kept waiting for what is wrong with it.
-    pub(crate) async fn queue(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, source: &str) -> Result<Option<Queue>> {
-        let queue = Queue::find_for_messages(tx, &self.target).await?;
-        let source_arn = Settings::arns(ctx).arn(source);
-        Ok(queue.filter(|queue| queue.attributes.redrive_allow().allows(&source_arn)))
+    pub(crate) async fn target(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, source: &Queue) -> Result<Target> {
+        let source_arn = Settings::arns(ctx).arn(&source.name);
+        Ok(match Queue::find_for_messages(tx, &self.target).await? {
+            Some(queue) if queue.attributes.redrive_allow().allows(&source_arn) => Target::Here(Box::new(queue)),
+            // This store knows only queues that have partitions in it.
+            None if source.is_spread() => Target::Elsewhere,
+            _ => Target::Nowhere,
+        })
     }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.target
+    }
+}
+
+/// Where dead letters go, as far as this store knows.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Some of its partitions may be in other stores.
+    Here(Box<Queue>),
+    Elsewhere,
+    Nowhere,
 }
 
 /// The queue that a new policy points to, if it may.
@@ -44,6 +63,9 @@ pub(crate) async fn check_policy(tx: &mut Tx<'_>, arns: &Arns, source: &str, pol
     };
     if target == source {
         return Err(refused("must point to another queue"));
+    }
+    if is_fifo(target) != is_fifo(source) {
+        return Err(refused("must point to a queue of the same kind: FIFO or standard"));
     }
     let Some(row) = tx.query_opt(TARGET, &[Value::from(target)]).await? else {
         return Err(refused("points to a queue that does not exist"));
@@ -60,7 +82,7 @@ pub(crate) enum Fate<'a> {
     /// Dead letters: they keep the time they were sent at and remember where they come from.
     Dead { source: &'a str },
     /// Back to life, as if they were sent now.
-    Alive { now: Time },
+    Alive,
 }
 
 /// `$5` is the new time of sending or NULL, `$6` the source or NULL, from `$7` on the ids.
@@ -88,15 +110,19 @@ const MIX: &str = "UPDATE parts SET mixed = 1 WHERE tenant = $1 AND part = $2";
 /// Takes up to ten messages, which the caller has taken, from one part to the queue `to`, which must have been found for
 /// messages.
 pub(crate) async fn transfer(
+    ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
     tenant: Tenant,
     (from, mids): (&Part, &[i64]),
     to: &Queue,
     fate: Fate<'_>,
 ) -> Result<()> {
+    if to.is_fifo() {
+        return fifo::transfer(ctx, tx, tenant, (from, mids), to, fate).await;
+    }
     let (sent_at, source) = match fate {
         Fate::Dead { source } => (None, Some(source)),
-        Fate::Alive { now } => (Some(now), None),
+        Fate::Alive => (Some(ctx.now), None),
     };
     let (begin, end, floor) = (to.part.begin().into(), to.part.end().into(), to.part.floor().into());
     let mut params = vec![begin, end, floor, sent_at.into(), Value::from(source)];

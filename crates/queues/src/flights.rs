@@ -20,6 +20,7 @@ use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Row, Sql, Tx, Value};
 
 use crate::ends::{End, by_ids, end, ids};
+use crate::message::MessageId;
 use crate::queue::Part;
 use crate::rules::handle::Token;
 
@@ -35,8 +36,9 @@ const HEAD_MOVED_OF: usize = 16;
 const HEAD_STEP: i64 = 16;
 /// At this distance the next receive would pass over too many, and the head is moved in any case.
 const HEAD_FAR: i64 = 512;
-/// Times that a receive looks for fresh messages while others take what it has seen.
-const LOOKS_MAX: usize = 8;
+/// Times that a receive looks for fresh messages while others take what it has seen. Each of them is a message that somebody
+/// else has got; who asks for one among many others who do loses every second look.
+const LOOKS_MAX: usize = 64;
 /// Expired messages that one statement deletes.
 const EXPIRED_MAX: i64 = 256;
 
@@ -61,6 +63,8 @@ pub(crate) struct Takes {
     after: Option<i64>,
     /// There was no further fresh message.
     exhausted: bool,
+    /// In every look others were quicker: there may be more.
+    outrun: bool,
     /// Above the last message that there is, if that was asked for.
     last: Option<i64>,
 }
@@ -116,50 +120,124 @@ const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenan
                      AND f.visible_at > $3 AND f.receives > 0 LIMIT $4) AS flying";
 const SET_CROWDED: &str = "UPDATE parts SET crowded = $3 WHERE tenant = $1 AND part = $2";
 
-const FETCH: &str = by_ids!("SELECT mid, id, body, md5, attributes, trace, sent_at, sender, grp, source FROM messages");
+const FETCH: &str =
+    by_ids!("SELECT mid, id, body, md5, attributes, trace, sent_at, sender, grp, source, dedup FROM messages");
+
+/// A message as it was sent: what [`FETCH`] answers with.
+pub(crate) struct Stored(Row);
+
+impl Stored {
+    pub(crate) fn mid(&self) -> Result<i64> {
+        self.0.int(0)
+    }
+
+    pub(crate) fn id(&self) -> Result<MessageId> {
+        MessageId::from_slice(self.0.bytes(1)?)
+    }
+
+    pub(crate) fn body(&self) -> Result<&str> {
+        self.0.text(2)
+    }
+
+    /// As much as an answer may hold of it.
+    pub(crate) fn bytes(&self) -> Result<usize> {
+        Ok(self.body()?.len() + self.attributes()?.map_or(0, str::len))
+    }
+
+    pub(crate) fn md5(&self) -> Result<&[u8]> {
+        self.0.bytes(3)
+    }
+
+    /// As JSON.
+    pub(crate) fn attributes(&self) -> Result<Option<&str>> {
+        self.0.text_opt(4)
+    }
+
+    pub(crate) fn trace(&self) -> Result<Option<&str>> {
+        self.0.text_opt(5)
+    }
+
+    pub(crate) fn sent_at(&self) -> Result<Time> {
+        self.0.time(6)
+    }
+
+    pub(crate) fn sender(&self) -> Result<&str> {
+        self.0.text(7)
+    }
+
+    pub(crate) fn group(&self) -> Result<Option<&str>> {
+        self.0.text_opt(8)
+    }
+
+    /// The queue that it came to the dead letters from.
+    pub(crate) fn source(&self) -> Result<Option<&str>> {
+        self.0.text_opt(9)
+    }
+
+    pub(crate) fn deduplication(&self) -> Result<Option<&str>> {
+        self.0.text_opt(10)
+    }
+}
+
 /// As if it had not been taken. One that was never received before waits in front of those that have no flight.
 const GIVE_BACK: &str = by_ids!(
     "UPDATE flights SET visible_at = taken_at, token = NULL, receives = receives - 1, \
      first_at = CASE WHEN receives = 1 THEN NULL ELSE first_at END"
 );
 
-/// Of the first fresh ones, those that are older than they are kept. The others are locked for a moment and left
-/// alone.
-macro_rules! first_fresh {
+/// Of the first fresh ones, those that are older than they are kept. The others are not even locked: whoever looks for
+/// messages at this moment would pass over them.
+macro_rules! expired {
     ($before:literal, $after:literal) => {
         concat!(
             $before,
-            "first (found, sent) AS MATERIALIZED (SELECT m.mid, m.sent_at FROM messages m \
-             WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 AND NOT EXISTS \
-             (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.mid = m.mid) \
-             ORDER BY m.mid LIMIT $4 FOR UPDATE SKIP LOCKED)",
+            "expired (found) AS MATERIALIZED (SELECT m.mid FROM messages m WHERE m.tenant = $1 AND m.sent_at <= $5 \
+             AND m.mid IN (SELECT n.mid FROM messages n WHERE n.tenant = $1 AND n.mid >= $2 AND n.mid < $3 \
+             AND NOT EXISTS (SELECT 1 FROM flights f WHERE f.tenant = $1 AND f.mid = n.mid) \
+             ORDER BY n.mid LIMIT $4) FOR UPDATE SKIP LOCKED)",
             $after
         )
     };
 }
 
 const END_EXPIRED: End = end!(
-    first_fresh!("WITH ", " "),
-    first_fresh!("", ", "),
-    "DELETE FROM messages WHERE tenant = $1 AND mid IN (SELECT found FROM first WHERE sent <= $5)"
+    expired!("WITH ", " "),
+    expired!("", ", "),
+    "DELETE FROM messages WHERE tenant = $1 AND mid IN (SELECT found FROM expired)"
 );
 
 impl Takes {
     pub(crate) fn new(part: Part, now: Time, token: Token, visible_at: Time) -> Self {
-        Self { part, now, token, visible_at, taken: 0, fresh: 0, after: None, exhausted: false, last: None }
+        Self {
+            part,
+            now,
+            token,
+            visible_at,
+            taken: 0,
+            fresh: 0,
+            after: None,
+            exhausted: false,
+            outrun: false,
+            last: None,
+        }
     }
 
-    /// Refuses when the queue has too many messages in flight. Counted only while it was found so.
+    /// Refuses when the queue has too many messages in flight.
     pub(crate) async fn refuse_crowd(&self, tx: &mut Tx<'_>) -> Result<()> {
-        if !self.part.crowded {
-            return Ok(());
-        }
-        if self.is_crowded(tx).await? {
+        if self.is_full(tx).await? {
             let message = format!("The queue has {IN_FLIGHT_MAX} messages in flight, and may not have more.");
             return Err(Error::new(Code::OverLimit, message));
         }
-        tx.execute(SET_CROWDED, &[self.part.number.into(), false.into()]).await?;
         Ok(())
+    }
+
+    /// Whether the queue has as many messages in flight as it may have. Counted only while it was found so.
+    pub(crate) async fn is_full(&self, tx: &mut Tx<'_>) -> Result<bool> {
+        if !self.part.crowded || self.is_crowded(tx).await? {
+            return Ok(self.part.crowded);
+        }
+        tx.execute(SET_CROWDED, &[self.part.number.into(), false.into()]).await?;
+        Ok(false)
     }
 
     /// Up to `wanted` messages. What was taken before by this receive is not taken again.
@@ -208,7 +286,8 @@ impl Takes {
             }
             self.exhausted = rows.len() < limit;
             let lost = rows.len() - (taken.len() - before);
-            if lost == 0 {
+            self.outrun = lost > 0;
+            if !self.outrun {
                 break;
             }
         }
@@ -218,12 +297,18 @@ impl Takes {
     }
 
     /// What was taken, as it was sent. A message that is gone has no row.
-    pub(crate) async fn fetch(&self, tx: &mut Tx<'_>, taken: &[Taken]) -> Result<Vec<Row>> {
-        tx.query(FETCH, &ids(taken.iter().map(|taken| taken.mid))).await
+    pub(crate) async fn fetch(&self, tx: &mut Tx<'_>, taken: &[Taken]) -> Result<Vec<Stored>> {
+        let rows = tx.query(FETCH, &ids(taken.iter().map(|taken| taken.mid))).await?;
+        Ok(rows.into_iter().map(Stored).collect())
     }
 
     pub(crate) fn part(&self) -> &Part {
         &self.part
+    }
+
+    /// Was there something that only others were quick enough for?
+    pub(crate) fn was_outrun(&self) -> bool {
+        self.outrun
     }
 
     /// Makes messages visible again as if they had not been taken.
@@ -253,7 +338,12 @@ impl Takes {
         if is_far || falls(self.token[15], self.token[14], HEAD_MOVED_OF, self.fresh.max(1)) {
             self.move_head(tx).await?;
         }
-        let counts = falls(self.token[13], self.token[12], COUNTED_OF, self.taken);
+        self.look_at_crowd(tx, self.taken).await
+    }
+
+    /// Now and then, the more often the more messages were taken: counts what is in flight.
+    pub(crate) async fn look_at_crowd(&self, tx: &mut Tx<'_>, taken: usize) -> Result<()> {
+        let counts = falls(self.token[13], self.token[12], COUNTED_OF, taken);
         if counts && !self.part.crowded && self.is_crowded(tx).await? {
             tx.execute(SET_CROWDED, &[self.part.number.into(), true.into()]).await?;
         }

@@ -71,6 +71,10 @@ pub struct Message {
     /// Of those in this answer.
     #[serde(rename = "MD5OfMessageAttributes", skip_serializing_if = "Option::is_none")]
     pub md5_of_message_attributes: Option<String>,
+    /// Of a partitioned queue.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub partition: Option<u32>,
 }
 
 /// Bytes, which JSON carries as base64.

@@ -7,13 +7,15 @@ use waybill_store::{Ctx, Sql, Tx, Value};
 
 use crate::message::{MessageAttributes, MessageId};
 use crate::queue::{Queue, topic};
-use crate::rules::{check_range, contents, digest};
+use crate::rules::{check_range, contents, digest, missing};
 
 pub(crate) const DELAY_S_MAX: i64 = 900;
 
 /// What somebody wants to send, as the request has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
+    /// By the name of its queue.
+    pub is_fifo: bool,
     pub body: &'a str,
     pub delay_seconds: Option<i64>,
     pub attributes: &'a MessageAttributes,
@@ -31,6 +33,8 @@ pub struct Known {
     /// As it is stored.
     attributes: Option<String>,
     bytes: usize,
+    /// What a FIFO queue may tell duplicates by where no id was given.
+    body_sha256: Option<String>,
 }
 
 impl Draft<'_> {
@@ -51,6 +55,7 @@ impl Draft<'_> {
             system_md5: digest::of_attributes(self.system_attributes),
             attributes,
             bytes: self.bytes(),
+            body_sha256: (self.is_fifo && self.deduplication.is_none()).then(|| digest::sha256_of_body(self.body)),
         })
     }
 
@@ -62,12 +67,20 @@ impl Draft<'_> {
             check_range("DelaySeconds", delay_s, 0, DELAY_S_MAX)?;
         }
         if let Some(group) = self.group {
-            contents::check_group(group)?;
+            contents::check_id("MessageGroupId", group)?;
         }
-        if self.deduplication.is_some() {
-            return Err(Error::invalid("MessageDeduplicationId is for FIFO queues; this is a standard queue."));
+        match (self.is_fifo, self.deduplication) {
+            (false, None) => Ok(()),
+            (false, Some(_)) => {
+                Err(Error::invalid("MessageDeduplicationId is for FIFO queues; this is a standard queue."))
+            }
+            (true, _) if self.group.is_none() => Err(missing("MessageGroupId")),
+            (true, _) if self.delay_seconds.is_some_and(|delay_s| delay_s > 0) => {
+                Err(Error::invalid("DelaySeconds of a message is for standard queues; a FIFO queue has one for all."))
+            }
+            (true, None) => Ok(()),
+            (true, Some(id)) => contents::check_id("MessageDeduplicationId", id),
         }
-        Ok(())
     }
 }
 
@@ -82,19 +95,49 @@ pub(crate) struct Outgoing<'a> {
 impl Outgoing<'_> {
     /// Refuses what this queue does not take, which other queues may.
     pub(crate) fn check(&self, queue: &Queue) -> Result<()> {
+        if queue.is_fifo() {
+            self.deduplication(queue)?;
+        }
+        self.check_size(queue)
+    }
+
+    pub(crate) fn check_size(&self, queue: &Queue) -> Result<()> {
         contents::check_size(self.known.bytes, queue.attributes.message_bytes_max())
+    }
+
+    /// What a FIFO queue tells duplicates by. An id that was given comes before the contents.
+    pub(crate) fn deduplication(&self, queue: &Queue) -> Result<&str> {
+        let by_contents = self.known.body_sha256.as_deref().filter(|_| queue.attributes.is_content_based());
+        self.draft.deduplication.or(by_contents).ok_or_else(|| {
+            Error::invalid("A message needs a MessageDeduplicationId where the queue has no ContentBasedDeduplication.")
+        })
     }
 
     fn trace(&self) -> Option<&str> {
         self.draft.system_attributes.get(contents::TRACE_HEADER).and_then(|trace| trace.string_value.as_deref())
     }
 
-    fn visible_at(&self, queue: &Queue, now: Time) -> Option<Time> {
-        let delay_s = self.draft.delay_seconds.unwrap_or_else(|| queue.attributes.delay_s());
+    pub(crate) fn visible_at(&self, queue: &Queue, now: Time) -> Option<Time> {
+        // A FIFO queue has one delay for all of its messages.
+        let own = self.draft.delay_seconds.filter(|_| !queue.is_fifo());
+        let delay_s = own.unwrap_or_else(|| queue.attributes.delay_s());
         u64::try_from(delay_s)
             .ok()
             .filter(|seconds| *seconds > 0)
             .map(|seconds| now.after(Duration::from_secs(seconds)))
+    }
+
+    /// In a FIFO queue, where its id is known before.
+    pub(crate) fn fifo_row<'v>(
+        &'v self,
+        queue: &Queue,
+        mid: i64,
+        now: Time,
+        sender: &'v str,
+    ) -> Result<Vec<Value<'v>>> {
+        let [id, body, md5, attributes, trace, group] = self.row();
+        let dedup = Value::from(self.deduplication(queue)?);
+        Ok(vec![mid.into(), id, body, md5, attributes, trace, now.into(), Value::from(sender), group, dedup])
     }
 
     /// The columns that are its own.
@@ -110,6 +153,7 @@ impl Outgoing<'_> {
     }
 }
 
+/// Columns of a message that are its own.
 const ROW: usize = 6;
 const NO_ROW: [Value<'_>; ROW] = [
     Value::Bytes(None),
@@ -182,7 +226,7 @@ const INSERT_RETURNING: Sql = Sql {
     postgres: insert_many!(number_postgres!(), " RETURNING mid, id"),
 };
 /// Not yet received, and not to be before their time. Those that are left over are NULL.
-const DELAY: &str = "INSERT INTO flights (mid, tenant, part, visible_at, receives) WITH given (mid, visible_at) AS (VALUES \
+pub(crate) const DELAY: &str = "INSERT INTO flights (mid, tenant, part, visible_at, receives) WITH given (mid, visible_at) AS (VALUES \
                      ($3, $4), ($5, $6), ($7, $8), ($9, $10), ($11, $12), ($13, $14), ($15, $16), ($17, $18), \
                      ($19, $20), ($21, $22)) SELECT given.mid, $1, $2, given.visible_at, 0 FROM given \
                      WHERE given.mid IS NOT NULL";

@@ -6,7 +6,8 @@ use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Row, Statement, Tx, Value};
 
 use crate::ends::{by_ids, ids};
-use crate::queue::Queue;
+use crate::fifo;
+use crate::queue::{Part, Queue};
 use crate::rules::handle::{self, Handle};
 use crate::rules::{check_range, missing};
 
@@ -52,6 +53,32 @@ impl Change {
     pub(crate) fn is_of(&self, mid: i64) -> bool {
         self.handle.mid == mid
     }
+}
+
+/// The groups of messages of a FIFO queue, held until the transaction ends, each with its part. Other queues have none.
+pub(crate) async fn hold_groups<'q>(tx: &mut Tx<'_>, queue: &'q Queue, mids: &[i64]) -> Result<Vec<HeldGroups<'q>>> {
+    let mut held = Vec::new();
+    // In the order of partitions, as everybody locks groups.
+    for part in queue.parts().filter(|_| queue.is_fifo()) {
+        let own: Vec<i64> = mids.iter().copied().filter(|mid| part.holds(*mid)).collect();
+        if !own.is_empty() {
+            let members = fifo::groups_of(tx, &own).await?;
+            fifo::hold(tx, part, &members).await?;
+            held.push((part, members));
+        }
+    }
+    Ok(held)
+}
+
+/// A part, and groups of it with some of their messages.
+pub(crate) type HeldGroups<'q> = (&'q Part, Vec<(String, i64)>);
+
+/// To be done when flights of their messages were changed.
+pub(crate) async fn settle_groups(tx: &mut Tx<'_>, held: &[HeldGroups<'_>], now: Time) -> Result<()> {
+    for (part, members) in held {
+        fifo::settle(tx, part, members, now).await?;
+    }
+    Ok(())
 }
 
 /// The flights of up to ten messages.

@@ -6,15 +6,16 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use serde::Serialize;
-use waybill_doors::{Answers, Body, Driver, RequestId};
-use waybill_kernel::{Caller, Result};
-use waybill_queues::check_account;
+use waybill_doors::{Answers, Body, Driver};
+use waybill_kernel::{Caller, RequestId, Result};
 use waybill_queues::ops::{
     AddPermission, CancelMessageMoveTask, ChangeMessageVisibility, ChangeMessageVisibilityBatch, CreateQueue, Created,
     DeleteMessage, DeleteMessageBatch, DeleteQueue, Found, GetQueueAttributes, GetQueueUrl, ListDeadLetterSourceQueues,
     ListMessageMoveTasks, ListQueueTags, ListQueues, PurgeQueue, QueueNames, ReceiveMessage, RemovePermission,
     SendMessage, SendMessageBatch, SetQueueAttributes, StartMessageMoveTask, TagQueue, UntagQueue,
 };
+use waybill_queues::shards::{OnShards, Placed};
+use waybill_queues::{Meters, Tally, Traffic, check_account, queue_name};
 use waybill_store::shares::Share;
 use waybill_store::{Operation, Reply};
 
@@ -23,8 +24,11 @@ use crate::reply::Protocol;
 use crate::urls::Urls;
 use crate::{json, query};
 
+/// Which messages an action has had to do with.
+type Messages<A> = fn(&<A as Operation>::Output) -> Tally;
+
 /// One action.
-pub(crate) trait Action: Operation {
+pub(crate) trait Action: OnShards {
     /// What is written, where the operation's own output does not say it all.
     type Answer: Serialize;
 
@@ -33,10 +37,8 @@ pub(crate) trait Action: Operation {
         None
     }
 
-    /// What follows from the request alone, before a transaction is taken for it.
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
+    /// What it does with messages, if it does, and with which.
+    const TRAFFIC: Option<(Traffic, Messages<Self>)> = None;
 
     fn answer(output: Self::Output, urls: &Urls) -> Self::Answer;
 }
@@ -116,19 +118,16 @@ macro_rules! as_it_is {
     };
 }
 
-/// Those that name a queue by its URL, and what can be said about them before a transaction is taken.
+/// Those that name a queue by its URL, and what they have done with which messages.
 macro_rules! about_a_queue {
-    ($($operation:ident $(=> $check:expr)?;)+) => {
+    ($($operation:ident $([$traffic:ident $tally:expr])?;)+) => {
         as_it_is! {
             $($operation {
+                $(const TRAFFIC: Option<(Traffic, Messages<Self>)> = Some((Traffic::$traffic, $tally));)?
+
                 fn queue_url(&self) -> Option<&str> {
                     Some(&self.queue_url)
                 }
-
-                $(fn check(&self) -> Result<()> {
-                    let check: fn(&Self) -> Result<()> = $check;
-                    check(self)
-                })?
             })+
         }
     };
@@ -144,13 +143,17 @@ about_a_queue! {
     ListQueueTags;
     AddPermission;
     RemovePermission;
-    SendMessage => |send| send.checked().map(drop);
-    SendMessageBatch => |batch| batch.check_shape().map(|()| batch.take_digests());
-    ReceiveMessage;
-    DeleteMessage;
-    DeleteMessageBatch => DeleteMessageBatch::check_shape;
+    SendMessage [Send |sent| Tally::new(1, sent.partition)];
+    SendMessageBatch [Send |batch| {
+        Tally::new(batch.successful.len(), batch.successful.iter().filter_map(|entry| entry.sent.partition))
+    }];
+    ReceiveMessage [Receive |received| {
+        Tally::new(received.messages.len(), received.messages.iter().filter_map(|message| message.partition))
+    }];
+    DeleteMessage [Delete |deleted| deleted.tally.clone()];
+    DeleteMessageBatch [Delete |batch| batch.tally.clone()];
     ChangeMessageVisibility;
-    ChangeMessageVisibilityBatch => ChangeMessageVisibilityBatch::check_shape;
+    ChangeMessageVisibilityBatch;
 }
 
 as_it_is! {
@@ -164,6 +167,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) caller: &'a Caller,
     pub(crate) urls: Urls,
+    pub(crate) meters: &'a Meters,
     pub(crate) form: Form<'a>,
     /// Of the body, until the call has been made.
     pub(crate) room: Option<Share>,
@@ -228,7 +232,7 @@ fn entry<A: Action>() -> (&'static str, Handler) {
 }
 
 async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
-    let Asked { driver, caller, urls, form, room, id } = asked;
+    let Asked { driver, caller, urls, meters, form, room, id } = asked;
     let admitted = driver.admit(const { &A::SPEC }, caller)?;
     let (request, protocol): (A, _) = (form.read()?, form.protocol());
     // The call may wait, and many may: what is not needed any more is not kept for them.
@@ -236,13 +240,16 @@ async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
     if let Some(url) = request.queue_url() {
         check_account(url, &urls.account)?;
     }
-    request.check()?;
-    let (reply, turn) = admitted.run(request).await?;
+    let counted = A::TRAFFIC.zip(request.queue_url().and_then(|url| queue_name(url).ok()).map(str::to_owned));
+    let (reply, turn) = admitted.run(Placed(request)).await?;
     drop(room);
     let (Reply::Done(output) | Reply::Replay(output) | Reply::Empty { answer: output, .. }) = reply;
+    if let Some(((traffic, tally), queue)) = counted {
+        meters.count(&urls.account, &queue, traffic, &tally(&output));
+    }
     let mut response = protocol.answer(A::SPEC.name, &A::answer(output, &urls), id)?;
     drop(turn);
-    response.extensions_mut().insert(Answers(A::SPEC.name));
+    response.extensions_mut().insert(Answers(A::SPEC.name.into()));
     Ok(response)
 }
 

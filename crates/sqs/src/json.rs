@@ -15,7 +15,60 @@ const NAMESPACE: &str = "com.amazonaws.sqs";
 /// Members that we do not know are left alone; an empty body asks for nothing in particular.
 pub(crate) fn read<O: Operation>(body: &[u8]) -> Result<O> {
     let text = if body.trim_ascii().is_empty() { "{}" } else { Checked::of(body)?.text };
-    waybill_store::decode(text)
+    // Few clients write nulls, so they are looked for only in what does not read without.
+    waybill_store::decode(text).or_else(|error| match without_nulls(text) {
+        Some(text) => waybill_store::decode(&text),
+        None => Err(error),
+    })
+}
+
+/// A member that is null is the same as none. None when there is no such member.
+///
+/// The text is copied, never made a tree of: that would be many times as large as a hostile text.
+fn without_nulls(text: &str) -> Option<String> {
+    if !text.contains("null") {
+        return None;
+    }
+    let bytes = text.as_bytes();
+    let mut kept: Vec<u8> = Vec::with_capacity(bytes.len());
+    // Where the latest text begins in what is kept, and the latest byte that is not part of a text or a blank.
+    let (mut name_at, mut mark) = (0, b' ');
+    let (mut at, mut drops_comma, mut found) = (0, false, false);
+    while at < bytes.len() {
+        let length = match bytes[at] {
+            b'"' => text_length(&bytes[at..]),
+            b'n' if mark == b':' && bytes[at..].starts_with(b"null") => {
+                kept.truncate(name_at);
+                kept.truncate(kept.trim_ascii_end().len());
+                // With the comma before it, or else with the one after it.
+                drops_comma = kept.pop_if(|last| *last == b',').is_none();
+                (at, found, mark) = (at + 4, true, b' ');
+                continue;
+            }
+            b',' if drops_comma => {
+                (at, drops_comma) = (at + 1, false);
+                continue;
+            }
+            _ => 1,
+        };
+        match bytes[at] {
+            b'"' => name_at = kept.len(),
+            byte if byte.is_ascii_whitespace() => {}
+            byte => (mark, drops_comma) = (byte, false),
+        }
+        kept.extend_from_slice(&bytes[at..at + length]);
+        at += length;
+    }
+    String::from_utf8(kept).ok().filter(|_| found)
+}
+
+/// Of a text that begins here, with its quotes.
+fn text_length(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while at < bytes.len() && bytes[at] != b'"' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(bytes.len())
 }
 
 pub(crate) fn write(output: &impl Serialize) -> Result<Vec<u8>> {
@@ -47,8 +100,42 @@ pub(crate) fn message(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use waybill_kernel::Code;
+    use waybill_queues::ops::{SendMessage, SendMessageBatch};
 
     use super::*;
+
+    #[test]
+    fn a_member_that_is_null_is_none() {
+        for (text, expected) in [
+            (r#"{"a":null}"#, r#"{}"#),
+            (r#"{"a":null,"b":null}"#, r#"{}"#),
+            (r#"{"a":null,"b":1}"#, r#"{"b":1}"#),
+            (r#"{"b":1,"a":null}"#, r#"{"b":1}"#),
+            (r#"{"b":1 , "a" : null , "c":2}"#, r#"{"b":1  , "c":2}"#),
+            (r#"{"e":[{"a":null,"b":"x"},{"b":"y","a":null}]}"#, r#"{"e":[{"b":"x"},{"b":"y"}]}"#),
+            (r#"{"b":":null","a":null}"#, r#"{"b":":null"}"#),
+            (r#"{"b":"\\\"","a":null}"#, r#"{"b":"\\\""}"#),
+            (r#"{"b\"":null,"ä":"null"}"#, r#"{"ä":"null"}"#),
+        ] {
+            assert_eq!(without_nulls(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in [r#"{"a":1}"#, r#"{"a":"null"}"#, r#"{"a":[null,1]}"#, "null", r#"{"null":1}"#, r#"{"a":"null"#] {
+            assert_eq!(without_nulls(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn requests_with_nulls_are_read_and_what_is_wrong_with_them_is_said() {
+        let send: SendMessage =
+            read(br#"{"QueueUrl":"/q","MessageBody":"null","MessageAttributes":null,"DelaySeconds":null}"#).unwrap();
+        assert_eq!((send.message_body.as_str(), send.message_attributes.len()), ("null", 0));
+        let batch: SendMessageBatch =
+            read(br#"{"QueueUrl":"/q","Entries":[{"Id":"a","MessageBody":"m","MessageAttributes":null}]}"#).unwrap();
+        assert_eq!(batch.entries.len(), 1);
+        let wrong = read::<SendMessage>(br#"{"QueueUrl":null,"MessageBody":7}"#).unwrap_err();
+        assert!(wrong.message().contains("MessageBody"), "{wrong}");
+        assert!(read::<SendMessageBatch>(br#"{"QueueUrl":"/q","Entries":[null]}"#).is_err());
+    }
 
     #[test]
     fn an_error_carries_shape_and_query_code_and_nothing_of_the_inside() {

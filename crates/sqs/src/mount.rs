@@ -7,9 +7,11 @@ use std::sync::Arc;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
+use serde_json::json;
 use waybill_access::{Access, Signer};
-use waybill_doors::{Body, Commons, Driver, Gatekeeper, Mount, Read, Refusal, RequestId};
-use waybill_kernel::{Caller, Clock, Code, Error, Result};
+use waybill_doors::{Body, Commons, Driver, Gatekeeper, Mount, Read, Refusal};
+use waybill_kernel::{Caller, Clock, Code, Error, RequestId, Result};
+use waybill_queues::{Capabilities, Meters};
 
 use crate::actions::{self, Asked, Form, Handler};
 use crate::query::Params;
@@ -20,8 +22,6 @@ use crate::urls::Urls;
 use crate::wire::{self, Unspoken, Wire};
 
 const HEALTH: [&str; 2] = ["/sqs_health", "/sqs_leader_health"];
-/// What every node of this build can serve, in the words of those who ask before they make a queue that needs it.
-const CAPABILITIES: &str = r#"{"status":"ok","capabilities":[]}"#;
 const TARGET_PREFIX: &str = "AmazonSQS.";
 
 /// What the door opens on.
@@ -40,12 +40,17 @@ pub struct Sqs {
     bodies: waybill_doors::Bodies,
     keys: SigningKeys,
     actions: HashMap<&'static str, Handler>,
+    meters: Meters,
+    /// What this node can serve, for those who ask before they make a queue that needs it.
+    health: String,
 }
 
 impl Sqs {
     pub fn new(opening: Opening) -> Self {
         let bodies = opening.commons.bodies().up_to(opening.settings.body_bytes_max);
-        Self { opening, bodies, keys: SigningKeys::default(), actions: actions::all() }
+        let health = format!(r#"{{"status":"ok","capabilities":{}}}"#, json!(Capabilities::OWN.0));
+        let (keys, meters) = (SigningKeys::default(), Meters::default());
+        Self { opening, bodies, keys, actions: actions::all(), meters, health }
     }
 
     /// Proves that the body, too, is the signer's.
@@ -60,21 +65,21 @@ impl Sqs {
         Ok((caller, read))
     }
 
-    async fn run(&self, caller: &Caller, parts: Parts, read: Read, id: &RequestId) -> Result<Response<Body>> {
+    async fn act(&self, caller: &Caller, parts: Parts, read: Read, id: &RequestId) -> Result<Response<Body>> {
         match Wire::pick(&parts.method, &parts.uri, &parts.headers) {
             Ok(Wire::Json { target }) => {
                 let handler = self.handler(target.strip_prefix(TARGET_PREFIX))?;
                 let (urls, Read { bytes, room }) = (self.urls(&parts, caller), read);
                 drop(parts);
-                let (driver, form) = (&self.opening.driver, Form::Json(bytes));
-                handler(Asked { driver, caller, urls, form, room, id }).await
+                let (driver, meters, form) = (&self.opening.driver, &self.meters, Form::Json(bytes));
+                handler(Asked { driver, caller, urls, meters, form, room, id }).await
             }
             Ok(Wire::Query) => {
                 let Read { bytes, room } = read;
                 let params = Params::read(parts.uri.query(), &bytes)?.or_queue(wire::queue_path(&parts));
                 let handler = self.handler(params.action())?;
                 let (driver, urls, form) = (&self.opening.driver, self.urls(&parts, caller), Form::Query(params));
-                handler(Asked { driver, caller, urls, form, room, id }).await
+                handler(Asked { driver, caller, urls, meters: &self.meters, form, room, id }).await
             }
             Err(Unspoken::Method { allow }) => Ok(refused_method(allow)),
             Err(unspoken) => Err(unspoken.into()),
@@ -112,8 +117,8 @@ impl Mount for Sqs {
         }
         let accepts = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
         let (text, media) = match accepts.contains("application/json") {
-            true => (CAPABILITIES, "application/json"),
-            false => ("ok\n", "text/plain; charset=utf-8"),
+            true => (self.health.clone(), "application/json"),
+            false => ("ok\n".to_owned(), "text/plain; charset=utf-8"),
         };
         let mut response = Response::new(Body::from(text));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
@@ -134,7 +139,7 @@ impl Mount for Sqs {
 
     async fn answer(&self, caller: Arc<Caller>, (parts, read): Self::Asked, id: RequestId) -> Response<Body> {
         let protocol = Protocol::of(&parts.method, &parts.uri, &parts.headers);
-        let outcome = self.run(&caller, parts, read, &id).await;
+        let outcome = self.act(&caller, parts, read, &id).await;
         outcome.unwrap_or_else(|error| protocol.error(&error, &id))
     }
 }

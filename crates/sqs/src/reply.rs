@@ -3,12 +3,13 @@
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use serde::Serialize;
-use waybill_doors::{Body, Refusal, RequestId, log_cause};
-use waybill_kernel::{Error, Result};
+use waybill_doors::{Body, Refusal, header_of, log_cause};
+use waybill_kernel::{Error, RequestId, Result};
 
 use crate::wire::Wire;
 use crate::{json, query};
 
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-amz-retry-after");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,13 @@ impl Protocol {
             }
             Self::Query => self.response(status, query::error(error, id.as_str()), id),
         };
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        let told = error.detail("retry_after").and_then(serde_json::Value::as_u64);
+        let wait_s = told.or_else(|| (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
+        if let Some(wait_s) = wait_s {
+            let headers = response.headers_mut();
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait_s));
+            // SDKs in Rust look at this one and not at the other.
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(wait_s.saturating_mul(1_000)));
         }
         response
     }
@@ -69,7 +75,7 @@ impl Protocol {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
-        headers.insert(REQUEST_ID, id.0.clone());
+        headers.insert(REQUEST_ID, header_of(id));
         response
     }
 }

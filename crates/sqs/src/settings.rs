@@ -1,6 +1,12 @@
 //! The settings of the SQS door.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
+use waybill_kernel::ranges::{Setting, check, setting};
+
+/// From a short message to what a key's part of the room for bodies always holds.
+const BODY_BYTES: RangeInclusive<i64> = 1 << 10..=8 << 20;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -22,12 +28,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What could not work, in words for whoever wrote the file.
+    /// What could not work, in words for whoever wrote the file. The region is looked at by the settings of queues.
     pub fn check(&self) -> std::result::Result<(), String> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if !(1..=64).contains(&self.region.len()) || !self.region.bytes().all(plain) {
-            return Err(format!("sqs.region is {:?}; a region is like us-east-1.", self.region));
-        }
         if let Some(endpoint) = &self.endpoint {
             let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
             let is_host = |rest: &str| !rest.is_empty() && !rest.contains(['/', '?', '#', '@', ' ']);
@@ -37,7 +39,11 @@ impl Settings {
                 ));
             }
         }
-        Ok(())
+        check("sqs", &self.ranges())
+    }
+
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![setting("body_bytes_max", self.body_bytes_max, BODY_BYTES)]
     }
 }
 
@@ -54,6 +60,5 @@ mod tests {
         for bad in ["", "queues.example", "ftp://x", "https://", "https://x/", "https://u@x", "https://x?y"] {
             assert!(check(bad).is_err(), "{bad}");
         }
-        assert!(Settings { region: "US East".to_owned(), ..Settings::default() }.check().is_err());
     }
 }

@@ -3,20 +3,19 @@
 //! serde_json would do, but for two things. A field that is given as null is a field that is left out, so that a client
 //! which writes out every field it knows is understood; free JSON keeps its nulls. And serde's complaints speak of Rust.
 
-use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use waybill_kernel::{Error, Result};
 
-use crate::Operation;
 use crate::complaint::complaint;
 
 /// The name by which serde_json knows its raw values.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// `text` was checked where it came in: it is one JSON value of bounded depth.
-pub fn decode<O: Operation>(text: &str) -> Result<O> {
+pub fn decode<T: DeserializeOwned>(text: &str) -> Result<T> {
     // Which field is wrong is found out only when one is: keeping track of it costs every call.
-    O::deserialize(Text(text))
+    T::deserialize(Text(text))
         .or_else(|_| serde_path_to_error::deserialize(Text(text)).map_err(|error| Error::invalid(complaint(&error))))
 }
 

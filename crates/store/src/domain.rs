@@ -1,4 +1,4 @@
-//! What a domain brings to the program: its tables, its operations, what recurs about it.
+//! What a domain brings to the program: its tables, its operations, what recurs about it, what clients are told of it.
 
 use crate::effects::Runner;
 use crate::{Migration, Registry, Settings};
@@ -7,9 +7,30 @@ use crate::{Migration, Registry, Settings};
 pub struct Domain {
     /// As the specs of its operations have it.
     pub name: &'static str,
+    /// As people read it.
+    pub title: &'static str,
+    /// None for a domain whose operations are no tools.
+    pub mcp: Option<Mcp>,
     pub migrations: &'static [Migration],
     /// Adds the operations that all doors share.
     pub register: fn(Registry) -> Registry,
     /// Starts what recurs, by the settings that the store was opened with.
     pub sweeps: fn(Runner, &Settings) -> Runner,
+}
+
+/// A domain as MCP clients meet it: `/mcp/<name>` serves it alone, `/mcp` together with the others.
+#[derive(Clone, Copy)]
+pub struct Mcp {
+    pub names: Naming,
+    /// What a client puts before its model, next to the list of tools. `{operation}` becomes the name that the tool has
+    /// where this is read.
+    pub instructions: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// The same at both places, with the prefix of the protocol or without it, as the operator has set.
+    OfProtocol,
+    /// An operation's own name where the domain is served alone, and behind the domain's name where all are.
+    OfDomain,
 }

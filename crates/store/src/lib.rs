@@ -7,11 +7,13 @@ mod complaint;
 mod decode;
 mod domain;
 pub mod effects;
+mod lexer;
 mod metrics;
 pub mod migrate;
 mod operation;
 mod postgres;
 mod private;
+mod procedure;
 pub mod registry;
 #[cfg(feature = "sabotage")]
 mod sabotage;
@@ -21,20 +23,24 @@ pub mod shares;
 mod sqlite;
 mod statement;
 mod store;
+pub mod stores;
+mod tenant_check;
 mod tx;
 mod value;
 mod wake;
 
 pub use decode::decode;
-pub use domain::Domain;
+pub use domain::{Domain, Mcp, Naming};
 pub use migrate::Migration;
 pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Until, Wait, Work};
 pub use postgres::Options as PostgresOptions;
+pub use procedure::{Answered, Flow, Procedure, Waiting};
 pub use registry::{Answer, Entry, Registry, StreamEntry};
 pub use settings::Settings;
 pub use sqlite::Options as SqliteOptions;
 pub use store::{Backend, Health, Store, System};
-pub use tx::{AsTenant, Gate, Otherwise, STATEMENTS_MAX, Sql, Statement, Tx};
+pub use stores::{Shard, StoreRole, Stores};
+pub use tx::{AsTenant, Gate, Kind, Otherwise, STATEMENTS_MAX, Sql, Statement, Tx};
 pub use value::{Cell, Row, Value};
 pub use wake::{Topic, WakeFlag};
 
@@ -43,4 +49,6 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "meta", sql: include_str!("../schema/V0001__meta.sql") },
     Migration { version: 4, name: "effects", sql: include_str!("../schema/V0004__effects.sql") },
     Migration { version: 10, name: "behind", sql: include_str!("../schema/V0010__behind.sql") },
+    Migration { version: 21, name: "demanded", sql: include_str!("../schema/V0021__demanded.sql") },
+    Migration { version: 22, name: "shards", sql: include_str!("../schema/V0022__shards.sql") },
 ];

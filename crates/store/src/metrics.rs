@@ -1,6 +1,9 @@
 //! The store's metric names, each with its unit and meaning.
 
-use metrics::{describe_counter, describe_gauge, describe_histogram};
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use metrics::{Histogram, describe_counter, describe_gauge, describe_histogram};
 
 pub(crate) const OPS: &str = "waybill_store_ops_total";
 pub(crate) const OPERATION_SECONDS: &str = "waybill_operation_duration_seconds";
@@ -61,4 +64,20 @@ pub(crate) fn describe() {
     describe_gauge!(FEED_LAG, "Transactions begun since the oldest that is still open, whose rows feeds withhold");
     describe_counter!(JOBS, "Attempts at jobs, by kind and how they ended");
     describe_gauge!(JOB_LAG, "How long the first job of a kind that is not yet taken has been due");
+}
+
+/// The histogram of each operation, kept so that a call does not look it up by name and label: names are written in the
+/// program, so there are only so many.
+#[derive(Default)]
+pub(crate) struct OperationTimes(RwLock<HashMap<&'static str, Histogram>>);
+
+impl OperationTimes {
+    pub(crate) fn of(&self, operation: &'static str) -> Histogram {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(operation).cloned();
+        known.unwrap_or_else(|| {
+            let made = metrics::histogram!(OPERATION_SECONDS, "operation" => operation);
+            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(operation, made.clone());
+            made
+        })
+    }
 }

@@ -7,6 +7,7 @@
 //! | `{rowid}` | `INTEGER PRIMARY KEY` | `BIGINT PRIMARY KEY`: a number that the program gives |
 //! | `{xact}` | `0` | the transaction's xid8, as a number: feeds order by it |
 //! | `{postgres}` before a statement | left out | the statement |
+//! | `{sqlite}` before a statement | the statement | left out |
 //! | end of `CREATE TABLE` | `STRICT`; `WITHOUT ROWID` where the table has neither `{id}` nor `{rowid}` | row-level security where it has a tenant |
 //!
 //! A table with a `tenant` column is a tenant's table: PostgreSQL gets ENABLE and FORCE ROW LEVEL SECURITY and its policies in
@@ -16,7 +17,8 @@ use std::fmt::Write;
 
 use waybill_kernel::{Code, Error, Result};
 
-use crate::statement::TenantTables;
+use crate::lexer::{Piece, pieces};
+use crate::tenant_check::TenantTables;
 
 /// refinery's own table, absent before the first migration.
 pub(crate) const HISTORY: &str = "refinery_schema_history";
@@ -82,7 +84,7 @@ pub(crate) fn refuse_newer(applied: &[refinery::Migration], known: &[Migration])
 
 pub(crate) fn tenant_tables(migrations: &[Migration]) -> TenantTables {
     let statements: Vec<_> = migrations.iter().flat_map(|migration| statements(migration.sql)).collect();
-    let tables = statements.iter().filter_map(|statement| created_table(statement));
+    let tables = statements.iter().filter_map(|statement| created_table(marked(statement).1));
     TenantTables::new(tables.filter(|table| table.has_tenant).map(|table| table.name.to_owned()))
 }
 
@@ -135,19 +137,37 @@ impl Table<'_> {
     }
 }
 
-/// Statements without their comments. Our migrations hold no semicolon inside a string.
+/// Statements without their comments. A semicolon inside a string, such as the body of a function, ends none.
 fn statements(sql: &str) -> Vec<String> {
-    let bare: Vec<_> = sql.lines().map(|line| line.split("--").next().unwrap_or("").trim_end()).collect();
-    let bare = bare.join("\n");
-    bare.split(';').map(|statement| statement.trim().to_owned()).filter(|statement| !statement.is_empty()).collect()
+    let code: String = pieces(sql).filter(|piece| !matches!(piece, Piece::Comment(_))).map(Piece::text).collect();
+    let bare = code.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    let mut statements = vec![String::new()];
+    for piece in pieces(&bare) {
+        let is_code = matches!(piece, Piece::Code(_));
+        for (number, part) in piece.text().split(|c| is_code && c == ';').enumerate() {
+            if number > 0 {
+                statements.push(String::new());
+            }
+            if let Some(last) = statements.last_mut() {
+                last.push_str(part);
+            }
+        }
+    }
+    statements.iter().map(|statement| statement.trim().to_owned()).filter(|statement| !statement.is_empty()).collect()
 }
 
-/// None for a statement of the other engine: an index that SQLite has no use for, because the rows are in that order anyway.
+/// None for a statement of the other engine: an index that SQLite has no use for, because the rows are in that order anyway, or
+/// a table for full text, which each engine has in its own words.
 fn for_engine(statement: &str, engine: Engine) -> Option<&str> {
-    match statement.strip_prefix("{postgres}") {
-        Some(own) => (engine == Engine::Postgres).then(|| own.trim_start()),
-        None => Some(statement),
-    }
+    let (only, statement) = marked(statement);
+    only.is_none_or(|only| only == engine).then_some(statement)
+}
+
+/// Which engine a statement is for, if not for both, and the statement.
+fn marked(statement: &str) -> (Option<Engine>, &str) {
+    let marks = [("{postgres}", Engine::Postgres), ("{sqlite}", Engine::Sqlite)];
+    let own = marks.iter().find_map(|(mark, engine)| Some((Some(*engine), statement.strip_prefix(mark)?.trim_start())));
+    own.unwrap_or((None, statement))
 }
 
 fn created_table(statement: &str) -> Option<Table<'_>> {
@@ -203,6 +223,24 @@ mod tests {
         let sql = "CREATE INDEX a ON t (x);\n{postgres} CREATE INDEX b ON t (y);";
         assert_eq!(render(sql, Engine::Sqlite), "CREATE INDEX a ON t (x);\n");
         assert_eq!(render(sql, Engine::Postgres), "CREATE INDEX a ON t (x);\nCREATE INDEX b ON t (y);\n");
+    }
+
+    #[test]
+    fn what_is_for_one_engine_alone_is_still_a_tenants_table() {
+        let sql = "{sqlite} CREATE VIRTUAL TABLE found USING fts5 (words);\n\
+                   {postgres} CREATE TABLE found (\n  tenant BIGINT NOT NULL,\n  words TSVECTOR\n);";
+        assert_eq!(render(sql, Engine::Sqlite), "CREATE VIRTUAL TABLE found USING fts5 (words);\n");
+        let text = render(sql, Engine::Postgres);
+        assert!(text.starts_with("CREATE TABLE found") && text.contains("FORCE ROW LEVEL SECURITY"), "{text}");
+        let migration = Migration { version: 1, name: "found", sql };
+        assert!(tenant_tables(&[migration]).check("SELECT words FROM found").is_err());
+    }
+
+    #[test]
+    fn a_semicolon_in_a_string_or_a_function_ends_no_statement() {
+        let sql = "-- a; b\nINSERT INTO t VALUES ('x; -- y');\n{postgres} CREATE FUNCTION f() AS $$\nBEGIN a; END\n$$;";
+        assert_eq!(render(sql, Engine::Sqlite), "INSERT INTO t VALUES ('x; -- y');\n");
+        assert!(render(sql, Engine::Postgres).ends_with("CREATE FUNCTION f() AS $$\nBEGIN a; END\n$$;\n"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{Settings, Topic, Tx};
 ///
 /// # Contract
 /// `run` has no effect outside `tx` and awaits nothing but `tx`: it may be run again after a serialization failure or
-/// a voided batch, and on SQLite it is polled exactly once.
+/// a voided batch, and on SQLite it is polled exactly once. What a call needs from elsewhere is for `admit`.
 pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     const SPEC: OperationSpec;
     /// Almost everything stays inside the caller's tenant; what does not says so.
@@ -31,7 +31,26 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
         Ok(())
     }
 
-    /// True for a list that gives out places to go on from, which must not stay behind what its caller wrote before: on
+    /// True where `admit` has something to do.
+    const ADMITS: bool = false;
+
+    /// May the call be made now, by what the process knows without its database? Asked once before the first transaction
+    /// and never by its reruns, so it may charge for the call, and it may wait for something else than the database.
+    fn admit(&self, _ctx: &Ctx<'_>) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Asked when a run has failed: has it found that the call was admitted by something that is not true? Then nothing
+    /// was written, and the call is admitted anew and run again.
+    fn is_misjudged(&self) -> bool {
+        false
+    }
+
+    /// The transaction is durable: what the process remembers beside its database may be brought up to date. Not called
+    /// when nothing was kept, nor when the caller has gone meanwhile: it is for what is found out later at some cost.
+    fn committed(&self, _caller: &Caller, _settings: &Settings, _output: &Self::Output) {}
+
+    /// True for a list that gives out positions to go on from, which must not stay behind what its caller wrote before: on
     /// PostgreSQL the call waits a moment while older transactions hold that back.
     const SETTLES: bool = false;
 
@@ -40,6 +59,11 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
 
     /// True where a call may be answered by [`Reply::Replay`].
     const REPLAYS: bool = false;
+
+    /// Whether this very call writes: one that only reads may say so where others of the operation write.
+    fn mode(&self) -> Mode {
+        Self::SPEC.mode
+    }
 
     /// What the caller is willing to wait for, if anything.
     fn wait(&self, _caller: &Caller) -> Option<Wait> {
@@ -102,12 +126,12 @@ pub struct Until {
 pub struct Turn {
     pub events: Vec<Event>,
     /// Where the next turn begins: its `last_event_id`.
-    pub place: String,
+    pub position: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Event {
-    /// The place after it.
+    /// The position after it.
     pub id: String,
     pub kind: &'static str,
     /// JSON on one line.
@@ -170,7 +194,7 @@ impl<O: Operation> Work for OperationWork<O> {
     type Output = Reply<O::Output>;
 
     fn mode(&self) -> Mode {
-        O::SPEC.mode
+        self.0.mode()
     }
 
     fn relieves(&self) -> bool {

@@ -1,14 +1,16 @@
 //! The only list of operations, with their types erased so that a door can hold them all.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value as Json;
-use waybill_kernel::{Caller, Error, OperationSpec, Result, Route};
+use waybill_kernel::{Caller, Error, Mode, OperationSpec, Result, Route};
 
 use crate::decode::decode;
+use crate::domain::Naming;
 use crate::shares::Share;
-use crate::{Operation, Reply, Store, Turn};
+use crate::{Domain, Flow, Operation, Procedure, Reply, Store, Stores, Turn};
 
 /// What a door encodes.
 pub struct Answer {
@@ -30,7 +32,7 @@ pub trait Entry: Send + Sync {
     /// May an answer be that of an earlier request?
     fn replays(&self) -> bool;
     /// Decodes, runs, encodes. The caller has been authorised, and `input` is JSON of bounded depth.
-    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>>;
+    fn call<'a>(&'a self, stores: &'a Stores, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>>;
 }
 
 /// An operation that is run again and again for one caller, each run going on where the one before has ended.
@@ -43,35 +45,35 @@ pub trait StreamEntry: Send + Sync {
 
 struct Typed<O>(std::marker::PhantomData<fn() -> O>);
 
-impl<O: Operation> Entry for Typed<O> {
+impl<P: Procedure> Entry for Typed<P> {
     fn spec(&self) -> &'static OperationSpec {
-        const { &O::SPEC }
+        const { &P::SPEC }
     }
 
     fn input_schema(&self) -> Json {
-        schema_of::<O>()
+        schema_of::<P>()
     }
 
     fn output_schema(&self) -> Json {
-        schema_of::<O::Output>()
+        schema_of::<P::Output>()
     }
 
     fn successor(&self) -> Option<&'static str> {
-        O::SUCCESSOR
+        P::SUCCESSOR
     }
 
     fn replays(&self) -> bool {
-        O::REPLAYS
+        P::REPLAYS
     }
 
-    fn call<'a>(&'a self, store: &'a Store, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>> {
+    fn call<'a>(&'a self, stores: &'a Stores, caller: &'a Caller, input: &'a str) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
-            let operation: O = decode(input)?;
-            let (reply, turn) = store.run_in_turn(operation, caller.clone()).await?;
+            let procedure: P = decode(input)?;
+            let (reply, turn) = procedure.call(&Flow::new(caller, stores)).await?;
             let (output, replay) = match reply {
                 Reply::Done(output) | Reply::Empty { answer: output, .. } => (output, false),
                 Reply::Replay(output) => {
-                    debug_assert!(O::REPLAYS, "{} replays and does not say so", O::SPEC.name);
+                    debug_assert!(P::REPLAYS, "{} replays and does not say so", P::SPEC.name);
                     (output, true)
                 }
             };
@@ -114,17 +116,25 @@ fn schema_of<T: schemars::JsonSchema>() -> Json {
 
 #[derive(Clone, Default)]
 pub struct Registry {
+    domains: Vec<Domain>,
     operations: Vec<Arc<dyn Entry>>,
     streams: Vec<Arc<dyn StreamEntry>>,
 }
 
 impl Registry {
-    /// # Panics
-    /// When the name or the route is taken: two operations would answer to one call.
+    /// A domain with all its operations.
     #[must_use]
-    pub fn with<O: Operation>(mut self) -> Self {
-        self.refuse_taken(const { &O::SPEC });
-        self.operations.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
+    pub fn with_domain(mut self, domain: &Domain) -> Self {
+        self.domains.push(*domain);
+        (domain.register)(self)
+    }
+
+    /// # Panics
+    /// When the name, the route or the address of a resource is taken: two operations would answer to one call.
+    #[must_use]
+    pub fn with<P: Procedure>(mut self) -> Self {
+        self.refuse_taken(const { &P::SPEC });
+        self.operations.push(Arc::new(Typed::<P>(std::marker::PhantomData)));
         self
     }
 
@@ -132,17 +142,29 @@ impl Registry {
     /// As `with`.
     #[must_use]
     pub fn with_stream<O: Operation<Output = Turn>>(mut self) -> Self {
-        self.refuse_taken(const { &O::SPEC });
+        self.refuse_taken(const { &<O as Operation>::SPEC });
         self.streams.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
         self
     }
 
     fn refuse_taken(&self, spec: &OperationSpec) {
         assert!(spec.route != Route::NONE, "{} has no route, and is not for every door", spec.name);
-        let taken = |other: &OperationSpec| other.name == spec.name || other.route == spec.route;
+        assert!(spec.resources.is_empty() || spec.mode == Mode::Read, "{} writes, and is no resource", spec.name);
+        let addresses = |spec: &OperationSpec| -> Vec<String> {
+            spec.resources.iter().map(|resource| shape(resource.path())).collect()
+        };
+        let (id, resources) = (self.id(spec), addresses(spec));
+        let taken = |other: &OperationSpec| {
+            let same_name = self.id(other) == id || (other.name == spec.name && other.domain == spec.domain);
+            same_name || other.route == spec.route || addresses(other).iter().any(|other| resources.contains(other))
+        };
         let mut known =
             self.operations.iter().map(|entry| entry.spec()).chain(self.streams.iter().map(|entry| entry.spec()));
-        assert!(!known.any(taken), "{} is registered twice", spec.name);
+        assert!(!known.any(taken), "{id} is registered twice");
+    }
+
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.iter()
     }
 
     pub fn entries(&self) -> impl Iterator<Item = &Arc<dyn Entry>> {
@@ -154,7 +176,30 @@ impl Registry {
         self.streams.iter()
     }
 
-    pub fn find(&self, name: &str) -> Option<&Arc<dyn Entry>> {
-        self.entries().find(|entry| entry.spec().name == name)
+    /// The operation's name among those of all domains: its own, behind the name of a domain that keeps its names to itself.
+    pub fn id(&self, spec: &OperationSpec) -> Cow<'static, str> {
+        let domain = self.domains.iter().find(|domain| domain.name == spec.domain);
+        match domain.and_then(|domain| domain.mcp) {
+            Some(mcp) if mcp.names == Naming::OfDomain => Cow::Owned(format!("{}.{}", spec.domain, spec.name)),
+            _ => Cow::Borrowed(spec.name),
+        }
     }
+
+    /// By its id, or as `domain.name`. A name alone finds an operation of a domain that keeps its names to itself only
+    /// if no other has it.
+    pub fn find(&self, name: &str) -> Option<&Arc<dyn Entry>> {
+        let whole = |spec: &OperationSpec| match name.split_once('.') {
+            Some((domain, name)) => (spec.domain, spec.name) == (domain, name),
+            None => self.id(spec) == name,
+        };
+        self.entries().find(|entry| whole(entry.spec())).or_else(|| {
+            let mut by_name = self.entries().filter(|entry| entry.spec().name == name);
+            by_name.next().filter(|_| by_name.next().is_none())
+        })
+    }
+}
+
+/// An address with its variable parts alike, since names do not tell two of them apart.
+fn shape(path: &str) -> String {
+    path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect::<Vec<_>>().join("/")
 }

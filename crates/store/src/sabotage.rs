@@ -30,7 +30,7 @@ const POINTS: [&str; 11] = [
     "in_reopen",
 ];
 
-const PLANTS: [&str; 28] = [
+const PLANTS: [&str; 35] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -59,6 +59,13 @@ const PLANTS: [&str; 28] = [
     "expiry-early",
     "expired-kept",
     "obligation-kept",
+    "line-by-time",
+    "group-let-go",
+    "duplicate-forgotten",
+    "handle-outlives-purge",
+    "flight-early",
+    "receive-uncounted",
+    "delete-hollow",
 ];
 
 /// A kill inside one long call of SQLite comes from another thread, up to this much later.
@@ -217,9 +224,9 @@ pub(crate) fn statement(text: String) -> String {
         Some("attempt-on-expiry") => &[("expiries = expiries + 1", "expiries = expiries + 1, attempt = attempt + 1")],
         Some("complete-unguarded") => &[(
             " AND lease_id = ?3 AND worker = ?4 AND lease_expires_at > ?5 AND status IN ('leased', 'running') \
-             RETURNING owner, assigned_receipt, attempt, epoch, created_at, type",
+             RETURNING owner, assigned_receipt, attempt, epoch, type",
             " AND ?3 = ?3 AND ?4 = ?4 AND ?5 = ?5 AND status IN ('queued', 'leased', 'running') \
-             RETURNING owner, assigned_receipt, attempt, epoch, created_at, type",
+             RETURNING owner, assigned_receipt, attempt, epoch, type",
         )],
         Some("parents-dropped") => &[(
             "open, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,",
@@ -232,6 +239,38 @@ pub(crate) fn statement(text: String) -> String {
         ],
         Some("expired-kept") => &[("AND lease_expires_at <= ?2 ORDER BY", "AND ?2 = 0 ORDER BY")],
         Some("obligation-kept") => &[("UPDATE receipts SET open = 0", "UPDATE receipts SET open = 1")],
+        // Those of one second the last first.
+        Some("line-by-time") => &[(
+            "AND l.grp = ?3 ORDER BY l.mid LIMIT",
+            "AND l.grp = ?3 ORDER BY (SELECT m.sent_at / 1000000 FROM messages m WHERE m.mid = l.mid), l.mid DESC LIMIT",
+        )],
+        // What was received and has come back no longer stands before the others.
+        Some("group-let-go") => {
+            &[("AND l.grp = ?3 ORDER BY l.mid LIMIT", "AND l.grp = ?3 AND f.mid IS NULL ORDER BY l.mid LIMIT")]
+        }
+        Some("duplicate-forgotten") => &[(
+            "WHERE fifo_duplicates.until <= ?4",
+            "WHERE fifo_duplicates.until <= ?4 OR NOT EXISTS (SELECT 1 FROM messages m WHERE m.mid = fifo_duplicates.mid)",
+        )],
+        // The queue keeps its part and its generation, and what was sent before is passed over.
+        Some("handle-outlives-purge") => &[
+            (
+                "UPDATE queues SET generation = ?3, purged_at",
+                "UPDATE queues SET generation = generation + 0 * ?3, purged_at",
+            ),
+            ("UPDATE parts SET dead_at = ?4, drain_at = ?4", "UPDATE parts SET head = head + 1000000 + 0 * ?4"),
+        ],
+        Some("flight-early") => {
+            &[("AND f.visible_at <= ?3 AND f.token", "AND f.visible_at <= ?3 + 600000 AND f.token")]
+        }
+        Some("receive-uncounted") => &[
+            ("token = ?6, receives = receives + 1", "token = ?6, receives = max(receives, 1)"),
+            ("receives = flights.receives + 1", "receives = max(flights.receives, 1)"),
+        ],
+        Some("delete-hollow") => &[(
+            "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3",
+            "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3 AND ?3 = 0",
+        )],
         _ => &[],
     };
     changes.iter().fold(text, |text, (right, wrong)| text.replace(right, wrong))

@@ -14,9 +14,12 @@ use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Until,
 use crate::postgres::{self, Postgres};
 use crate::shares::{Limits, Share, Shares};
 use crate::sqlite::{self, Sqlite};
+use crate::stores::HOME;
 use crate::wake::{Hub, Subscription, Topic, WakeFlag};
 use crate::{Gate, Migration, Settings, Tx, Value, metrics};
 
+/// Times that one call is admitted, each by what the run before has found.
+const ADMISSIONS_MAX: usize = 4;
 /// So many reads may be under way for each reader; a key's quarter of them keeps all readers busy.
 const READS_PER_READER: usize = 8;
 
@@ -27,10 +30,22 @@ pub enum Backend {
     Postgres(postgres::Options),
 }
 
+impl Backend {
+    /// Under which its figures are shown.
+    fn named(self, name: &str) -> Self {
+        match self {
+            Self::Sqlite(options) => Self::Sqlite(sqlite::Options { name: name.to_owned(), ..options }),
+            Self::Postgres(options) => Self::Postgres(postgres::Options { name: name.to_owned(), ..options }),
+        }
+    }
+}
+
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
+    /// `home`, or that of a shard.
+    name: String,
     engine: Engine,
     hub: Hub,
     clock: Arc<Clock>,
@@ -44,6 +59,7 @@ struct Inner {
     /// Reads that may be under way, each until somebody has taken its answer. A page may have megabytes: one caller's must
     /// neither pile up faster than they are taken nor stand before everybody else's.
     reads: Shares,
+    times: metrics::OperationTimes,
 }
 
 enum Engine {
@@ -60,7 +76,31 @@ impl Store {
         clock: Arc<Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self> {
+        Self::open_as(HOME, backend, migrations, Arc::new(settings), clock, entropy).await
+    }
+
+    /// Another one in the same process, with the same settings.
+    pub(crate) async fn open_beside(
+        home: &Self,
+        name: &str,
+        backend: Backend,
+        migrations: &[Migration],
+        clock: Arc<Clock>,
+    ) -> Result<Self> {
+        let (settings, entropy) = (Arc::clone(&home.0.settings), Arc::clone(&home.0.entropy));
+        Self::open_as(name, backend.named(name), migrations, settings, clock, entropy).await
+    }
+
+    async fn open_as(
+        name: &str,
+        backend: Backend,
+        migrations: &[Migration],
+        settings: Arc<Settings>,
+        clock: Arc<Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Self> {
         crate::metrics::describe();
+        let name = name.to_owned();
         let migrations = crate::migrate::ordered(&[crate::MIGRATIONS, migrations].concat());
         let (engine, hub, readers, poll, settle_max) = match backend {
             Backend::Sqlite(options) => {
@@ -88,8 +128,9 @@ impl Store {
             tenant_percent: 50,
         });
         let preparing = Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from));
-        let settings = Arc::new(settings);
-        Ok(Self(Arc::new(Inner { engine, hub, clock, entropy, settings, poll, settle_max, preparing, reads })))
+        let times = metrics::OperationTimes::default();
+        let inner = Inner { name, engine, hub, clock, entropy, settings, poll, settle_max, preparing, reads, times };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Runs an operation for a caller who has been authorised; answers after its commit is durable.
@@ -134,10 +175,13 @@ impl Store {
         }
         let wait = operation.wait(&caller);
         let call = self.call(OperationWork(operation), O::REACH, caller);
-        let took = ::metrics::histogram!(metrics::OPERATION_SECONDS, "operation" => O::SPEC.name);
+        if O::ADMITS {
+            call.work.0.admit(&call.ctx(self.now())).await?;
+        }
+        let took = self.0.times.of(O::SPEC.name);
         let Some(wait) = wait else {
             let began = Instant::now();
-            let outcome = self.execute_in_turn(&call, gate.as_ref()).await;
+            let outcome = self.execute_admitted(&call, gate.as_ref()).await;
             took.record(began.elapsed().as_secs_f64());
             return outcome;
         };
@@ -147,7 +191,7 @@ impl Store {
         let mut deadline = entered + wait.at_most;
         loop {
             let began = Instant::now();
-            let (reply, turn) = self.execute_in_turn(&call, gate.as_ref()).await?;
+            let (reply, turn) = self.execute_admitted(&call, gate.as_ref()).await?;
             if let Reply::Empty { until: Until { at_most: Some(at_most), .. }, .. } = &reply {
                 deadline = entered + wait.at_most.min(*at_most);
             }
@@ -166,6 +210,19 @@ impl Store {
             subscription.found_nothing();
             self.pause(&mut subscription, until, deadline).await;
         }
+    }
+
+    /// `home`, or that of a shard.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(crate) fn subscribe(&self, topic: Topic) -> Subscription {
+        self.0.hub.subscribe(topic)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.hub.is_closed()
     }
 
     /// Tells whether `topic` has been woken since.
@@ -216,22 +273,48 @@ impl Store {
     }
 
     async fn pause(&self, subscription: &mut Subscription, until: Until, deadline: Instant) {
+        let moment = self.look_again_at(subscription, until, deadline);
+        tokio::select! {
+            () = subscription.woken() => {}
+            () = sleep_until(moment) => {}
+        }
+    }
+
+    /// When whoever waits has to look by itself, at the latest.
+    pub(crate) fn look_again_at(&self, subscription: &Subscription, until: Until, deadline: Instant) -> Instant {
         let (here, now) = (Instant::now(), self.now());
         let moment = |at: Time| here + at.since(now);
         // One of those who wait for it is woken when the time has come, unless it could not be noted.
         let due = until.due.filter(|at| moment(*at) < deadline && !subscription.due(*at));
         let polled = self.0.poll.map(|poll| here + poll);
         let own = [due, until.look].map(|at| at.map(moment));
-        let until = own.into_iter().chain([polled]).flatten().fold(deadline, Instant::min);
-        tokio::select! {
-            () = subscription.woken() => {}
-            () = sleep_until(until) => {}
-        }
+        own.into_iter().chain([polled]).flatten().fold(deadline, Instant::min)
     }
 
     fn call<W: Work>(&self, work: W, reach: Reach, caller: Caller) -> Arc<Call<W>> {
         let ids = IdSource::new(self.0.entropy.as_ref(), self.now());
         Arc::new(Call { work, reach, caller, ids, settings: Arc::clone(&self.0.settings) })
+    }
+
+    /// One run, and others where the first finds that the call was admitted by something that is not true.
+    async fn execute_admitted<O: Operation>(
+        &self,
+        call: &Arc<Call<OperationWork<O>>>,
+        gate: Option<&Arc<Gate>>,
+    ) -> Result<(Reply<O::Output>, Option<Share>)> {
+        let operation = &call.work.0;
+        let mut outcome = self.execute_in_turn(call, gate).await;
+        for _ in 1..ADMISSIONS_MAX {
+            if !(O::ADMITS && outcome.is_err() && operation.is_misjudged()) {
+                break;
+            }
+            operation.admit(&call.ctx(self.now())).await?;
+            outcome = self.execute_in_turn(call, gate).await;
+        }
+        if let Ok((Reply::Done(output), _)) = &outcome {
+            operation.committed(&call.caller, &call.settings, output);
+        }
+        outcome
     }
 
     async fn execute_in_turn<W: Work>(
@@ -248,8 +331,8 @@ impl Store {
 
     async fn execute<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
         match &self.0.engine {
-            Engine::Sqlite(sqlite) => sqlite.run(Arc::clone(call)).await,
-            Engine::Postgres(postgres) => postgres.run(call, gate).await,
+            Engine::Sqlite(sqlite) => sqlite.execute(Arc::clone(call)).await,
+            Engine::Postgres(postgres) => postgres.execute(call, gate).await,
         }
     }
 }

@@ -1,10 +1,13 @@
 //! One transaction, as an operation sees it: statements in, rows out, and what to wake after the commit.
 
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
 use waybill_kernel::{Error, Result, Tenant, Time};
 
+pub use crate::sqlite::remembered::Kind;
 use crate::wake::Wake;
 use crate::{Row, Topic, Value, Wait, postgres, sqlite};
 
@@ -30,6 +33,8 @@ pub struct Tx<'a> {
     /// None in the program's own work, which names tenants itself.
     tenant: Option<Tenant>,
     wakes: Vec<Wake>,
+    /// What the connection had changed before this transaction, on SQLite.
+    changes_before: u64,
 }
 
 pub(crate) enum Backend<'a> {
@@ -39,7 +44,11 @@ pub(crate) enum Backend<'a> {
 
 impl<'a> Tx<'a> {
     pub(crate) fn new(backend: Backend<'a>, tenant: Option<Tenant>) -> Self {
-        Self { backend, tenant, wakes: Vec::new() }
+        let changes_before = match &backend {
+            Backend::Sqlite(connection) => connection.changes(),
+            Backend::Postgres(_) => 0,
+        };
+        Self { backend, tenant, wakes: Vec::new(), changes_before }
     }
 
     /// The text for the engine of this transaction.
@@ -85,8 +94,8 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Several statements none of which needs another's answer: one round trip on PostgreSQL. Answers with the rows each
-    /// has written.
+    /// Several statements none of which needs another's answer, run in the order given: one round trip on PostgreSQL.
+    /// Answers with the rows each has written.
     pub async fn execute_all(&mut self, statements: &[Statement<'_>]) -> Result<Vec<u64>> {
         assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
         match &mut self.backend {
@@ -98,11 +107,13 @@ impl<'a> Tx<'a> {
     /// As [`Self::execute_all`], and one statement on PostgreSQL.
     ///
     /// # Contract
-    /// No two of them write to the same row, and none reads what another writes.
+    /// No two of them write to the same row, and none reads what another writes: PostgreSQL runs them in any order. Debug
+    /// builds run them backwards on SQLite, so that a caller who needs an order is found by its tests. Such a caller
+    /// takes `execute_all`, which keeps the order.
     pub async fn execute_together(&mut self, statements: &[Statement<'_>]) -> Result<Vec<u64>> {
         assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
         match &mut self.backend {
-            Backend::Sqlite(connection) => one_by_one(connection, self.tenant, statements),
+            Backend::Sqlite(connection) => in_any_order(connection, self.tenant, statements),
             Backend::Postgres(transaction) => transaction.execute_together(self.tenant, statements).await,
         }
     }
@@ -118,7 +129,7 @@ impl<'a> Tx<'a> {
     ) -> Result<()> {
         assert!(statements.len() <= STATEMENTS_MAX, "more than {STATEMENTS_MAX} statements at once");
         let written = match &mut self.backend {
-            Backend::Sqlite(connection) => one_by_one(connection, self.tenant, statements)?,
+            Backend::Sqlite(connection) => in_any_order(connection, self.tenant, statements)?,
             Backend::Postgres(transaction) => {
                 if transaction.conclude(self.tenant, statements, demanded, otherwise).await? {
                     return Ok(());
@@ -138,6 +149,19 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// Whether this transaction has changed anything: one that has not costs no commit.
+    pub(crate) async fn has_written(&mut self) -> Result<bool> {
+        const HAS_NUMBER: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL";
+        match &mut self.backend {
+            Backend::Sqlite(connection) => Ok(connection.changes() != self.changes_before),
+            // PostgreSQL numbers a transaction with its first write.
+            Backend::Postgres(transaction) => {
+                let rows = transaction.query(HAS_NUMBER, None, &[]).await?;
+                rows.first().map_or(Ok(true), |row| row.bool(0))
+            }
+        }
+    }
+
     /// Feeds read rows whose transaction is below this number: every one of those has ended, so no row can appear
     /// behind a cursor that has passed. On SQLite commits come one after another and all of them are below.
     pub async fn horizon(&mut self) -> Result<i64> {
@@ -149,6 +173,24 @@ impl<'a> Tx<'a> {
         match &mut self.backend {
             Backend::Sqlite(_) => Ok((i64::MAX, i64::MAX)),
             Backend::Postgres(transaction) => transaction.bounds().await,
+        }
+    }
+
+    /// What a run of the same transaction has left by [`Self::remember`], unless something was written since to the tables
+    /// it was read from. None on PostgreSQL, where a transaction is one run and others write.
+    pub fn remembered<T: Send + Sync + 'static>(&mut self, kind: &'static Kind, key: &str) -> Option<Arc<T>> {
+        match &mut self.backend {
+            Backend::Sqlite(connection) => connection.remembered()?.find(kind, self.tenant, key)?.downcast().ok(),
+            Backend::Postgres(_) => None,
+        }
+    }
+
+    /// For the runs after this one: what was read just now, from no other tables than its kind names.
+    pub fn remember<T: Send + Sync + 'static>(&mut self, kind: &'static Kind, key: &str, value: &Arc<T>) {
+        if let Backend::Sqlite(connection) = &mut self.backend
+            && let Some(remembered) = connection.remembered()
+        {
+            remembered.keep(kind, self.tenant, key, Arc::clone(value) as Arc<dyn Any + Send + Sync>);
         }
     }
 
@@ -259,4 +301,19 @@ fn one_by_one(
     statements: &[Statement<'_>],
 ) -> Result<Vec<u64>> {
     statements.iter().map(|(sql, params)| connection.execute(sql, tenant, params)).collect()
+}
+
+/// Backwards in debug builds: nobody may rely on an order that PostgreSQL does not keep.
+fn in_any_order(
+    connection: &mut sqlite::Connection,
+    tenant: Option<Tenant>,
+    statements: &[Statement<'_>],
+) -> Result<Vec<u64>> {
+    if !cfg!(debug_assertions) {
+        return one_by_one(connection, tenant, statements);
+    }
+    let backwards = statements.iter().rev().map(|(sql, params)| connection.execute(sql, tenant, params));
+    let mut written = backwards.collect::<Result<Vec<u64>>>()?;
+    written.reverse();
+    Ok(written)
 }

@@ -71,7 +71,8 @@ impl<'a> Anomaly<'a> {
                 "kind": self.kind.as_str(),
                 "details": self.details,
                 "recommended_action": self.recommended_action,
-            }),
+            })
+            .into(),
         }
     }
 }

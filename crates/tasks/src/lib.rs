@@ -27,9 +27,27 @@ pub use process::Process;
 pub use settings::Settings;
 pub use task::{Outcome, Requirements, TaskId, TaskRecord};
 use waybill_store::effects::{Follow, Runner};
-use waybill_store::{Domain, Migration, Registry};
+use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 
-pub const DOMAIN: Domain = Domain { name: "tasks", migrations: MIGRATIONS, register, sweeps: start_sweeps };
+pub const DOMAIN: Domain = Domain {
+    name: "tasks",
+    title: "Tasks",
+    mcp: Some(Mcp { names: Naming::OfProtocol, instructions: INSTRUCTIONS }),
+    migrations: MIGRATIONS,
+    register,
+    sweeps: start_sweeps,
+};
+
+const INSTRUCTIONS: &str = "Waybill hands work to others and keeps it safe. A task is a piece of work that a worker takes \
+    and answers later, maybe long after this conversation; whatever crashes in between, it ends exactly once, as \
+    succeeded, failed or canceled.\n\
+    1. `{create_task}` hands work over and returns a task_id at once. Give it an idempotency_key that follows from the \
+    work (such as \"invoice-4711-check\"): when you do not know whether a call arrived, send it again with the same key, \
+    and you get the task that exists instead of a second one.\n\
+    2. `{get_task}` with wait_seconds returns as soon as the task has ended or the time is up. While the task is still \
+    open, call it again; no pause between calls is needed.\n\
+    3. `{list_tasks}` finds your tasks again. `{cancel_task}` ends one that nobody needs any more.\n\
+    A failed call says what happened (error, message) and what to do about it (help).";
 
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, name: "tasks", sql: include_str!("../schema/V0003__tasks.sql") },

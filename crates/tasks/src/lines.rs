@@ -67,7 +67,7 @@ macro_rules! keys {
 pub(crate) type ByType = [&'static str; 2];
 
 const KEYS: ByType = [keys!(""), keys!(" AND t.type = $4")];
-const PLACES: ByType = [
+const POSITIONS: ByType = [
     concat!("SELECT t.priority, t.created_at, t.task_id ", line!("$2", ""), " LIMIT $3"),
     concat!("SELECT t.priority, t.created_at, t.task_id ", line!("$2", " AND t.type = $4"), " LIMIT $3"),
 ];
@@ -215,9 +215,9 @@ impl<'a> Walk<'a> {
 }
 
 /// Where a task stands. Lowest first: priority turned round, then age, then id.
-type Place = (i64, i64, TaskId);
+type Position = (i64, i64, TaskId);
 
-fn place(row: &Row) -> Result<Place> {
+fn position(row: &Row) -> Result<Position> {
     Ok((-row.int(0)?, row.int(1)?, TaskId::from_slice(row.bytes(2)?)?))
 }
 
@@ -226,22 +226,23 @@ fn place(row: &Row) -> Result<Place> {
 pub(crate) struct Merged<'a> {
     lines: Vec<Known<'a>>,
     /// In order; nothing that has not been read comes before any of them.
-    ready: VecDeque<Place>,
-    passed: Option<Place>,
+    ready: VecDeque<Position>,
+    passed: Option<Position>,
 }
 
 /// What has been read of a line.
 #[derive(Debug)]
 struct Known<'a> {
     line: Line<'a>,
-    places: Vec<Place>,
+    positions: Vec<Position>,
     asked: i64,
     whole: bool,
 }
 
 impl<'a> Merged<'a> {
     pub(crate) fn new(lines: Vec<Line<'a>>) -> Self {
-        let lines = lines.into_iter().map(|line| Known { line, places: Vec::new(), asked: 0, whole: false }).collect();
+        let lines =
+            lines.into_iter().map(|line| Known { line, positions: Vec::new(), asked: 0, whole: false }).collect();
         Self { lines, ready: VecDeque::new(), passed: None }
     }
 
@@ -268,17 +269,17 @@ impl<'a> Merged<'a> {
             let asked: Vec<Statement<'_>> = some.iter().map(|known| known.statement()).collect();
             let answers = tx.query_all(&asked).await?;
             for (known, rows) in some.iter_mut().zip(answers) {
-                known.places = rows.iter().map(place).collect::<Result<_>>()?;
+                known.positions = rows.iter().map(position).collect::<Result<_>>()?;
                 known.whole = (rows.len() as i64) < known.asked;
             }
         }
         let unknown_after =
-            self.lines.iter().filter(|known| !known.whole).filter_map(|known| known.places.last()).min();
-        let is_ready = |place: &&Place| {
-            self.passed.is_none_or(|passed| **place > passed) && unknown_after.is_none_or(|last| *place <= last)
+            self.lines.iter().filter(|known| !known.whole).filter_map(|known| known.positions.last()).min();
+        let is_ready = |position: &&Position| {
+            self.passed.is_none_or(|passed| **position > passed) && unknown_after.is_none_or(|last| *position <= last)
         };
-        let mut ready: Vec<Place> =
-            self.lines.iter().flat_map(|known| &known.places).filter(is_ready).copied().collect();
+        let mut ready: Vec<Position> =
+            self.lines.iter().flat_map(|known| &known.positions).filter(is_ready).copied().collect();
         ready.sort_unstable();
         self.ready = ready.into();
         Ok(true)
@@ -287,6 +288,6 @@ impl<'a> Merged<'a> {
 
 impl Known<'_> {
     fn statement(&self) -> Statement<'_> {
-        self.line.statement(PLACES, vec![Value::from(self.line.needs()), self.asked.into()])
+        self.line.statement(POSITIONS, vec![Value::from(self.line.needs()), self.asked.into()])
     }
 }

@@ -90,7 +90,12 @@ impl fmt::Display for Status {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::path::{Path, PathBuf};
+
     use super::*;
+    use crate::ops::{cancel_task, complete, fail, lease_next, report_progress};
+    use crate::sweeps;
 
     #[test]
     fn nothing_leaves_a_terminal_state_and_everything_else_can_be_canceled() {
@@ -108,6 +113,73 @@ mod tests {
         for outcome in [Status::Succeeded, Status::Failed, Status::Running] {
             assert!(!Status::Queued.may_become(outcome));
         }
+    }
+
+    /// Every statement of the crate that sets the status of a task.
+    const WRITES: &[&str] = &[
+        cancel_task::CANCEL,
+        complete::SUCCEED,
+        fail::AGAIN,
+        fail::FINAL,
+        lease_next::TAKE_FIRST[0],
+        lease_next::TAKE_FIRST[1],
+        lease_next::TAKE_ONE_OF,
+        report_progress::RUNNING,
+        sweeps::REQUEUE,
+    ];
+
+    /// The words between single quotes.
+    fn quoted(text: &str) -> impl Iterator<Item = Status> + '_ {
+        text.split('\'').skip(1).step_by(2).map(|word| Status::from_stored(word).unwrap())
+    }
+
+    /// The states that a statement takes a task out of, and the one it leaves it in. The guard is the last condition on
+    /// the status of the row itself: before it stands at most what chooses the row.
+    fn edges(sql: &str) -> (Vec<Status>, Status) {
+        let set = sql.split_once("UPDATE tasks SET status = ").expect(sql).1;
+        let guard = sql.rsplit_once(" AND status ").expect(sql).1;
+        let guard = match guard.strip_prefix("IN (") {
+            Some(list) => list.split_once(')').expect(sql).0,
+            None => guard.strip_prefix("= ").and_then(|one| one.split_once(" AND")).expect(sql).0,
+        };
+        (quoted(guard).collect(), quoted(set).next().expect(sql))
+    }
+
+    #[test]
+    fn every_write_of_a_status_is_guarded_by_the_table_and_the_table_has_no_other_edge() {
+        let mut walked = HashSet::new();
+        for sql in WRITES {
+            let (from, to) = edges(sql);
+            assert!(!from.is_empty(), "{sql}");
+            // A report of one who has reported before changes nothing about the status.
+            for from in from.into_iter().filter(|from| *from != to) {
+                assert!(from.may_become(to), "{from} -> {to}: {sql}");
+                walked.insert((from, to));
+            }
+        }
+        for from in Status::ALL {
+            for to in Status::ALL {
+                assert_eq!(walked.contains(&(from, to)), from.may_become(to), "{from} -> {to}");
+            }
+        }
+    }
+
+    /// A statement that the test above does not know would not be compared with the table.
+    #[test]
+    fn every_write_of_a_status_is_known() {
+        fn count(folder: &Path) -> usize {
+            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let count = |path: PathBuf| match path.is_dir() {
+                true => count(&path),
+                // This file speaks of such statements and has none.
+                false if path.ends_with("rules.rs") => 0,
+                false => std::fs::read_to_string(&path).unwrap().matches("tasks SET status").count(),
+            };
+            entries.map(count).sum()
+        }
+        // Three claims are made of one text.
+        let texts = WRITES.len() - 2;
+        assert_eq!(count(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")), texts);
     }
 
     #[test]

@@ -201,7 +201,7 @@ fn receipt<'a>(
         schedule_id: Some(schedule_id),
         parents: &[],
         unlocated: false,
-        body,
+        body: body.into(),
     }
 }
 

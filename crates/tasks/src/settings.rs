@@ -1,9 +1,11 @@
 //! What an operator may set about tasks.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::Deserialize;
 use waybill_kernel::Time;
+use waybill_kernel::ranges::{BYTES, KEEP_SECONDS, MANY, PAUSE_SECONDS, SECONDS, Setting, at_least, check, setting};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -145,9 +147,52 @@ impl Default for Settings {
     }
 }
 
+/// Room for what the server itself writes, such as the longest reason of a cancel.
+const RECEIPT_BYTES: RangeInclusive<i64> = 16_384..=1 << 30;
+
 impl Settings {
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("payload_bytes_max", self.payload_bytes_max, BYTES),
+            setting("result_bytes_max", self.result_bytes_max, BYTES),
+            setting("lease_ttl_s", self.lease_ttl_s, SECONDS),
+            setting("lease_ttl_s_max", self.lease_ttl_s_max, SECONDS),
+            setting("lease_grace_s", self.lease_grace_s, 0..=86_400),
+            setting("renewals_max", self.renewals_max, at_least(0)),
+            setting("max_attempts", self.max_attempts, MANY),
+            setting("retry_backoff_s", self.retry_backoff_s, PAUSE_SECONDS),
+            setting("retry_backoff_s_max", self.retry_backoff_s_max, PAUSE_SECONDS),
+            setting("list_limit", self.list_limit, 1..=1_000),
+            setting("list_limit_max", self.list_limit_max, 1..=1_000),
+            setting("list_bytes_max", self.list_bytes_max, at_least(1_024)),
+            setting("list_scan_max", self.list_scan_max, MANY),
+            setting("receipt_body_bytes_max", self.receipt_body_bytes_max, RECEIPT_BYTES),
+            // With none, no receipt could end an obligation.
+            setting("receipt_parents_max", self.receipt_parents_max, 1..=1_000),
+            setting("receipt_artifacts_max", self.receipt_artifacts_max, 0..=1_000_000),
+            setting("sweep_interval_s", self.sweep_interval_s, SECONDS),
+            setting("requeue_delay_s_max", self.requeue_delay_s_max, PAUSE_SECONDS),
+            setting("instance_forgotten_s", self.instance_forgotten_s, SECONDS),
+            setting("chain_interval_s", self.chain_interval_s, SECONDS),
+            setting("receipt_backlog", self.receipt_backlog, 1..=1_000_000_000),
+            setting("archive_interval_s", self.archive_interval_s, SECONDS),
+            setting("archive_after_s", self.archive_after_s, KEEP_SECONDS),
+            setting("archive_after_s_max", self.archive_after_s_max, KEEP_SECONDS),
+            setting("session_silence_s", self.session_silence_s, SECONDS),
+            setting("contact_note_s", self.contact_note_s, PAUSE_SECONDS),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        if let Some(name) = self.refused_switch() {
+            return Err(format!("tasks.{name} cannot be turned off: leave it out or say true."));
+        }
+        check("tasks", &self.ranges())
+    }
+
     /// The first switch that asks for behaviour there is no code for.
-    pub fn refused_switch(&self) -> Option<&'static str> {
+    fn refused_switch(&self) -> Option<&'static str> {
         let switches = [
             ("use_obligations_endpoint", self.use_obligations_endpoint),
             ("deprecate_legacy_endpoint", self.deprecate_legacy_endpoint),

@@ -3,6 +3,7 @@
 //! Tenants and keys are made by the real operations, so that a test starts from what a server would have made.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,10 @@ use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Caller, Clock, Error, Mode, Principal, Result, Role, Roles, Scope, Scopes, Tenant};
-use waybill_store::{Backend, Ctx, PostgresOptions, Registry, Row, Settings, SqliteOptions, Store, Tx, Value, Work};
+use waybill_store::{
+    Backend, Ctx, PostgresOptions, Registry, Row, Settings, Shard, SqliteOptions, Store, StoreRole, Stores, Tx, Value,
+    Work,
+};
 use waybill_tasks::Process;
 
 use crate::postgres::{Database, Postgres};
@@ -26,11 +30,17 @@ const CONNECT_MAX: Duration = Duration::from_secs(20);
 const STATEMENT_MAX: Duration = Duration::from_secs(60);
 const RETRY_FOR: Duration = Duration::from_secs(30);
 
+/// A receive looks into every partition, also on a machine that is busy with other tests.
+const PASS_MAX: Duration = Duration::from_secs(60);
+
 /// SQLite's stores begin here; PostgreSQL's begin at the database's own time.
 const START_US: i64 = 1_700_000_000_000_000;
 
 pub struct TestStore {
+    /// Home.
     pub store: Store,
+    /// Home, and those beside it.
+    pub stores: Stores,
     /// The clock's source. On PostgreSQL the clock begins at the database's time and then moves only by this one.
     pub time: ManualSource,
     /// What the server remembers beside its database.
@@ -40,10 +50,12 @@ pub struct TestStore {
     /// The admin of the default tenant.
     pub admin: Caller,
     home: Home,
+    /// The databases of those beside home.
+    shards: Vec<Database>,
 }
 
 enum Home {
-    Folder(#[expect(dead_code, reason = "removed when dropped")] TempDir),
+    Folder(TempDir),
     Database(Database),
 }
 
@@ -58,22 +70,48 @@ pub async fn open_sqlite() -> anyhow::Result<TestStore> {
     open_sqlite_with(|_| {}).await
 }
 
-/// With settings of tasks that are not the usual ones.
-pub async fn open_sqlite_set(tasks: waybill_tasks::Settings) -> anyhow::Result<TestStore> {
+/// Settings that a test may want to be other than the usual ones.
+#[derive(Default)]
+pub struct Chosen {
+    pub tasks: waybill_tasks::Settings,
+    pub queues: waybill_queues::Settings,
+    pub mail: waybill_mail::Settings,
+}
+
+impl From<waybill_mail::Settings> for Chosen {
+    fn from(mail: waybill_mail::Settings) -> Self {
+        Self { mail, ..Self::default() }
+    }
+}
+
+impl From<waybill_tasks::Settings> for Chosen {
+    fn from(tasks: waybill_tasks::Settings) -> Self {
+        Self { tasks, ..Self::default() }
+    }
+}
+
+impl From<waybill_queues::Settings> for Chosen {
+    fn from(queues: waybill_queues::Settings) -> Self {
+        Self { queues, ..Self::default() }
+    }
+}
+
+/// With settings that are not the usual ones.
+pub async fn open_sqlite_set(chosen: impl Into<Chosen>) -> anyhow::Result<TestStore> {
     let folder = tempfile::tempdir()?;
     let options = SqliteOptions::at(folder.path().join("waybill.db"));
-    TestStore::open_set(Backend::Sqlite(options), Home::Folder(folder), tasks).await
+    TestStore::open_set(Backend::Sqlite(options), Home::Folder(folder), chosen.into()).await
 }
 
-pub async fn open_postgres_set(tasks: waybill_tasks::Settings) -> anyhow::Result<TestStore> {
+pub async fn open_postgres_set(chosen: impl Into<Chosen>) -> anyhow::Result<TestStore> {
     let database = Postgres::shared().await?.migrated().await?;
     let options = postgres_options(&database.url);
-    TestStore::open_set(Backend::Postgres(options), Home::Database(database), tasks).await
+    TestStore::open_set(Backend::Postgres(options), Home::Database(database), chosen.into()).await
 }
 
-/// For the macro `both`, whose callers need not know tasks.
-pub fn usual_settings() -> waybill_tasks::Settings {
-    waybill_tasks::Settings::default()
+/// For the macro `both`.
+pub fn usual_settings() -> Chosen {
+    Chosen::default()
 }
 
 /// How a test reaches its database: with patience, and by a clock that is the test's own.
@@ -122,36 +160,51 @@ pub async fn open_postgres_in(
 
 /// A store alone, as a second node opens it.
 pub async fn open(backend: Backend, time: &ManualSource) -> Result<Store> {
-    open_as(backend, time, Process::default(), waybill_tasks::Settings::default()).await
+    open_as(backend, time, Process::default(), Chosen::default()).await
 }
 
-async fn open_as(
+/// As `open`, with settings of domains beside the usual ones.
+pub async fn open_with(
     backend: Backend,
     time: &ManualSource,
-    process: Process,
-    tasks: waybill_tasks::Settings,
+    more: impl FnOnce(Settings) -> Settings,
 ) -> Result<Store> {
     let clock = Arc::new(Clock::new(time.clone()));
-    let settings = Settings::default()
-        .with(tasks)
+    let settings = more(usual(Process::default(), Chosen::default()));
+    Store::open(backend, &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy)).await
+}
+
+async fn open_as(backend: Backend, time: &ManualSource, process: Process, chosen: Chosen) -> Result<Store> {
+    let clock = Arc::new(Clock::new(time.clone()));
+    let settings = usual(process, chosen);
+    Store::open(backend, &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy)).await
+}
+
+fn usual(process: Process, chosen: Chosen) -> Settings {
+    Settings::default()
+        .with(chosen.tasks)
+        .with(chosen.queues)
+        .with(chosen.mail)
         .with(process)
         .with(waybill_webhooks::Settings::default())
-        .with(ServerKey::generate(&OsEntropy));
-    Store::open(backend, &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy)).await
+        .with(waybill_queues::Limiter::default())
+        .with(waybill_queues::Process::default().with_pass_max(PASS_MAX))
+        .with(ServerKey::generate(&OsEntropy))
 }
 
 impl TestStore {
     async fn open(backend: Backend, home: Home) -> anyhow::Result<Self> {
-        Self::open_set(backend, home, waybill_tasks::Settings::default()).await
+        Self::open_set(backend, home, Chosen::default()).await
     }
 
-    async fn open_set(backend: Backend, home: Home, tasks: waybill_tasks::Settings) -> anyhow::Result<Self> {
+    async fn open_set(backend: Backend, home: Home, chosen: Chosen) -> anyhow::Result<Self> {
         let time = ManualSource::at(START_US);
         let process = Process::default();
-        let store = open_as(backend, &time, process.clone(), tasks).await.map_err(readable)?;
+        let store = open_as(backend, &time, process.clone(), chosen).await.map_err(readable)?;
         waybill_access::ensure_default_tenant(&store).await?;
         let admin = waybill_access::admin_caller(&store).await?;
-        Ok(Self { store, time, process, registry: waybill_domains::registry(), admin, home })
+        let (stores, registry) = (Stores::from(store.clone()), waybill_domains::registry());
+        Ok(Self { store, stores, time, process, registry, admin, home, shards: Vec::new() })
     }
 
     /// The database behind a PostgreSQL store.
@@ -159,6 +212,14 @@ impl TestStore {
         match &self.home {
             Home::Database(database) => Ok(database),
             Home::Folder(_) => anyhow::bail!("this store is on SQLite"),
+        }
+    }
+
+    /// The file behind a SQLite store.
+    pub fn file(&self) -> anyhow::Result<PathBuf> {
+        match &self.home {
+            Home::Folder(folder) => Ok(folder.path().join("waybill.db")),
+            Home::Database(_) => anyhow::bail!("this store is on PostgreSQL"),
         }
     }
 
@@ -177,7 +238,8 @@ impl TestStore {
     /// Makes a tenant and answers with its admin.
     pub async fn tenant(&self, name: &str) -> anyhow::Result<Caller> {
         self.call(&self.admin, "create_tenant", json!({ "name": name })).await.map_err(readable)?;
-        let rows = self.rows_with("SELECT tenant, tenant_id FROM tenants WHERE name = $1", &[name]).await?;
+        let (sql, params) = ("SELECT tenant, tenant_id FROM tenants WHERE name = $1", vec![name.to_owned()]);
+        let rows = self.store.system().run(Statement { sql, params, mode: Mode::Read }).await?;
         let row = rows.first().context("the tenant has no row")?;
         let (tenant, tenant_id) = (Tenant(row.int(0)?), Uuid::from_slice(row.bytes(1)?)?);
         caller(&Caller { tenant, tenant_id, ..self.admin.clone() }, "human:admin", &[Role::Admin])
@@ -185,36 +247,77 @@ impl TestStore {
 
     /// An operation by its name, decoded and encoded as a door does it.
     pub async fn call(&self, caller: &Caller, name: &str, input: Json) -> Result<Answered> {
-        self.call_on(&self.store, caller, name, input).await
+        self.call_in(&self.stores, caller, name, input).await
     }
 
     /// As `call`, on another node.
     pub async fn call_on(&self, store: &Store, caller: &Caller, name: &str, input: Json) -> Result<Answered> {
+        self.call_in(&Stores::from(store.clone()), caller, name, input).await
+    }
+
+    async fn call_in(&self, stores: &Stores, caller: &Caller, name: &str, input: Json) -> Result<Answered> {
         let entry = self.registry.find(name).ok_or_else(|| Error::internal(format!("there is no operation {name}")))?;
-        let answer = entry.call(store, caller, &input.to_string()).await?;
+        let answer = entry.call(stores, caller, &input.to_string()).await?;
         let json = serde_json::from_str(&answer.json).map_err(Error::internal)?;
         Ok(Answered { json, replay: answer.replay })
     }
 
-    /// Rows of every tenant, as the program's own work sees them.
+    /// Rows of every tenant in all stores, home first, as the program's own work sees them.
     pub async fn rows(&self, sql: &str) -> Result<Vec<Row>> {
         self.rows_with(sql, &[]).await
     }
 
     pub async fn rows_with(&self, sql: &str, params: &[&str]) -> Result<Vec<Row>> {
-        let params = params.iter().map(|text| (*text).to_owned()).collect();
-        self.store.system().run(Statement { sql: leak(sql), params, mode: Mode::Read }).await
+        let (params, sql): (Vec<String>, _) = (params.iter().map(|text| (*text).to_owned()).collect(), leak(sql));
+        let mut rows = Vec::new();
+        for store in self.stores.all() {
+            rows.extend(store.system().run(Statement { sql, params: params.clone(), mode: Mode::Read }).await?);
+        }
+        Ok(rows)
     }
 
     /// A statement of the program's own work that writes.
     pub async fn write(&self, sql: &str) -> Result<Vec<Row>> {
-        self.store.system().run(Statement { sql: leak(sql), params: Vec::new(), mode: Mode::Write }).await
+        let (mut rows, sql) = (Vec::new(), leak(sql));
+        for store in self.stores.all() {
+            rows.extend(store.system().run(Statement { sql, params: Vec::new(), mode: Mode::Write }).await?);
+        }
+        Ok(rows)
     }
 
-    /// The one number a statement asks for.
+    /// The one number a statement asks for, of all stores together.
     pub async fn count(&self, sql: &str) -> Result<i64> {
         let rows = self.rows(sql).await?;
-        rows.first().ok_or_else(|| Error::internal("a count without a row"))?.int(0)
+        rows.first().ok_or_else(|| Error::internal("a count without a row"))?;
+        rows.iter().map(|row| row.int(0)).sum()
+    }
+
+    /// With other stores beside home, on the same engine, by these names.
+    pub async fn with_shards(mut self, names: &[&str]) -> anyhow::Result<Self> {
+        if matches!(self.home, Home::Database(_)) {
+            for _ in names {
+                self.shards.push(Postgres::shared().await?.database().await?);
+            }
+        }
+        self.stores = self.beside(self.store.clone(), &self.shards(names)).await.map_err(readable)?;
+        Ok(self)
+    }
+
+    /// As they were opened by `with_shards`.
+    pub fn shards(&self, names: &[&str]) -> Vec<Shard> {
+        let backend = |place: usize, name: &str| match &self.home {
+            Home::Folder(folder) => Backend::Sqlite(SqliteOptions::at(folder.path().join(format!("{name}.db")))),
+            Home::Database(_) => Backend::Postgres(postgres_options(&self.shards[place].url)),
+        };
+        let shard = |(place, name): (usize, &&str)| Shard { name: (*name).to_owned(), backend: backend(place, name) };
+        names.iter().enumerate().map(shard).collect()
+    }
+
+    /// Opens stores beside a home.
+    pub async fn beside(&self, home: Store, shards: &[Shard]) -> Result<Stores> {
+        let time = self.time.clone();
+        let clock = move || Arc::new(Clock::new(time.clone()));
+        Stores::open(home, shards, &waybill_domains::migrations_of(StoreRole::Shard), clock).await
     }
 }
 
@@ -266,11 +369,30 @@ pub fn readable(error: Error) -> anyhow::Error {
 
 /// Runs each case on both engines, every time on a fresh database: `sqlite::case` and `postgres::case`. `CASES` has
 /// their names, so that a list of what is covered cannot name a case that does not run. `settings => …` runs them under
-/// other settings of tasks than the usual ones.
+/// other settings of tasks or of queues than the usual ones; `settings, shards names => …` with stores beside home as well.
 #[macro_export]
 macro_rules! both {
     ($($case:ident),+ $(,)?) => {
         $crate::both! { $crate::stores::usual_settings() => $($case),+ }
+    };
+    ($settings:expr, shards $shards:expr => $($case:ident),+ $(,)?) => {
+        pub const CASES: &[&str] = &[$(stringify!($case)),+];
+
+        mod sqlite {
+            $(#[tokio::test]
+            async fn $case() {
+                let on = $crate::stores::open_sqlite_set($settings).await.unwrap();
+                super::$case(on.with_shards($shards).await.unwrap()).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test]
+            async fn $case() {
+                let on = $crate::stores::open_postgres_set($settings).await.unwrap();
+                super::$case(on.with_shards($shards).await.unwrap()).await;
+            })+
+        }
     };
     ($settings:expr => $($case:ident),+ $(,)?) => {
         pub const CASES: &[&str] = &[$(stringify!($case)),+];

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::demo::Demo;
+use crate::commands::guard::Guard;
+use crate::commands::mail::Mail;
+use crate::commands::queue::Queue;
 use crate::commands::scheduler::Scheduler;
 use crate::commands::worker::Worker;
 use crate::commands::worker::flags::Connection;
@@ -50,6 +53,21 @@ pub enum Command {
     Webhook {
         #[command(subcommand)]
         command: Webhook,
+    },
+    /// Queues of SQS clients: see what is in them, make and change them, move dead letters back.
+    Queue {
+        #[command(subcommand)]
+        command: Queue,
+    },
+    /// Mail between agents: write, read, and say who is working on which files.
+    Mail {
+        #[command(subcommand)]
+        command: Mail,
+    },
+    /// Keep commits from taking files that another agent has reserved.
+    Guard {
+        #[command(subcommand)]
+        command: Guard,
     },
     /// Show the server's recurring work: when each last ran, what it did, how late it is.
     Sweeps {
@@ -96,7 +114,7 @@ impl Command {
 
 /// Where the server's data and settings are.
 #[derive(Args, Clone, Default)]
-pub struct Place {
+pub struct Location {
     /// The data folder [default: ~/.local/share/waybill].
     #[arg(long, env = "WAYBILL_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -114,7 +132,7 @@ pub struct Place {
 #[derive(Args)]
 pub struct Serve {
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
     /// Where to listen for HTTP [default: 127.0.0.1:7700].
     #[arg(long, env = "WAYBILL_HTTP", value_name = "ADDR")]
     pub http: Option<SocketAddr>,
@@ -143,7 +161,7 @@ pub struct Serve {
 #[derive(Args, Clone, Default)]
 pub struct Reach {
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
     /// A running server, as in http://127.0.0.1:7700.
     #[arg(long, env = "WAYBILL_URL", value_name = "URL")]
     pub url: Option<String>,
@@ -207,12 +225,12 @@ pub enum ServerKey {
     /// Make a new one in the data folder, in the place of the old. API keys stay good: each is verified in full at its next use.
     Rotate {
         #[command(flatten)]
-        place: Place,
+        location: Location,
     },
     /// Let the database go with the one that is here, where the one it went with is lost.
     Adopt {
         #[command(flatten)]
-        place: Place,
+        location: Location,
     },
 }
 
@@ -280,6 +298,12 @@ pub enum Webhook {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Send to a webhook again that was disabled because it failed or wanted nothing more.
+    Enable {
+        webhook_id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
     /// Show what was sent to a webhook, newest first, and what came of it.
     Deliveries {
         webhook_id: String,
@@ -307,7 +331,7 @@ pub struct Backup {
     #[arg(long)]
     pub with_keys: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
     /// Print the manifest as JSON.
     #[arg(long)]
     pub json: bool,
@@ -319,7 +343,7 @@ pub struct Restore {
     #[arg(value_name = "BACKUP")]
     pub backup: PathBuf,
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
@@ -331,7 +355,7 @@ pub struct Doctor {
     #[arg(long)]
     pub quick: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
@@ -346,5 +370,7 @@ pub struct Mcp {
     #[arg(long, env = "WAYBILL_KEY", value_name = "KEY", hide_env_values = true)]
     pub key: Option<String>,
     #[command(flatten)]
-    pub place: Place,
+    pub wanted: crate::commands::mcp::Wanted,
+    #[command(flatten)]
+    pub location: Location,
 }

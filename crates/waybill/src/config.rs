@@ -1,40 +1,24 @@
 //! Settings: defaults, then the file, then the environment and the flags.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
+use waybill_kernel::ranges::{SECONDS, Setting, check, setting};
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::{Backend, PostgresOptions, SqliteOptions};
+use waybill_queues::PartitionMap;
+use waybill_store::stores::{SHARDS_MAX, check_name};
+use waybill_store::{Backend, PostgresOptions, Shard, SqliteOptions};
 
-use crate::cli::{Place, Serve};
+use crate::cli::{Location, Serve};
 use crate::shared_token;
 
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+const HOME_FILE: &str = "waybill.db";
 const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9324);
-
-/// Sizes of what one caller may send: small ones are for those who test what is too large.
-const BYTES: RangeInclusive<i64> = 100..=1 << 30;
-/// Numbers of things that are kept in memory.
-const MANY: RangeInclusive<i64> = 1..=1_000_000;
-/// Of all callers together.
-const SHARED_BYTES: RangeInclusive<i64> = 16 << 20..=1 << 40;
-/// From a short message to what a key's part of the room for bodies always holds.
-const SQS_BODY_BYTES: RangeInclusive<i64> = 1 << 10..=8 << 20;
-const PERCENT: RangeInclusive<i64> = 1..=100;
-/// A second to a year.
-const SECONDS: RangeInclusive<i64> = 1..=31_536_000;
-/// As long, or not at all.
-const PAUSE_SECONDS: RangeInclusive<i64> = 0..=31_536_000;
-/// Up to a hundred years, which is for ever.
-const KEEP_SECONDS: RangeInclusive<i64> = 0..=3_153_600_000;
-/// Room for what the server itself writes, such as the longest reason of a cancel.
-const RECEIPT_BYTES: RangeInclusive<i64> = 16_384..=1 << 30;
-/// Up to the longest that any call waits.
-const HEARTBEAT_SECONDS: RangeInclusive<i64> = 1..=20;
 
 pub struct Config {
     pub data: PathBuf,
@@ -51,11 +35,14 @@ pub struct Config {
     pub doors: waybill_doors::Settings,
     pub tasks: waybill_tasks::Settings,
     pub access: waybill_access::Settings,
+    pub mail: waybill_mail::Settings,
     pub webhooks: waybill_webhooks::Settings,
     /// Where the server's own key is, if not in the data folder.
     pub server_key_file: Option<PathBuf>,
     pub background: Background,
     pub backend: Backend,
+    /// The stores beside home, by their names.
+    pub shards: Vec<Shard>,
 }
 
 /// What the program does by itself, beside the sweeps' own intervals.
@@ -68,6 +55,20 @@ pub struct Background {
     pub seen_interval_s: u64,
     /// Between two looks at how much there is to do, for the metrics.
     pub measure_interval_s: u64,
+}
+
+impl Background {
+    fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("sweep_lease_s", self.sweep_lease_s, SECONDS),
+            setting("seen_interval_s", self.seen_interval_s, SECONDS),
+            setting("measure_interval_s", self.measure_interval_s, SECONDS),
+        ]
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        check("background", &self.ranges())
+    }
 }
 
 impl Default for Background {
@@ -112,10 +113,12 @@ struct File {
     doors: waybill_doors::Settings,
     tasks: waybill_tasks::Settings,
     access: Access,
+    mail: waybill_mail::Settings,
     webhooks: waybill_webhooks::Settings,
     background: Background,
     sqlite: Sqlite,
     postgres: Postgres,
+    shards: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -127,6 +130,8 @@ struct Sqs {
     body_bytes_max: Option<usize>,
     queues_per_tenant_max: Option<i64>,
     sweep_interval_s: Option<u64>,
+    throttle_attributes_admin_only: bool,
+    fifo_partition_map: Vec<String>,
 }
 
 impl Sqs {
@@ -145,6 +150,9 @@ impl Sqs {
             region: self.settings().region,
             queues_per_tenant_max: self.queues_per_tenant_max.unwrap_or(usual.queues_per_tenant_max),
             sweep_interval_s: self.sweep_interval_s.unwrap_or(usual.sweep_interval_s),
+            throttle_attributes_admin_only: self.throttle_attributes_admin_only,
+            // Checked when the file was read.
+            partition_map: PartitionMap::parse(&self.fifo_partition_map).unwrap_or_default(),
         }
     }
 }
@@ -191,7 +199,7 @@ struct Postgres {
 
 impl Config {
     pub fn of_serve(flags: &Serve) -> Result<Self> {
-        let mut config = Self::of_place(&flags.place)?;
+        let mut config = Self::at(&flags.location)?;
         config.http = flags.http.unwrap_or(config.http);
         config.sqs_listen = flags.sqs.unwrap_or(config.sqs_listen);
         config.socket = flags.socket.clone().or(config.socket);
@@ -213,13 +221,13 @@ impl Config {
         Ok(config)
     }
 
-    pub fn of_place(place: &Place) -> Result<Self> {
-        let file = place.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
-        let data = match place.data.clone().or(file.data) {
+    pub fn at(location: &Location) -> Result<Self> {
+        let file = location.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
+        let data = match location.data.clone().or_else(|| file.data.clone()) {
             Some(data) => data,
             None => usual_data()?,
         };
-        let store = place.store.clone().or(file.store);
+        let store = location.store.clone().or_else(|| file.store.clone());
         let backend = match store.as_deref() {
             None | Some("sqlite") => Backend::Sqlite(file.sqlite.options(&data)),
             Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
@@ -231,7 +239,9 @@ impl Config {
                 return Err(Error::new(Code::ConfigInvalid, message));
             }
         };
+        let shards = file.shards(&data).map_err(|why| Error::new(Code::ConfigInvalid, why))?;
         Ok(Self {
+            shards,
             data,
             http: file.http.unwrap_or(HTTP),
             socket: file.socket,
@@ -244,8 +254,9 @@ impl Config {
             log_format: file.log_format.unwrap_or_default(),
             doors: file.doors,
             tasks: file.tasks,
-            server_key_file: place.server_key_file.clone().or_else(|| file.access.server_key_file.clone()),
+            server_key_file: location.server_key_file.clone().or_else(|| file.access.server_key_file.clone()),
             access: file.access.settings(),
+            mail: file.mail,
             webhooks: file.webhooks,
             background: file.background,
             backend,
@@ -261,6 +272,19 @@ impl Config {
     /// Whether commands find the data folder without being told.
     pub fn has_usual_data(&self) -> bool {
         usual_data().is_ok_and(|usual| usual == self.data)
+    }
+}
+
+/// A file of the data folder: whoever has the folder's lock has the file, and a backup of the folder has it, too.
+fn check_file(shard: &str, file: &str) -> std::result::Result<(), String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_plain = file.bytes().all(allowed) && !file.starts_with('.') && file.len() <= 64;
+    match is_plain && file.ends_with(".db") && file != HOME_FILE {
+        true => Ok(()),
+        false => Err(format!(
+            "shards.{shard} must be a file in the data folder, like sqlite:{shard}.db: letters, digits, hyphens, underscores \
+             and dots, with .db at its end, and not {HOME_FILE}."
+        )),
     }
 }
 
@@ -292,92 +316,49 @@ impl File {
 
     /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
     fn check(&self) -> std::result::Result<(), String> {
-        let Self { doors, tasks, access, webhooks, background, sqlite, postgres, sqs, .. } = self;
+        let Self { doors, tasks, access, mail, webhooks, background, sqlite, postgres, sqs, .. } = self;
         sqs.settings().check()?;
+        let map = PartitionMap::parse(&sqs.fifo_partition_map)?;
+        map.check_stores(|name| self.shards.contains_key(name))?;
+        self.shards(Path::new(""))?;
         sqs.queues().check()?;
-        if let Some(name) = tasks.refused_switch() {
-            return Err(format!("tasks.{name} cannot be turned off: leave it out or say true."));
+        doors.check()?;
+        check_profiles(doors.mcp.profiles.keys())?;
+        tasks.check()?;
+        access.settings().check()?;
+        mail.check()?;
+        webhooks.check()?;
+        background.check()?;
+        sqlite.options(Path::new("")).check()?;
+        postgres.options("").check()
+    }
+
+    /// An address is not repeated: there may be a password in it.
+    fn shards(&self, data: &Path) -> std::result::Result<Vec<Shard>, String> {
+        if self.shards.len() > SHARDS_MAX {
+            return Err(format!("[shards] has more than {SHARDS_MAX} entries."));
         }
-        let settings = [
-            ("doors.body_bytes_max", number(doors.body_bytes_max), BYTES),
-            ("doors.header_read_ms", number(doors.header_read_ms), 10..=i64::MAX),
-            ("doors.body_read_ms", number(doors.body_read_ms), 10..=i64::MAX),
-            ("doors.answer_ms", number(doors.answer_ms), 1_000..=i64::MAX),
-            ("doors.requests_max", number(doors.requests_max), MANY),
-            ("doors.connections_max", number(doors.connections_max), MANY),
-            ("doors.connections_per_address_max", number(doors.connections_per_address_max), MANY),
-            ("doors.idle_ms", number(doors.idle_ms), 10..=i64::MAX),
-            ("doors.write_ms", number(doors.write_ms), 10..=i64::MAX),
-            ("doors.answers_unread_max", number(doors.answers_unread_max), MANY),
-            ("doors.answers_bytes_max", number(doors.answers_bytes_max), SHARED_BYTES),
-            ("doors.bodies_bytes_max", number(doors.bodies_bytes_max), SHARED_BYTES),
-            ("doors.key_share_percent", number(doors.key_share_percent), PERCENT),
-            ("doors.tenant_share_percent", number(doors.tenant_share_percent), PERCENT),
-            ("doors.admin_places", number(doors.admin_places), 0..=1_000_000),
-            ("doors.streams_max", number(doors.streams_max), MANY),
-            ("doors.heartbeat_s", number(doors.heartbeat_s), HEARTBEAT_SECONDS),
-            ("sqs.body_bytes_max", number(sqs.settings().body_bytes_max), SQS_BODY_BYTES),
-            ("tasks.payload_bytes_max", number(tasks.payload_bytes_max), BYTES),
-            ("tasks.result_bytes_max", number(tasks.result_bytes_max), BYTES),
-            ("tasks.lease_ttl_s", number(tasks.lease_ttl_s), SECONDS),
-            ("tasks.lease_ttl_s_max", number(tasks.lease_ttl_s_max), SECONDS),
-            ("tasks.lease_grace_s", number(tasks.lease_grace_s), 0..=86_400),
-            ("tasks.renewals_max", number(tasks.renewals_max), 0..=i64::MAX),
-            ("tasks.max_attempts", number(tasks.max_attempts), MANY),
-            ("tasks.retry_backoff_s", number(tasks.retry_backoff_s), PAUSE_SECONDS),
-            ("tasks.retry_backoff_s_max", number(tasks.retry_backoff_s_max), PAUSE_SECONDS),
-            ("tasks.list_limit", number(tasks.list_limit), 1..=1_000),
-            ("tasks.list_limit_max", number(tasks.list_limit_max), 1..=1_000),
-            ("tasks.list_bytes_max", number(tasks.list_bytes_max), 1_024..=i64::MAX),
-            ("tasks.list_scan_max", number(tasks.list_scan_max), MANY),
-            ("tasks.receipt_body_bytes_max", number(tasks.receipt_body_bytes_max), RECEIPT_BYTES),
-            // With none, no receipt could end an obligation.
-            ("tasks.receipt_parents_max", number(tasks.receipt_parents_max), 1..=1_000),
-            ("tasks.receipt_artifacts_max", number(tasks.receipt_artifacts_max), 0..=1_000_000),
-            ("tasks.sweep_interval_s", number(tasks.sweep_interval_s), SECONDS),
-            ("tasks.requeue_delay_s_max", number(tasks.requeue_delay_s_max), PAUSE_SECONDS),
-            ("tasks.instance_forgotten_s", number(tasks.instance_forgotten_s), SECONDS),
-            ("tasks.chain_interval_s", number(tasks.chain_interval_s), SECONDS),
-            ("tasks.receipt_backlog", number(tasks.receipt_backlog), 1..=1_000_000_000),
-            ("tasks.archive_interval_s", number(tasks.archive_interval_s), SECONDS),
-            ("tasks.archive_after_s", number(tasks.archive_after_s), KEEP_SECONDS),
-            ("tasks.archive_after_s_max", number(tasks.archive_after_s_max), KEEP_SECONDS),
-            ("tasks.session_silence_s", number(tasks.session_silence_s), SECONDS),
-            ("tasks.contact_note_s", number(tasks.contact_note_s), PAUSE_SECONDS),
-            ("access.key_recheck_ms", access.key_recheck_ms.and_then(number), 0..=3_600_000),
-            ("access.remembered_keys_max", access.remembered_keys_max.and_then(number), 1..=i64::MAX),
-            ("access.verifications_waiting_max", access.verifications_waiting_max.and_then(number), 1..=i64::MAX),
-            ("access.ended_keys_interval_s", access.ended_keys_interval_s.and_then(number), 1..=i64::MAX),
-            ("webhooks.endpoints_max", number(webhooks.endpoints_max), 0..=10_000),
-            ("webhooks.requests_max", number(webhooks.requests_max), 1..=10_000),
-            ("webhooks.endpoint_requests_max", number(webhooks.endpoint_requests_max), 1..=1_000),
-            ("webhooks.connect_ms", number(webhooks.connect_ms), 100..=60_000),
-            ("webhooks.request_ms", number(webhooks.request_ms), 100..=60_000),
-            ("webhooks.give_up_s", number(webhooks.give_up_s), SECONDS),
-            ("webhooks.disable_after_s", number(webhooks.disable_after_s), SECONDS),
-            ("webhooks.retention_s", number(webhooks.retention_s), PAUSE_SECONDS),
-            ("webhooks.sweep_interval_s", number(webhooks.sweep_interval_s), SECONDS),
-            ("webhooks.feed_interval_s", number(webhooks.feed_interval_s), SECONDS),
-            ("background.sweep_lease_s", number(background.sweep_lease_s), SECONDS),
-            ("background.seen_interval_s", number(background.seen_interval_s), SECONDS),
-            ("background.measure_interval_s", number(background.measure_interval_s), SECONDS),
-            ("sqlite.write_queue_max", sqlite.write_queue_max.and_then(number), MANY),
-            ("sqlite.read_queue_max", sqlite.read_queue_max.and_then(number), MANY),
-            ("sqlite.readers", sqlite.readers.and_then(number), 1..=64),
-            ("postgres.lanes", postgres.lanes.and_then(number), 1..=1_000),
-            ("postgres.readers", postgres.readers.and_then(number), 1..=1_000),
-            ("postgres.queue_max", postgres.queue_max.and_then(number), MANY),
-            ("postgres.connect_ms", postgres.connect_ms.and_then(number), 10..=i64::MAX),
-            ("postgres.statement_ms", postgres.statement_ms.and_then(number), 100..=i64::MAX),
-            ("postgres.wait_poll_ms", postgres.wait_poll_ms.and_then(number), 10..=i64::MAX),
-            ("postgres.clock_ms", postgres.clock_ms.and_then(number), 100..=i64::MAX),
-        ];
-        for (name, value, allowed) in settings {
-            if let Some(value) = value.filter(|value| !allowed.contains(value)) {
-                return Err(format!("{name} is {value}; it must be {}.", shown(&allowed)));
-            }
+        let mut files = Vec::new();
+        let mut shards = Vec::new();
+        for (name, place) in &self.shards {
+            check_name(name)?;
+            let backend = if let Some(file) = place.strip_prefix("sqlite:") {
+                check_file(name, file)?;
+                if files.contains(&file) {
+                    return Err(format!("shards.{name} has the file of another shard."));
+                }
+                files.push(file);
+                Backend::Sqlite(SqliteOptions { path: data.join(file), ..self.sqlite.options(data) })
+            } else if place.starts_with("postgres://") || place.starts_with("postgresql://") {
+                Backend::Postgres(self.postgres.options(place))
+            } else {
+                return Err(format!(
+                    "shards.{name} must be `sqlite:<file>` or an address like postgres://user@host/database."
+                ));
+            };
+            shards.push(Shard { name: name.clone(), backend });
         }
-        Ok(())
+        Ok(shards)
     }
 
     fn parse(text: &str) -> std::result::Result<Self, toml::de::Error> {
@@ -396,8 +377,20 @@ impl File {
     }
 }
 
+/// A domain that has no tools, or that is mistyped, would have its profile in vain.
+fn check_profiles<'a>(mut domains: impl Iterator<Item = &'a String>) -> std::result::Result<(), String> {
+    let known = || waybill_domains::ALL.iter().filter(|domain| domain.mcp.is_some()).map(|domain| domain.name);
+    match domains.find(|name| known().all(|known| known != name.as_str())) {
+        Some(name) => Err(format!(
+            "doors.mcp.profiles: there are no tools of {name}; there are those of {}.",
+            known().collect::<Vec<_>>().join(", ")
+        )),
+        None => Ok(()),
+    }
+}
+
 impl Access {
-    fn settings(self) -> waybill_access::Settings {
+    fn settings(&self) -> waybill_access::Settings {
         let mut settings = waybill_access::Settings::default();
         set_ms(&mut settings.key_recheck, self.key_recheck_ms);
         set(&mut settings.remembered_keys_max, self.remembered_keys_max);
@@ -409,8 +402,8 @@ impl Access {
 }
 
 impl Sqlite {
-    fn options(self, data: &Path) -> SqliteOptions {
-        let mut options = SqliteOptions::at(data.join("waybill.db"));
+    fn options(&self, data: &Path) -> SqliteOptions {
+        let mut options = SqliteOptions::at(data.join(HOME_FILE));
         set(&mut options.write_queue_max, self.write_queue_max);
         set(&mut options.read_queue_max, self.read_queue_max);
         set(&mut options.readers, self.readers);
@@ -425,7 +418,7 @@ impl Sqlite {
 }
 
 impl Postgres {
-    fn options(self, url: &str) -> PostgresOptions {
+    fn options(&self, url: &str) -> PostgresOptions {
         let mut options = PostgresOptions::at(url);
         set(&mut options.lanes, self.lanes);
         set(&mut options.readers, self.readers);
@@ -451,18 +444,6 @@ fn set_ms(setting: &mut Duration, given_ms: Option<u64>) {
     set(setting, given_ms.map(Duration::from_millis));
 }
 
-/// TOML has no larger numbers, so nothing is cut.
-fn number(value: impl TryInto<i64>) -> Option<i64> {
-    Some(value.try_into().unwrap_or(i64::MAX))
-}
-
-fn shown(allowed: &RangeInclusive<i64>) -> String {
-    match (*allowed.start(), *allowed.end()) {
-        (least, i64::MAX) => format!("at least {least}"),
-        (least, most) => format!("from {least} to {most}"),
-    }
-}
-
 fn usual_data() -> Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let home = home.ok_or_else(|| Error::new(Code::ConfigInvalid, "There is no home folder: say --data <folder>."))?;
@@ -479,6 +460,17 @@ mod tests {
         assert!(error.to_string().contains("drain_seconds"), "{error}");
         let file: File = toml::from_str("http = '127.0.0.1:1'\n[sqlite]\nlinger_us = 0\n").unwrap();
         assert_eq!(file.sqlite.options(Path::new("x")).linger_max, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_profile_of_tools_is_for_a_domain_that_has_some() {
+        let check = |text: &str| File::parse(text).unwrap().check();
+        check("[doors.mcp.profiles]\ntasks = 'minimal'\n").unwrap();
+        for unknown in ["admin", "task"] {
+            let error = check(&format!("[doors.mcp.profiles]\n{unknown} = 'core'\n")).unwrap_err();
+            assert!(error.contains(unknown) && error.contains("tasks, queues"), "{error}");
+        }
+        assert!(File::parse("[doors.mcp.profiles]\ntasks = 'tiny'\n").is_err());
     }
 
     #[test]
@@ -509,88 +501,29 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("waybill.toml");
         std::fs::write(&path, text).unwrap();
-        Config::of_place(&Place { data: Some(folder.path().to_owned()), config: Some(path), ..Place::default() })
+        Config::at(&Location { data: Some(folder.path().to_owned()), config: Some(path), ..Location::default() })
     }
 
     #[test]
     fn a_value_out_of_its_range_is_told_with_the_range() {
-        const NO_END: i64 = i64::MAX;
-        const YEAR_S: i64 = 365 * 86_400;
-        // Those that count from nothing and have no sign: less than nothing is no number to them at all.
-        const UNSIGNED: [&str; 4] = ["admin_places", "key_recheck_ms", "receipt_artifacts_max", "retention_s"];
-        let rows = [
-            ("doors", "body_bytes_max", 100, 1 << 30),
-            ("doors", "header_read_ms", 10, NO_END),
-            ("doors", "body_read_ms", 10, NO_END),
-            ("doors", "answer_ms", 1_000, NO_END),
-            ("doors", "requests_max", 1, 1_000_000),
-            ("doors", "connections_max", 1, 1_000_000),
-            ("doors", "connections_per_address_max", 1, 1_000_000),
-            ("doors", "idle_ms", 10, NO_END),
-            ("doors", "write_ms", 10, NO_END),
-            ("doors", "answers_unread_max", 1, 1_000_000),
-            ("doors", "answers_bytes_max", 16 << 20, 1 << 40),
-            ("doors", "bodies_bytes_max", 16 << 20, 1 << 40),
-            ("doors", "key_share_percent", 1, 100),
-            ("doors", "tenant_share_percent", 1, 100),
-            ("doors", "admin_places", 0, 1_000_000),
-            ("doors", "streams_max", 1, 1_000_000),
-            ("doors", "heartbeat_s", 1, 20),
-            ("tasks", "payload_bytes_max", 100, 1 << 30),
-            ("tasks", "result_bytes_max", 100, 1 << 30),
-            ("tasks", "lease_ttl_s", 1, YEAR_S),
-            ("tasks", "lease_ttl_s_max", 1, YEAR_S),
-            ("tasks", "lease_grace_s", 0, 86_400),
-            ("tasks", "renewals_max", 0, NO_END),
-            ("tasks", "max_attempts", 1, 1_000_000),
-            ("tasks", "retry_backoff_s", 0, YEAR_S),
-            ("tasks", "retry_backoff_s_max", 0, YEAR_S),
-            ("tasks", "list_limit", 1, 1_000),
-            ("tasks", "list_limit_max", 1, 1_000),
-            ("tasks", "list_bytes_max", 1_024, NO_END),
-            ("tasks", "list_scan_max", 1, 1_000_000),
-            ("tasks", "receipt_body_bytes_max", 16_384, 1 << 30),
-            ("tasks", "receipt_parents_max", 1, 1_000),
-            ("tasks", "receipt_artifacts_max", 0, 1_000_000),
-            ("tasks", "sweep_interval_s", 1, YEAR_S),
-            ("tasks", "requeue_delay_s_max", 0, YEAR_S),
-            ("tasks", "instance_forgotten_s", 1, YEAR_S),
-            ("tasks", "chain_interval_s", 1, YEAR_S),
-            ("tasks", "receipt_backlog", 1, 1_000_000_000),
-            ("tasks", "archive_interval_s", 1, YEAR_S),
-            ("tasks", "archive_after_s", 0, 100 * YEAR_S),
-            ("tasks", "archive_after_s_max", 0, 100 * YEAR_S),
-            ("tasks", "session_silence_s", 1, YEAR_S),
-            ("tasks", "contact_note_s", 0, YEAR_S),
-            ("access", "key_recheck_ms", 0, 3_600_000),
-            ("access", "remembered_keys_max", 1, NO_END),
-            ("access", "verifications_waiting_max", 1, NO_END),
-            ("access", "ended_keys_interval_s", 1, NO_END),
-            ("webhooks", "endpoints_max", 0, 10_000),
-            ("webhooks", "requests_max", 1, 10_000),
-            ("webhooks", "endpoint_requests_max", 1, 1_000),
-            ("webhooks", "connect_ms", 100, 60_000),
-            ("webhooks", "request_ms", 100, 60_000),
-            ("webhooks", "give_up_s", 1, YEAR_S),
-            ("webhooks", "disable_after_s", 1, YEAR_S),
-            ("webhooks", "retention_s", 0, YEAR_S),
-            ("webhooks", "sweep_interval_s", 1, YEAR_S),
-            ("webhooks", "feed_interval_s", 1, YEAR_S),
-            ("background", "sweep_lease_s", 1, YEAR_S),
-            ("background", "seen_interval_s", 1, YEAR_S),
-            ("background", "measure_interval_s", 1, YEAR_S),
-            ("sqlite", "write_queue_max", 1, 1_000_000),
-            ("sqlite", "read_queue_max", 1, 1_000_000),
-            ("sqlite", "readers", 1, 64),
-            ("postgres", "lanes", 1, 1_000),
-            ("postgres", "readers", 1, 1_000),
-            ("postgres", "queue_max", 1, 1_000_000),
-            ("postgres", "connect_ms", 10, NO_END),
-            ("postgres", "statement_ms", 100, NO_END),
-            ("postgres", "wait_poll_ms", 10, NO_END),
-            ("postgres", "clock_ms", 100, NO_END),
+        let file = File::default();
+        let sections = [
+            ("doors", file.doors.ranges()),
+            ("tasks", file.tasks.ranges()),
+            ("access", file.access.settings().ranges()),
+            ("mail", file.mail.ranges()),
+            ("webhooks", file.webhooks.ranges()),
+            ("sqs", file.sqs.settings().ranges()),
+            ("sqs", file.sqs.queues().ranges()),
+            ("background", file.background.ranges()),
+            ("sqlite", file.sqlite.options(Path::new("")).ranges()),
+            ("postgres", file.postgres.options("").ranges()),
         ];
-        for (section, name, least, most) in rows {
+        let mut tried = 0;
+        for (section, Setting { name, allowed, .. }) in
+            sections.iter().flat_map(|(section, ranges)| ranges.iter().map(move |setting| (*section, setting)))
+        {
+            let (least, most) = (*allowed.start(), *allowed.end());
             let set = |value: i64| read(&format!("[{section}]\n{name} = {value}\n"));
             for value in [least, most] {
                 assert!(set(value).is_ok(), "{section}.{name} = {value} is refused");
@@ -598,17 +531,18 @@ mod tests {
             let refused = |value: i64, bound: i64| {
                 let error = set(value).err().unwrap_or_else(|| panic!("{section}.{name} = {value} is accepted"));
                 assert_eq!(error.code(), Code::ConfigInvalid, "{error}");
+                // Less than nothing is no number at all to those that have no sign.
                 for part in [format!("{section}.{name} is {value};"), bound.to_string()] {
-                    assert!(error.message().contains(&part), "{part}: {error}");
+                    assert!(value < 0 || error.message().contains(&part), "{part}: {error}");
                 }
             };
-            if !UNSIGNED.contains(&name) {
-                refused(least - 1, least);
-            }
-            if most < NO_END {
+            refused(least - 1, least);
+            if most < i64::MAX {
                 refused(most + 1, most);
             }
+            tried += 1;
         }
+        assert!(tried > 60, "{tried} settings have a range");
     }
 
     #[test]
@@ -624,15 +558,15 @@ mod tests {
     #[test]
     fn only_the_usual_data_folder_needs_no_flag() {
         let usual = usual_data().unwrap();
-        let config = |data: PathBuf| Config::of_place(&Place { data: Some(data), ..Place::default() }).unwrap();
+        let config = |data: PathBuf| Config::at(&Location { data: Some(data), ..Location::default() }).unwrap();
         assert!(config(usual.clone()).has_usual_data());
         assert!(!config(usual.join("other")).has_usual_data());
     }
 
     #[test]
     fn a_store_that_is_no_address_is_refused_without_repeating_it() {
-        let place = Place { store: Some("postgre://u:hunter2@h/d".to_owned()), ..Place::default() };
-        let error = Config::of_place(&place).err().unwrap();
+        let location = Location { store: Some("postgre://u:hunter2@h/d".to_owned()), ..Location::default() };
+        let error = Config::at(&location).err().unwrap();
         assert!(error.code() == Code::ConfigInvalid && !error.to_string().contains("hunter2"));
     }
 }

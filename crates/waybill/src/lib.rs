@@ -48,14 +48,17 @@ async fn run(command: Command) -> Result<()> {
         Command::Tenant { command } => commands::tenant::run(command).await,
         Command::Receipts { command } => commands::receipts::run(command).await,
         Command::Webhook { command } => commands::webhook::run(command).await,
+        Command::Queue { command } => commands::queue::run(command).await,
+        Command::Mail { command } => commands::mail::run(command).await,
+        Command::Guard { command } => commands::guard::run(command).await,
         Command::Sweeps { reach } => commands::sweeps::run(reach).await,
         Command::Backup(flags) => commands::backup::run(flags).await,
         Command::Restore(flags) => commands::restore::run(flags).await,
         Command::Doctor(flags) => commands::doctor::run(flags).await,
         Command::Mcp(flags) => {
-            let url = commands::session::address(&flags.place, flags.url)?;
+            let url = commands::session::address(&flags.location, flags.url)?;
             let url = url.ok_or_else(|| Error::new(Code::ServerUnreachable, "No server runs on this data folder."))?;
-            commands::mcp::run(&url, commands::session::named_key(flags.key)).await
+            commands::mcp::run(&url, commands::session::named_key(flags.key), &flags.wanted).await
         }
         Command::Worker { command } => commands::worker::run(command).await,
         Command::Scheduler { command } => commands::scheduler::run(command).await,

@@ -36,6 +36,16 @@ pub fn table(columns: &[&str], rows: &[Json]) -> Result<()> {
     line(&table.to_string())
 }
 
+/// One thing, a fact on each line.
+pub fn facts(facts: &[(String, Json)]) -> Result<()> {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    for (name, value) in facts {
+        table.add_row([name.clone(), cell(value)]);
+    }
+    line(&table.to_string())
+}
+
 /// One value as people read it.
 pub fn cell(value: &Json) -> String {
     let text = match value {

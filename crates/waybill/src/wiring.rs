@@ -7,17 +7,22 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use waybill_access::{Agreement, Key, ServerKey};
 use waybill_kernel::entropy::OsEntropy;
-use waybill_kernel::{Clock, Entropy, Result};
-use waybill_store::{Backend, Settings, Store, effects};
+use waybill_kernel::{Clock, Code, Entropy, Result, hex};
+use waybill_queues::Limiter;
+use waybill_store::{Backend, Settings, Store, StoreRole, Stores, effects};
 use waybill_tasks::Process;
 
 use crate::config::Config;
 use crate::data::DataFolder;
 
 /// Everything that recurs, started.
-pub fn sweeps(config: &Config, store: &Store) -> effects::Runner {
+pub fn sweeps(config: &Config, stores: &Stores) -> Vec<effects::Runner> {
     let lease = Duration::from_secs(config.background.sweep_lease_s.max(1));
-    waybill_domains::sweeps(effects::Runner::new(store.clone(), lease), store.settings())
+    let start = |role, store: &Store| {
+        waybill_domains::sweeps(role, effects::Runner::new(store.clone(), lease), store.settings())
+    };
+    let shards = stores.shards().map(|(_, store)| start(StoreRole::Shard, store));
+    std::iter::once(start(StoreRole::Home, stores.home())).chain(shards).collect()
 }
 
 /// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is
@@ -35,10 +40,13 @@ pub async fn record_seen(process: Process, store: Store, interval: Duration, sto
 }
 
 /// Keeps the figures of the moment: every node has the same, and whoever asks one of them gets them.
-pub async fn measure(store: Store, interval: Duration, stopping: CancellationToken) {
+pub async fn measure(stores: Stores, interval: Duration, stopping: CancellationToken) {
+    let mut queues = waybill_queues::Figures::default();
     while !stopping.is_cancelled() {
-        if let Err(error) = waybill_tasks::measure(&store).await {
-            tracing::debug!(%error, "how much there is to do could not be read");
+        for outcome in [waybill_tasks::measure(stores.home()).await, queues.measure(&stores).await] {
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "how much there is to do could not be read");
+            }
         }
         tokio::select! {
             () = stopping.cancelled() => {}
@@ -47,11 +55,35 @@ pub async fn measure(store: Store, interval: Duration, stopping: CancellationTok
     }
 }
 
+/// Looks now and then whether another server has stored something that this program cannot serve. It then stops, and says
+/// why.
+pub async fn keep_to_what_it_can(store: Store, interval: Duration, stopping: CancellationToken) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(()),
+            () = tokio::time::sleep(interval) => {}
+        }
+        match waybill_queues::check_capabilities(&store).await {
+            Err(error) if error.code() == Code::SchemaTooNew => {
+                tracing::error!(%error, "stopping");
+                stopping.cancel();
+                return Err(error);
+            }
+            // A database that cannot be read is somebody else's concern.
+            _ => {}
+        }
+    }
+}
+
 /// An open store, and where the admin key is if nobody has been told of it yet.
 pub struct Opened {
+    /// Home.
     pub store: Store,
+    /// Home, and those beside it.
+    pub stores: Stores,
     pub admin_key: Option<PathBuf>,
     pub process: Process,
+    pub limiter: Limiter,
 }
 
 /// Without a server key the keys that are made get their digest at their first use.
@@ -60,9 +92,10 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     if tasks.instance_id.is_empty() {
         tasks.instance_id = data.instance_id(|| new_instance_id(&OsEntropy))?;
     }
-    let process = Process::default();
+    let (process, limiter) = (Process::default(), Limiter::default());
     let settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
-    let mut settings = settings.with(config.queues.clone()).with(config.webhooks.clone());
+    let settings = settings.with(config.queues.clone()).with(waybill_queues::Process::default()).with(limiter.clone());
+    let mut settings = settings.with(config.mail.clone()).with(config.webhooks.clone());
     if let Some(server_key) = server_key {
         settings = settings.with(server_key.clone());
     }
@@ -70,9 +103,23 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     let store =
         Store::open(config.backend.clone(), &waybill_domains::migrations(), settings, clock, Arc::new(OsEntropy))
             .await?;
+    waybill_queues::check_capabilities(&store).await?;
     waybill_access::ensure_default_tenant_keeping(&store, |made| data.write_new_admin_key(made.key.expose())).await?;
     let admin_key = settle_admin_key(&store, data).await?;
-    Ok(Opened { store, admin_key, process })
+    let stores = open_shards(config, store.clone()).await?;
+    Ok(Opened { store, stores, admin_key, process, limiter })
+}
+
+/// What was opened is closed where something is wrong with the others.
+async fn open_shards(config: &Config, home: Store) -> Result<Stores> {
+    let migrations = waybill_domains::migrations_of(StoreRole::Shard);
+    let clock = || Arc::new(Clock::system());
+    let stores = Stores::open(home, &config.shards, &migrations, clock).await?;
+    if let Err(error) = waybill_queues::shards::check_placement(&stores).await {
+        let _ = tokio::task::spawn_blocking(move || stores.close()).await;
+        return Err(error);
+    }
+    Ok(stores)
 }
 
 /// What the operator has to be told about the server's own key, if anything. A file that SQLite has alone goes with whatever
@@ -115,6 +162,5 @@ async fn settle_admin_key(store: &Store, data: &DataFolder) -> Result<Option<Pat
 fn new_instance_id(entropy: &dyn Entropy) -> String {
     let mut bytes = [0; 6];
     entropy.fill(&mut bytes);
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("waybill-{hex}")
+    format!("waybill-{}", hex::encode(&bytes))
 }

@@ -186,7 +186,7 @@ struct Signed {
 fn ours(what: &str, error: &Error) -> Answer {
     let cause = error.cause().unwrap_or_default();
     tracing::warn!(%error, cause, "a webhook could not be sent: {what}");
-    Answer::Silent { status: None, why: format!("{what} The server's log says why.") }
+    Answer::Silent { status: None, why: format!("{what} The server's log says why."), retry_after: None }
 }
 
 impl<R: Resolver + 'static> Outward for Deliver<R> {
@@ -261,7 +261,7 @@ impl<R: Resolver + 'static> Outward for Deliver<R> {
             tx.execute_all(&statements).await?;
         }
         if disabled.is_none() {
-            line.set_due(ctx, tx, turn.undone.unwrap_or_else(|| health.rest())).await?;
+            line.set_due(ctx, tx, turn.undone.unwrap_or_else(|| health.rest(&answers))).await?;
         }
         let all_well = turn.undone.is_none() && answers.iter().all(|answer| matches!(answer, Answer::Accepted { .. }));
         Ok(if all_well { Ended::Done } else { Ended::Failed })

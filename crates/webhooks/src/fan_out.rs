@@ -1,5 +1,5 @@
 //! Fans receipts out: every receipt becomes one delivery for each webhook of its tenant that wants it, in the transaction that
-//! moves the feed's place. A tenant without webhooks costs one look into an index for all of its receipts on a page.
+//! moves the feed's position. A tenant without webhooks costs one look into an index for all of its receipts on a page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

@@ -25,7 +25,8 @@ use waybill_store::effects::{Follow, Runner};
 use waybill_store::{Domain, Migration, Registry};
 pub use webhook::{DeliveryId, WebhookId, WebhookView};
 
-pub const DOMAIN: Domain = Domain { name: "webhooks", migrations: MIGRATIONS, register, sweeps: start };
+pub const DOMAIN: Domain =
+    Domain { name: "webhooks", title: "Webhooks", mcp: None, migrations: MIGRATIONS, register, sweeps: start };
 
 const MIGRATIONS: &[Migration] =
     &[Migration { version: 20, name: "webhooks", sql: include_str!("../schema/V0020__webhooks.sql") }];
@@ -35,6 +36,7 @@ fn register(registry: Registry) -> Registry {
         .with::<ops::CreateWebhook>()
         .with::<ops::ListWebhooks>()
         .with::<ops::DeleteWebhook>()
+        .with::<ops::EnableWebhook>()
         .with::<ops::ListWebhookDeliveries>()
         .with::<ops::RedeliverWebhook>()
 }

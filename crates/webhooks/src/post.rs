@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::header::RETRY_AFTER;
 use reqwest::{Client, Response};
 use tokio::sync::OnceCell;
 use waybill_guard::{Guard, Judging, Resolver};
@@ -64,7 +65,7 @@ impl<R: Resolver + 'static> Post<R> {
             .body(message.body);
         match request.send().await {
             Ok(response) => {
-                let answer = Answer::of_status(response.status().as_u16());
+                let answer = Answer::of_status(response.status().as_u16(), retry_after_s(&response));
                 drain(response).await;
                 answer
             }
@@ -79,7 +80,7 @@ impl<R: Resolver + 'static> Post<R> {
         let make = || async {
             let (guard, connect) = (Arc::clone(&self.guard), self.connect);
             let build = move || {
-                Client::builder()
+                waybill_guard::client()
                     .user_agent(USER_AGENT)
                     .dns_resolver(Judging::new(guard))
                     .redirect(reqwest::redirect::Policy::none())
@@ -109,7 +110,12 @@ async fn drain(mut response: Response) {
 }
 
 fn silent(why: String) -> Answer {
-    Answer::Silent { status: None, why }
+    Answer::Silent { status: None, why, retry_after: None }
+}
+
+/// The header's first form; the second, a date, would need the endpoint's clock to be right.
+fn retry_after_s(response: &Response) -> Option<u64> {
+    response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }
 
 /// What went wrong, without the URL: it is shown beside.
@@ -219,7 +225,7 @@ mod tests {
         ] {
             let (port, seen) = listener("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
             let answer = post(addresses, false).send(message(&format!("http://{host}:{port}/"))).await;
-            let Answer::Silent { status: None, why } = &answer else { panic!("{host} {addresses:?}: {answer:?}") };
+            let Answer::Silent { status: None, why, .. } = &answer else { panic!("{host} {addresses:?}: {answer:?}") };
             let told = ["no address of the public internet", "user name"].iter().any(|part| why.contains(part));
             assert!(told, "{host}: {why}");
             // Whatever connects now is the first to do so.

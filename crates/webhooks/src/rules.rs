@@ -13,6 +13,9 @@ const REST: Duration = Duration::from_secs(1);
 /// … up to this. Its deliveries have waits of their own; this is for the next that is due, whichever it is.
 const REST_MAX: Duration = Duration::from_secs(60);
 
+/// An endpoint that asks to be left alone for longer is believed only up to here: by mistake it could ask for years.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+
 /// What came of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -22,18 +25,20 @@ pub(crate) enum Answer {
     Refused { status: u16 },
     /// 410: nothing more is wanted.
     Gone,
-    /// Nobody there, or in no state to answer.
-    Silent { status: Option<u16>, why: String },
+    /// Nobody there, or in no state to answer; perhaps with the time it asks to be left alone for.
+    Silent { status: Option<u16>, why: String, retry_after: Option<Duration> },
     /// It cannot be sent at all.
     Unsendable { why: String },
 }
 
 impl Answer {
-    pub(crate) fn of_status(status: u16) -> Self {
+    /// `retry_after_s` is what its header Retry-After says in seconds.
+    pub(crate) fn of_status(status: u16, retry_after_s: Option<u64>) -> Self {
+        let retry_after = retry_after_s.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
         match status {
             200..=299 => Answer::Accepted { status },
             410 => Answer::Gone,
-            408 | 429 | 500.. => Answer::Silent { status: Some(status), why: answered(status) },
+            408 | 429 | 500.. => Answer::Silent { status: Some(status), why: answered(status), retry_after },
             _ => Answer::Refused { status },
         }
     }
@@ -57,6 +62,14 @@ impl Answer {
             Answer::Refused { status } => Some(answered(*status)),
             Answer::Gone => Some(answered(410)),
             Answer::Silent { why, .. } | Answer::Unsendable { why } => Some(why.clone()),
+        }
+    }
+
+    /// For how long it asks to be left alone, as far as it is believed.
+    pub(crate) fn retry_after(&self) -> Duration {
+        match self {
+            Answer::Silent { retry_after, .. } => retry_after.unwrap_or_default(),
+            _ => Duration::ZERO,
         }
     }
 
@@ -96,7 +109,7 @@ pub(crate) fn after(answer: &Answer, attempts: i64, now: Time, gives_up_at: Time
         Answer::Accepted { .. } => State::Delivered,
         Answer::Gone | Answer::Unsendable { .. } => State::Failed,
         Answer::Refused { .. } | Answer::Silent { .. } => {
-            let next_at = now.after(wait(attempts, chance));
+            let next_at = now.after(wait(attempts, chance).max(answer.retry_after()));
             if next_at < gives_up_at { State::Pending { next_at } } else { State::Failed }
         }
     }
@@ -155,12 +168,15 @@ impl Health {
         (too_long && !answers.is_empty()).then_some(Disabled::TooLong)
     }
 
-    /// How long it is left alone, whatever is due.
-    pub(crate) fn rest(self) -> Duration {
-        match self.failures.saturating_sub(1).min(16) {
+    /// How long it is left alone after these answers, whatever is due.
+    pub(crate) fn rest(self, answers: &[Answer]) -> Duration {
+        let own = match self.failures.saturating_sub(1).min(16) {
             doublings @ 0.. => REST.saturating_mul(1 << doublings).min(REST_MAX),
             _ => Duration::ZERO,
-        }
+        };
+        // Of one that has accepted some, a single delivery waits longer, not the line.
+        let asked = answers.iter().map(Answer::retry_after).max().filter(|_| self.failures > 0);
+        own.max(asked.unwrap_or_default())
     }
 }
 
@@ -171,7 +187,30 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn silent() -> Answer {
-        Answer::Silent { status: None, why: "x".to_owned() }
+        Answer::Silent { status: None, why: "x".to_owned(), retry_after: None }
+    }
+
+    fn silence(status: u16, retry_after_s: Option<u64>) -> Answer {
+        let retry_after = retry_after_s.map(Duration::from_secs);
+        Answer::Silent { status: Some(status), why: answered(status), retry_after }
+    }
+
+    #[test]
+    fn an_endpoint_that_asks_for_time_gets_it_up_to_an_hour() {
+        assert_eq!(Answer::of_status(429, Some(90)), silence(429, Some(90)));
+        assert_eq!(Answer::of_status(503, Some(u64::MAX)), silence(503, Some(3_600)));
+        assert_eq!(Answer::of_status(404, Some(90)).retry_after(), Duration::ZERO, "it is there and refuses");
+        let (now, later) = (Time::EPOCH, Time::EPOCH.after(72 * HOUR));
+        let next = |answer: &Answer, attempts| match after(answer, attempts, now, later, u32::MAX / 2) {
+            State::Pending { next_at } => next_at.since(now).as_secs_f64().round() as u64,
+            state => panic!("{state:?}"),
+        };
+        assert_eq!(next(&silence(429, Some(90)), 1), 90, "longer than its own wait");
+        assert_eq!(next(&silence(429, Some(90)), 4), 900, "its own wait is longer");
+        let health = Health::default().after(&[silence(429, Some(90))], now);
+        assert_eq!(health.rest(&[silent(), silence(429, Some(90))]).as_secs(), 90);
+        assert_eq!(health.rest(&[silence(429, Some(0))]).as_secs(), 1);
+        assert_eq!(Health::default().rest(&[silence(429, Some(90))]).as_secs(), 0, "others were accepted");
     }
 
     #[test]
@@ -184,15 +223,15 @@ mod tests {
             (400, Answer::Refused { status: 400 }),
             (404, Answer::Refused { status: 404 }),
             (410, Answer::Gone),
-            (408, Answer::Silent { status: Some(408), why: answered(408) }),
-            (429, Answer::Silent { status: Some(429), why: answered(429) }),
-            (500, Answer::Silent { status: Some(500), why: answered(500) }),
-            (599, Answer::Silent { status: Some(599), why: answered(599) }),
+            (408, silence(408, None)),
+            (429, silence(429, None)),
+            (500, silence(500, None)),
+            (599, silence(599, None)),
         ] {
-            assert_eq!(Answer::of_status(status), answer);
+            assert_eq!(Answer::of_status(status, None), answer);
             assert_eq!((answer.status(), answer.error().is_none()), (Some(status), (200..300).contains(&status)));
         }
-        assert!(Answer::of_status(302).error().unwrap().contains("redirects are not followed"));
+        assert!(Answer::of_status(302, None).error().unwrap().contains("redirects are not followed"));
     }
 
     #[test]
@@ -244,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_silent_endpoint_rests_for_a_minute_at_most() {
-        let rest = |failures| Health { failures, failing_since: None }.rest().as_secs();
+        let rest = |failures| Health { failures, failing_since: None }.rest(&[]).as_secs();
         let rests = [0, 1, 2, 3, 6, 7, 40, i64::MAX].map(rest);
         assert_eq!(rests, [0, 1, 2, 4, 32, 60, 60, 60]);
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use waybill_guard::Guard;
+use waybill_kernel::ranges::{PAUSE_SECONDS, SECONDS, Setting, check, setting};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -50,6 +51,26 @@ impl Default for Settings {
 }
 
 impl Settings {
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("endpoints_max", self.endpoints_max, 0..=10_000),
+            setting("requests_max", self.requests_max, 1..=10_000),
+            setting("endpoint_requests_max", self.endpoint_requests_max, 1..=1_000),
+            setting("connect_ms", self.connect_ms, 100..=60_000),
+            setting("request_ms", self.request_ms, 100..=60_000),
+            setting("give_up_s", self.give_up_s, SECONDS),
+            setting("disable_after_s", self.disable_after_s, SECONDS),
+            setting("retention_s", self.retention_s, PAUSE_SECONDS),
+            setting("sweep_interval_s", self.sweep_interval_s, SECONDS),
+            setting("feed_interval_s", self.feed_interval_s, SECONDS),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        check("webhooks", &self.ranges())
+    }
+
     /// Of the ports below 1024 only those of the web: whoever may make a webhook is not to speak to everybody's mail servers.
     pub(crate) fn guard<R>(&self, resolver: R) -> Guard<R> {
         Guard::new(&[], &[], resolver).with_ports(1024..=u16::MAX).anywhere(self.allow_private)

@@ -63,7 +63,7 @@ impl Time {
 
 macro_rules! attacks {
     ($($variant:ident = $name:literal, $what:literal, $run:path;)+) => {
-        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Attack { $($variant),+ }
 
         impl Attack {
@@ -98,6 +98,8 @@ attacks! {
     WaitsLarge = "waits-large", "one key waits for large tasks, whose answers come all at once", waits::for_large_tasks;
     SqsPolls = "sqs-polls", "one SQS key's long polls in every place there is, and its end", sqs::polls;
     SqsFlood = "sqs-flood", "SQS requests without a signature, and signed by keys that nobody has made", sqs::flood;
+    SqsUnread = "sqs-unread", "one SQS key's receives of ten large messages, of which nothing is read", sqs::unread;
+    SqsBodies = "sqs-bodies", "SQS requests by a good key whose large bodies never end", sqs::bodies;
     Streams = "streams", "one key opens every stream of events there is, and is then revoked", waits::of_events;
     Keys = "keys", "a flood of well-formed keys that nobody has made", keys::run;
     Manners = "manners", "a go-ahead asked for 100 MB; two Host headers", manners::run;

@@ -2,14 +2,11 @@
 
 use std::fmt::Write;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value as Json};
-use waybill_kernel::{Method, OperationSpec};
+use waybill_kernel::OperationSpec;
+use waybill_kernel::rest::target;
 
 use super::escape;
-
-/// What needs no other form in an address.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
 
 pub(super) fn show(html: &mut String, spec: &OperationSpec, is_stream: bool) {
     let _ = write!(
@@ -22,20 +19,9 @@ pub(super) fn show(html: &mut String, spec: &OperationSpec, is_stream: bool) {
 
 fn request(spec: &OperationSpec) -> String {
     let mut rest: Map<String, Json> = serde_json::from_str(spec.example.arguments).unwrap_or_default();
-    let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-        Some(name) => rest.shift_remove(name).map_or_else(String::new, |value| in_address(&value)),
-        None => part.to_owned(),
-    };
-    let path = spec.route.path.split('/').map(part).collect::<Vec<_>>().join("/");
-    let line = format!("{} {path}", spec.route.method.as_str());
-    match spec.route.method {
-        _ if rest.is_empty() => line,
-        Method::Get => {
-            let fields: Vec<_> = rest.iter().map(|(name, value)| format!("{name}={}", in_address(value))).collect();
-            format!("{line}?{}", fields.join("&"))
-        }
-        Method::Post => format!("{line}\n\n{}", pretty(&Json::Object(rest))),
-    }
+    let method = spec.route.method;
+    let line = format!("{} {}", method.as_str(), target(method, spec.route.path, &mut rest));
+    if rest.is_empty() { line } else { format!("{line}\n\n{}", pretty(&Json::Object(rest))) }
 }
 
 fn answer(spec: &OperationSpec, is_stream: bool) -> String {
@@ -46,18 +32,13 @@ fn answer(spec: &OperationSpec, is_stream: bool) -> String {
     format!("{}\n\n{}", spec.status, pretty(&answer))
 }
 
-fn in_address(value: &Json) -> String {
-    let plain = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    utf8_percent_encode(&plain, PLAIN).to_string()
-}
-
 fn pretty(value: &Json) -> String {
     format!("{value:#}")
 }
 
 #[cfg(test)]
 mod tests {
-    use waybill_kernel::{Example, Route};
+    use waybill_kernel::{Example, Method, Route};
 
     use super::*;
 

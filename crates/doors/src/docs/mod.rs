@@ -3,11 +3,14 @@
 mod example;
 mod fields;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde_json::Value as Json;
-use waybill_kernel::{Code, OperationSpec};
+use waybill_kernel::{Code, OperationSpec, Resource};
 use waybill_store::Registry;
+
+use crate::mcp;
 
 pub(crate) const FRONT_PAGE: &str = "<!doctype html><meta charset=utf-8><title>Waybill</title>\
     <body style=\"font:16px/1.5 system-ui;max-width:40em;margin:4em auto;padding:0 1em\"><h1>Waybill</h1>\
@@ -25,36 +28,39 @@ const STYLE: &str = "body{font:16px/1.5 system-ui;max-width:60em;margin:2em auto
 
 /// An operation as the page shows it. A stream has no answer of one form.
 struct Shown {
+    /// Its name among those of all domains.
+    id: Cow<'static, str>,
+    tool: Option<String>,
     spec: &'static OperationSpec,
     input: Json,
     answer: Option<Json>,
 }
 
-/// In the order of the page.
-const DOMAINS: [(&str, &str); 2] = [("tasks", "Tasks"), ("admin", "Administration")];
-
 pub(crate) fn page(registry: &Registry) -> String {
-    let operations = registry.entries().map(|entry| Shown {
-        spec: entry.spec(),
-        input: entry.input_schema(),
-        answer: Some(entry.output_schema()),
-    });
-    let streams =
-        registry.streams().map(|entry| Shown { spec: entry.spec(), input: entry.input_schema(), answer: None });
+    let shown = |spec: &'static OperationSpec, input, answer: Option<Json>| Shown {
+        id: registry.id(spec),
+        tool: (spec.tool && answer.is_some()).then(|| mcp::tool_name(registry, spec)),
+        spec,
+        input,
+        answer,
+    };
+    let operations =
+        registry.entries().map(|entry| shown(entry.spec(), entry.input_schema(), Some(entry.output_schema())));
+    let streams = registry.streams().map(|entry| shown(entry.spec(), entry.input_schema(), None));
     let shown: Vec<Shown> = operations.chain(streams).collect();
     let mut html = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Waybill: operations</title><style>{STYLE}</style><h1>Waybill</h1>\
          <p>Every operation is a REST call and, where marked, an MCP tool at <code>/mcp</code>; both do the same. Send \
          <code>Authorization: Bearer aga_…</code>. REST takes the fields that are in the path from there, the others from \
-         the query of a GET or from the JSON body of a POST; a tool takes them all as its arguments. The scope \
+         the query of a GET or DELETE or from the JSON body of a POST or PUT; a tool takes them all as its arguments. The scope \
          <code>admin:write</code> stands for any other, <code>admin:read</code> for any where nothing is written. Unknown \
          fields are refused. For programs: <a href=/openapi.json>openapi.json</a>.</p>"
     );
-    contents(&mut html, &shown);
-    for (domain, title) in DOMAINS {
-        let _ = write!(html, "<h2 id={domain}>{title}</h2>");
-        of_domain(&shown, domain).for_each(|operation| section(&mut html, operation));
+    contents(&mut html, registry, &shown);
+    for domain in registry.domains() {
+        let _ = write!(html, "<h2 id={}>{}</h2>", domain.name, domain.title);
+        of_domain(&shown, domain.name).for_each(|operation| section(&mut html, operation));
     }
     errors(&mut html);
     html
@@ -64,12 +70,12 @@ fn of_domain<'a>(shown: &'a [Shown], domain: &'a str) -> impl Iterator<Item = &'
     shown.iter().filter(move |operation| operation.spec.domain == domain)
 }
 
-fn contents(html: &mut String, shown: &[Shown]) {
+fn contents(html: &mut String, registry: &Registry, shown: &[Shown]) {
     html.push_str("<nav>");
-    for (domain, title) in DOMAINS {
-        let _ = write!(html, "<h2><a href=#{domain}>{title}</a></h2><ul>");
-        for Shown { spec, .. } in of_domain(shown, domain) {
-            let _ = write!(html, "<li><a href=#{}>{}</a> <code>{}</code>", spec.name, escape(spec.title), spec.name);
+    for domain in registry.domains() {
+        let _ = write!(html, "<h2><a href=#{}>{}</a></h2><ul>", domain.name, domain.title);
+        for Shown { id, spec, .. } in of_domain(shown, domain.name) {
+            let _ = write!(html, "<li><a href=#{id}>{}</a> <code>{id}</code>", escape(spec.title));
         }
         html.push_str("</ul>");
     }
@@ -77,16 +83,17 @@ fn contents(html: &mut String, shown: &[Shown]) {
 }
 
 fn section(html: &mut String, operation: &Shown) {
-    let Shown { spec, input, answer } = operation;
+    let Shown { id, tool, spec, input, answer } = operation;
     let words = |words: Vec<&str>| words.join(" or ");
     let roles = words(spec.roles.iter().map(|role| role.as_str()).collect());
     let scopes = words(spec.scopes.iter().map(|scope| scope.as_str()).collect());
-    let tool = if spec.tool { format!(" · tool <code>asyncgate.{}</code>", spec.name) } else { String::new() };
+    let tool = tool.as_ref().map(|name| format!(" · tool <code>{name}</code>")).unwrap_or_default();
+    let read = |resource: &Resource| format!(" · resource <code>{}</code>", escape(resource.template));
+    let resources: String = spec.resources.iter().map(read).collect();
     let _ = write!(
         html,
-        "<section id={name}><h3>{title}</h3><p><span class=method>{method}</span> <code>{path}</code>{tool}</p>\
+        "<section id={id}><h3>{title}</h3><p><span class=method>{method}</span> <code>{path}</code>{tool}{resources}</p>\
          <p>{description}</p><p class=quiet>Needs the role {roles} and the scope {scopes}.</p>",
-        name = spec.name,
         title = escape(spec.title),
         method = spec.route.method.as_str(),
         path = escape(spec.route.path),

@@ -2,7 +2,7 @@
 //! number of bodies, and its parser keeps the last of two equal names.
 //!
 //! The arguments of a tool call do not reach the library, which is handed `{}` in their place, and its answer is completed
-//! here with the output of the operation: both stay the text they are.
+//! here with the output of the operation, of a tool as of a resource: both stay the text they are.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,10 +19,13 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_kernel::request::{self, During};
+use waybill_kernel::{Caller, Code, Error, Profile, RequestId, Result};
 use waybill_store::Answer;
 
+use super::resources::MIME;
 use super::tools::REPLAY;
+use crate::address::query_fields;
 use crate::body::Bodies;
 use crate::json::{self, Checked};
 use crate::log::Answers;
@@ -44,8 +47,19 @@ pub(super) struct Call(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     arguments: Option<Bytes>,
-    operation: OnceLock<&'static str>,
-    output: Mutex<Option<Answer>>,
+    /// The library runs the handler in a task of its own.
+    request: Option<RequestId>,
+    /// What the client has asked for in the URL.
+    profile: Option<Profile>,
+    operation: OnceLock<Cow<'static, str>>,
+    output: Mutex<Option<Output>>,
+}
+
+/// What an operation has answered.
+pub(super) enum Output {
+    Tool(Answer),
+    /// Read at this address.
+    Resource(String, Answer),
 }
 
 impl Call {
@@ -55,37 +69,63 @@ impl Call {
         self.0.arguments.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or("{}")
     }
 
+    pub(super) fn profile(&self) -> Option<Profile> {
+        self.0.profile
+    }
+
+    /// Does the work under the id of the request that asked for it.
+    pub(super) fn during<F: Future>(&self, work: F) -> During<F> {
+        request::during(self.0.request.clone(), work)
+    }
+
     /// The operation that the request turns out to call, for its line in the log.
-    pub(super) fn tell(&self, operation: &'static str) {
+    pub(super) fn tell(&self, operation: Cow<'static, str>) {
         // A request is one message, so there is no second call.
         let _ = self.0.operation.set(operation);
     }
 
-    /// What the operation has answered.
-    pub(super) fn give(&self, output: Answer) {
+    pub(super) fn give(&self, output: Output) {
         *self.0.output.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
     }
 
-    fn output(&self) -> Option<Answer> {
+    fn output(&self) -> Option<Output> {
         self.0.output.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 pub(super) async fn pass(State(bodies): State<Bodies>, request: Request<Body>, next: Next) -> Response {
-    match through(bodies, request, next).await {
+    let profile = match profile(request.uri().query().unwrap_or("")) {
+        Ok(profile) => profile,
+        Err(error) => return refused(error.code().entry().mcp, &error),
+    };
+    match through(bodies, profile, request, next).await {
         Ok(response) => response,
-        Err(error) if error.code() == Code::InvalidRequest => unparsable(&error),
+        Err(error) if error.code() == Code::InvalidRequest => refused(PARSE_ERROR, &error),
         Err(error) => reply::error(&error),
     }
 }
 
-async fn through(bodies: Bodies, request: Request<Body>, next: Next) -> Result<Response> {
-    let (mut parts, body) = request.into_parts();
+/// Which one the URL names. Other fields of its query are not ours to judge: proxies add theirs.
+fn profile(query: &str) -> Result<Option<Profile>> {
+    let mut named = query_fields(query)?.into_iter().filter(|(name, _)| name == "profile");
+    let Some((_, name)) = named.next() else { return Ok(None) };
+    if named.next().is_some() {
+        return Err(Error::invalid("profile is given twice."));
+    }
+    Profile::named(&name).map(Some).ok_or_else(|| {
+        let shown: String = name.chars().take(64).collect();
+        let error = Error::invalid(format!("There is no profile {shown:?} of tools."));
+        error.with_cure("Say ?profile=minimal, ?profile=core or ?profile=full, or leave it away.")
+    })
+}
+
+async fn through(bodies: Bodies, profile: Option<Profile>, asked: Request<Body>, next: Next) -> Result<Response> {
+    let (mut parts, body) = asked.into_parts();
     let caller = parts.extensions.get::<Arc<Caller>>().cloned();
     let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
     let read = bodies.read(&parts.headers, body, &caller).await?;
     let Split { envelope, arguments } = Split::of(&read.bytes)?;
-    let call = Call(Arc::new(Inner { arguments, ..Inner::default() }));
+    let call = Call(Arc::new(Inner { arguments, profile, request: request::current(), ..Inner::default() }));
     parts.extensions.insert(call.clone());
     // Of another length than the client has said.
     parts.headers.remove(CONTENT_LENGTH);
@@ -93,7 +133,7 @@ async fn through(bodies: Bodies, request: Request<Body>, next: Next) -> Result<R
     if let Some(output) = call.output() {
         response = completed(response, &output).await?;
     }
-    if let Some(operation) = call.0.operation.get().copied() {
+    if let Some(operation) = call.0.operation.get().cloned() {
         response.extensions_mut().insert(Answers(operation));
     }
     Ok(response)
@@ -160,7 +200,7 @@ struct Envelope<'a> {
 }
 
 /// The library's answer to a call with the output in its result.
-async fn completed(response: Response, output: &Answer) -> Result<Response> {
+async fn completed(response: Response, output: &Output) -> Result<Response> {
     let (mut parts, body) = response.into_parts();
     let body = body.collect().await.map_err(Error::internal)?.to_bytes();
     let body = match serde_json::from_slice::<Envelope<'_>>(&body) {
@@ -173,18 +213,30 @@ async fn completed(response: Response, output: &Answer) -> Result<Response> {
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-/// The output as structured content, and the same as text for clients that know no other.
-fn with_output(envelope: &Envelope<'_>, output: &Answer) -> Result<String> {
-    let json = if output.replay { Cow::Owned(as_replay(&output.json)?) } else { Cow::Borrowed(output.json.as_str()) };
-    let text = serde_json::to_string(&json).map_err(Error::internal)?;
-    let mut result: String = String::with_capacity(json.len() + text.len() + 256);
+fn with_output(envelope: &Envelope<'_>, output: &Output) -> Result<String> {
+    let filled = match output {
+        Output::Tool(answer) => tool_content(answer)?,
+        Output::Resource(uri, answer) => resource_contents(uri, answer)?,
+    };
+    let mut result: String = String::with_capacity(filled.len() + 256);
     for (name, value) in &envelope.result {
-        if !["content", "structuredContent"].contains(name) {
+        if !["content", "structuredContent", "contents"].contains(name) {
             result.push_str(&format!("{}:{},", json!(name), value.get()));
         }
     }
-    result.push_str(&format!(r#""content":[{{"type":"text","text":{text}}}],"structuredContent":{json}"#));
-    Ok(format!(r#"{{"jsonrpc":{},"id":{},"result":{{{result}}}}}"#, envelope.jsonrpc.get(), envelope.id.get()))
+    Ok(format!(r#"{{"jsonrpc":{},"id":{},"result":{{{result}{filled}}}}}"#, envelope.jsonrpc.get(), envelope.id.get()))
+}
+
+/// The output as structured content, and the same as text for clients that know no other.
+fn tool_content(answer: &Answer) -> Result<String> {
+    let json = if answer.replay { Cow::Owned(as_replay(&answer.json)?) } else { Cow::Borrowed(answer.json.as_str()) };
+    let text = serde_json::to_string(&json).map_err(Error::internal)?;
+    Ok(format!(r#""content":[{{"type":"text","text":{text}}}],"structuredContent":{json}"#))
+}
+
+fn resource_contents(uri: &str, answer: &Answer) -> Result<String> {
+    let text = serde_json::to_string(&answer.json).map_err(Error::internal)?;
+    Ok(format!(r#""contents":[{{"uri":{},"mimeType":"{MIME}","text":{text}}}]"#, json!(uri)))
 }
 
 fn as_replay(json: &str) -> Result<String> {
@@ -193,11 +245,12 @@ fn as_replay(json: &str) -> Result<String> {
     Ok(format!(r#"{fields},"{REPLAY}":true}}"#))
 }
 
-fn unparsable(error: &Error) -> Response {
+/// Before the library has seen the message, so that the answer names none.
+fn refused(code: i32, error: &Error) -> Response {
     let body = json!({
         "jsonrpc": "2.0",
         "id": null,
-        "error": { "code": PARSE_ERROR, "message": error.message(), "data": error.to_json() },
+        "error": { "code": code, "message": error.message(), "data": error.to_json() },
     });
     reply::json(StatusCode::BAD_REQUEST, body.to_string())
 }
@@ -253,7 +306,8 @@ mod tests {
         let empty = r#"{"jsonrpc":"2.0","id":"\"7","result":{"content":[],"isError":false}}"#;
         let wire = |replay| {
             let envelope: Envelope<'_> = serde_json::from_str(empty).unwrap();
-            with_output(&envelope, &Answer { json: json.to_owned(), replay, turn: None }).unwrap()
+            let answer = Answer { json: json.to_owned(), replay, turn: None };
+            with_output(&envelope, &Output::Tool(answer)).unwrap()
         };
         assert!(wire(false).ends_with(&format!(r#""structuredContent":{json}}}}}"#)), "{}", wire(false));
         let first: Value = serde_json::from_str(&wire(false)).unwrap();
@@ -264,6 +318,28 @@ mod tests {
         assert_eq!(replay["result"]["structuredContent"][REPLAY], true);
         let text = replay["result"]["content"][0]["text"].as_str().unwrap();
         assert!(text.ends_with(r#","idempotent_replay":true}"#), "{text}");
+    }
+
+    #[test]
+    fn a_resource_is_the_output_as_text_at_its_address() {
+        let empty = r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","contents":[],"ttlMs":0}}"#;
+        let envelope: Envelope<'_> = serde_json::from_str(empty).unwrap();
+        let json = r#"{"big":123456789012345678901,"text":"a\"b"}"#;
+        let answer = Answer { json: json.to_owned(), replay: false, turn: None };
+        let uri = "resource://x/\"?a=b";
+        let wire = with_output(&envelope, &Output::Resource(uri.to_owned(), answer)).unwrap();
+        let wire: Value = serde_json::from_str(&wire).unwrap();
+        assert_eq!((&wire["result"]["resultType"], &wire["result"]["ttlMs"]), (&json!("complete"), &json!(0)));
+        assert_eq!(wire["result"]["contents"], json!([{ "uri": uri, "mimeType": MIME, "text": json }]));
+    }
+
+    #[test]
+    fn a_profile_is_one_of_three_or_refused() {
+        assert_eq!(profile("").unwrap(), None);
+        assert_eq!(profile("via=proxy&profile=minimal").unwrap(), Some(Profile::Minimal));
+        for wrong in ["profile=", "profile=Core", "profile=tiny", "profile=core&profile=core", "profile=%ff"] {
+            assert_eq!(profile(wrong).unwrap_err().code(), Code::InvalidRequest, "{wrong}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! | 2024-11-05 … 2025-11-25 | `initialize` agrees on a revision, `notifications/initialized` ends the handshake | revision in the `MCP-Protocol-Version` header; a server *may* keep a session |
 //! | 2026-07-28 | none needed; `server/discover` describes the server | revision and client in each request's `_meta`, repeated in `Mcp-Method` and `Mcp-Name` headers |
 //!
-//! A server declares capabilities (ours: tools and nothing else). `tools/list` gives each tool a name, a text and
+//! A server declares capabilities (ours: tools, and resources where a domain has some). `tools/list` gives each tool a name, a text and
 //! the JSON Schema of its input; `tools/call` runs one. A call can fail in two ways, and the difference matters to the
 //! agent: a *protocol error* (JSON-RPC `error`: no such tool, no such method) is mostly hidden from the model, a *tool
 //! error* (a result with `isError`) is shown to it, so that it can correct itself. A browser page must not reach a server
@@ -18,7 +18,10 @@
 //! # What we do
 //! * No sessions. Every request stands alone, so any node can answer it, and the credential is checked on every one of
 //!   them by the same layer that guards REST. GET and DELETE, which exist for sessions, are 405.
-//! * [`tools`]: registry → tool list, once per endpoint; a caller is shown what its role and scopes allow.
+//! * `/mcp/<domain>` serves one domain, `/mcp` all of them; a domain says itself how its tools are called at either.
+//! * [`tools`]: registry → tool list, once per endpoint; a caller is shown what its role and scopes allow, of the profile
+//!   that it names in the URL (`?profile=minimal`) or that the operator has set.
+//! * [`resources`]: reads of the registry by address. They go the way of a tool call.
 //! * [`handler`]: decode → driver → encode. A failure is the object REST sends, as a tool error.
 //! * [`body`]: the arguments of a call and the output of its operation go past the library, as text. It would build trees of
 //!   them, which take up to thirty times their length, and read numbers beyond 2^53 as others.
@@ -31,9 +34,11 @@
 
 mod body;
 mod handler;
+mod resources;
 mod schema;
 mod tools;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -41,6 +46,8 @@ use axum::middleware::from_fn_with_state;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
+use waybill_kernel::{OperationSpec, Profile};
+use waybill_store::Registry;
 
 use crate::Settings;
 use crate::body::Bodies;
@@ -57,10 +64,10 @@ const LOOPBACK_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*",
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolNames {
-    /// `asyncgate.create_task`, as the protocol this door implements names them.
+    /// `asyncgate.create_task`, as the protocol this door implements names them, and `mail.send_message`.
     #[default]
     Prefixed,
-    /// `create_task`, for clients that refuse a dot.
+    /// `create_task` and `mail_send_message`, for clients that refuse a dot.
     Plain,
 }
 
@@ -68,6 +75,8 @@ pub enum ToolNames {
 #[serde(default, deny_unknown_fields)]
 pub struct McpSettings {
     pub tool_names: ToolNames,
+    /// By domain: the profile of clients that name none in the URL.
+    pub profiles: BTreeMap<String, Profile>,
     /// Names a client may call this server by: `host` (any port) or `host:port`. `"*"` turns the check off; an empty
     /// list does not, it means the loopback names.
     pub allowed_hosts: Vec<String>,
@@ -80,6 +89,7 @@ impl Default for McpSettings {
     fn default() -> Self {
         Self {
             tool_names: ToolNames::default(),
+            profiles: BTreeMap::new(),
             allowed_hosts: LOOPBACK_HOSTS.map(str::to_owned).to_vec(),
             allowed_origins: LOOPBACK_ORIGINS.map(str::to_owned).to_vec(),
         }
@@ -89,12 +99,20 @@ impl Default for McpSettings {
 /// A tower service for one path; cheap to clone.
 pub type Service = StreamableHttpService<Handler, NeverSessionManager>;
 
-/// All endpoints: the tools of every domain, and of one.
+/// All endpoints: the tools of every domain, and of each that has some.
 pub(crate) fn router(driver: &Driver, bodies: &Bodies, settings: &Settings) -> Router {
-    Router::new()
-        .route_service("/mcp", service(driver.clone(), None, settings))
-        .route_service("/mcp/tasks", service(driver.clone(), Some("tasks"), settings))
-        .layer(from_fn_with_state(bodies.clone(), body::pass))
+    let all = Router::new().route_service("/mcp", service(driver.clone(), None, settings));
+    let domains = driver.registry().domains().filter(|domain| domain.mcp.is_some());
+    let each = domains.fold(all, |router, domain| {
+        let service = service(driver.clone(), Some(domain.name), settings);
+        router.route_service(&format!("/mcp/{}", domain.name), service)
+    });
+    each.layer(from_fn_with_state(bodies.clone(), body::pass))
+}
+
+/// What an operation is called at `/mcp`, unless the operator has set otherwise.
+pub(crate) fn tool_name(registry: &Registry, spec: &OperationSpec) -> String {
+    tools::Namer::new(registry, None, ToolNames::default()).name(spec)
 }
 
 /// The tools of one domain, or of all of them, to be mounted with `Router::route_service`.
@@ -105,7 +123,7 @@ pub(crate) fn router(driver: &Driver, bodies: &Bodies, settings: &Settings) -> R
 /// The beginning of a stop changes nothing here: the transport would answer 500 to every call under way, committed or
 /// not. Calls end by themselves (the store ends their waits) or with their connection, when the drain's time is over.
 pub fn service(driver: Driver, domain: Option<&'static str>, settings: &Settings) -> Service {
-    let handler = Handler::new(driver, domain, settings.mcp.tool_names);
+    let handler = Handler::new(driver, domain, &settings.mcp);
     // The factory is called for every request: what it clones are counters.
     StreamableHttpService::new(
         move || Ok(handler.clone()),
@@ -158,6 +176,9 @@ mod tests {
         assert_eq!(settings(serde_json::json!({ "tool_names": "plain" })).unwrap().tool_names, ToolNames::Plain);
         assert!(settings(serde_json::json!({ "tool_names": "Dotted" })).is_err());
         assert!(settings(serde_json::json!({ "allowed_host": [] })).is_err());
+        let mail = settings(serde_json::json!({ "profiles": { "mail": "minimal" } })).unwrap();
+        assert_eq!(mail.profiles.get("mail"), Some(&Profile::Minimal));
+        assert!(settings(serde_json::json!({ "profiles": { "mail": "tiny" } })).is_err());
     }
 
     #[test]

@@ -5,6 +5,11 @@
 //! Left out: fields that are marked as deprecated (they are still accepted), the closing of objects, `null` beside another
 //! type (a field that is not required may be left away), defaults that mean nothing, the width of numbers, that one must not
 //! be less than nothing, and that a text must not be empty.
+//!
+//! The profiles below the full one are brief: fields marked `x-rare` are left out too (and still accepted), as are bounds that
+//! nobody meets by accident, and what a field means is said once in a list.
+
+use std::collections::HashSet;
 
 use rmcp::model::JsonObject;
 use serde_json::{Map, Value, json};
@@ -21,6 +26,48 @@ pub fn input(schema: Value) -> JsonObject {
     schema
 }
 
+/// Marks a field that most callers never need.
+const RARE: &str = "x-rare";
+
+/// What a list has said of its fields by now: name and meaning.
+pub type Said = HashSet<(String, String)>;
+
+/// As [`input`], for a list whose earlier tools have said this much.
+pub fn brief(schema: Value, said: &mut Said) -> JsonObject {
+    let mut schema = schema;
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.retain(|_, field| field[RARE] != json!(true));
+    }
+    let mut schema = input(schema);
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for (name, field) in properties.iter_mut() {
+            unbound(field);
+            let Some(meaning) = field["description"].as_str().map(str::to_owned) else { continue };
+            let is_new = said.insert((name.clone(), meaning));
+            if let Some(field) = field.as_object_mut().filter(|_| !is_new) {
+                field.shift_remove("description");
+            }
+        }
+    }
+    schema
+}
+
+/// Without the lengths of texts and lists, which the server checks.
+fn unbound(schema: &mut Value) {
+    match schema {
+        Value::Object(words) => {
+            words.retain(|word, says| match word.as_str() {
+                "maxLength" | "maxItems" | "minItems" => !says.is_number(),
+                "minimum" => *says != json!(1),
+                _ => true,
+            });
+            words.values_mut().for_each(unbound);
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(unbound),
+        _ => {}
+    }
+}
+
 fn lean(schema: Value) -> Value {
     match schema {
         Value::Object(schema) => {
@@ -34,6 +81,7 @@ fn lean(schema: Value) -> Value {
 fn kept(word: String, says: Value) -> Option<(String, Value)> {
     let says = match word.as_str() {
         "additionalProperties" if says == json!(false) => return None,
+        RARE => return None,
         "default" if is_nothing(&says) => return None,
         "format" if says.as_str().is_some_and(|format| format.contains("int")) => return None,
         "maximum" if says.as_f64() >= Some(f64::from(i32::MAX)) => return None,
@@ -112,6 +160,39 @@ mod tests {
             },
         });
         assert_eq!(Value::Object(input(whole)), expected);
+    }
+
+    #[test]
+    fn a_brief_list_says_a_thing_once_and_leaves_out_what_is_rare() {
+        let schema = || {
+            json!({
+                "type": "object",
+                "required": ["project"],
+                "properties": {
+                    "project": { "type": "string", "description": "Its path.", "maxLength": 9 },
+                    "token": { "type": "string", "description": "Its token.", "x-rare": true },
+                    "limit": { "type": "integer", "minimum": 1, "maximum": 200 },
+                    "maxLength": { "type": "array", "items": { "type": "string", "maxLength": 3 }, "maxItems": 2 },
+                },
+            })
+        };
+        let mut said = Said::new();
+        let first = json!({
+            "type": "object",
+            "required": ["project"],
+            "properties": {
+                "project": { "type": "string", "description": "Its path." },
+                "limit": { "type": "integer", "maximum": 200 },
+                "maxLength": { "type": "array", "items": { "type": "string" } },
+            },
+        });
+        assert_eq!(Value::Object(brief(schema(), &mut said)), first);
+        let second = Value::Object(brief(schema(), &mut said));
+        assert_eq!(second["properties"]["project"], json!({ "type": "string" }));
+        // The whole list has it all, and not the mark.
+        let whole = Value::Object(input(schema()));
+        assert_eq!(whole["properties"]["token"], json!({ "type": "string", "description": "Its token." }));
+        assert_eq!(whole["properties"]["project"]["maxLength"], 9);
     }
 
     #[test]

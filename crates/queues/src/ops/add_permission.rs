@@ -39,7 +39,7 @@ impl Operation for AddPermission {
         let arns = Settings::arns(ctx);
         change_attributes(ctx, tx, &self.queue_url, |entry| {
             let policy = policy::with(entry.attributes.text(POLICY), &permission, &arns.arn(&entry.name))?;
-            Attributes::checked(&BTreeMap::from([(POLICY.to_owned(), policy)]))
+            Attributes::checked(&entry.name, &BTreeMap::from([(POLICY.to_owned(), policy)]))
         })
         .await?;
         Ok(Reply::Done(PermissionAdded {}))

@@ -10,18 +10,27 @@ use super::write;
 use crate::queue::{Queue, topic};
 use crate::rules::batch::{self, Done, Failure};
 use crate::rules::handle;
+use crate::rules::throttle::Action;
+use crate::shards::At;
+use crate::throttle::{Ask, Ticket};
 use crate::visibility::{self, Change, Wish};
 
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct ChangeMessageVisibilityBatch {
     #[serde(default)]
     pub queue_url: String,
     #[serde(default)]
     pub entries: Vec<ChangeEntry>,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub ticket: Ticket,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub at: At,
 }
 
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 #[schemars(inline)]
 pub struct ChangeEntry {
@@ -43,14 +52,28 @@ impl Operation for ChangeMessageVisibilityBatch {
     const SPEC: OperationSpec =
         OperationSpec { repeatable: true, ..write("ChangeMessageVisibilityBatch", &[Scope::QueuesReceive]) };
     type Output = ChangedBatch;
+    const ADMITS: bool = true;
+
+    async fn admit(&self, ctx: &Ctx<'_>) -> Result<()> {
+        self.check_shape()?;
+        let tokens = batch::tokens(self.at.entries(self.entries.len()));
+        self.ticket.admit(ctx, Ask { url: &self.queue_url, action: Action::Receive, tokens, bytes: 0 }).await
+    }
+
+    fn is_misjudged(&self) -> bool {
+        self.ticket.is_misjudged()
+    }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ChangedBatch>> {
         self.check_shape()?;
         let queue = Queue::load(tx, &self.queue_url).await?;
+        self.at.check(&queue)?;
+        self.ticket.settle(ctx, &queue, Action::Receive)?;
         let wishes: Vec<(&str, Result<Wish>)> =
             self.entries.iter().map(|entry| (entry.id.as_str(), entry.wish())).collect();
-        let mids = wishes.iter().filter_map(|(_, wish)| Some(wish.as_ref().ok()?.handle.mid));
-        let flights = visibility::flights(tx, mids).await?;
+        let mids: Vec<i64> = wishes.iter().filter_map(|(_, wish)| Some(wish.as_ref().ok()?.handle.mid)).collect();
+        let held = visibility::hold_groups(tx, &queue, &mids).await?;
+        let flights = visibility::flights(tx, mids.iter().copied()).await?;
         let mut changes: Vec<Change> = Vec::with_capacity(wishes.len());
         let mut outcomes = Vec::with_capacity(wishes.len());
         for (id, wish) in wishes {
@@ -65,6 +88,7 @@ impl Operation for ChangeMessageVisibilityBatch {
         }
         let statements: Vec<_> = changes.iter().map(Change::statement).collect();
         let written = if statements.is_empty() { Vec::new() } else { tx.execute_together(&statements).await? };
+        visibility::settle_groups(tx, &held, ctx.now).await?;
         let sooner = changes.iter().filter(|change| change.sooner).count();
         if sooner > 0 {
             tx.wake(topic(ctx.caller.tenant, &queue.name), u32::try_from(sooner).unwrap_or(u32::MAX));
@@ -84,7 +108,7 @@ impl Operation for ChangeMessageVisibilityBatch {
 
 impl ChangeMessageVisibilityBatch {
     /// What concerns the whole call and needs no database.
-    pub fn check_shape(&self) -> Result<()> {
+    pub(crate) fn check_shape(&self) -> Result<()> {
         batch::check_ids(self.entries.iter().map(|entry| entry.id.as_str()))
     }
 }

@@ -11,10 +11,11 @@ use super::read;
 use crate::Settings;
 use crate::catalog::Entry;
 use crate::counts::Counts;
-use crate::queue::Queue;
 use crate::rules::attributes::{
     self, ARN, CREATED, MESSAGES, MESSAGES_DELAYED, MESSAGES_NOT_VISIBLE, MODIFIED, is_known, unknown,
 };
+use crate::rules::throttle::is_throttle;
+use crate::settings::{hides_throttles, refuse_hidden};
 
 const ALL: &str = "All";
 
@@ -40,14 +41,15 @@ impl Operation for GetQueueAttributes {
     type Output = QueueAttributes;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<QueueAttributes>> {
-        let asked = self.asked()?;
+        let mut asked = self.asked()?;
+        refuse_hidden(ctx, self.attribute_names.iter())?;
+        if hides_throttles(ctx) {
+            asked.retain(|name| !is_throttle(name));
+        }
         let entry = Entry::load(tx, &self.queue_url).await?;
         let counts = match [MESSAGES, MESSAGES_NOT_VISIBLE, MESSAGES_DELAYED].iter().any(|name| asked.contains(name)) {
             false => None,
-            true => {
-                let queue = Queue::load(tx, &self.queue_url).await?;
-                Some(Counts::of(tx, &queue.part, ctx.now).await?)
-            }
+            true => Some(Counts::of(tx, &entry.name, entry.generation, ctx.now).await?),
         };
         let value = |name: &str| match name {
             MESSAGES => counts.map(|counts| counts.visible.to_string()),
@@ -56,7 +58,7 @@ impl Operation for GetQueueAttributes {
             ARN => Some(Settings::arns(ctx).arn(&entry.name)),
             CREATED => Some(seconds(entry.created_at)),
             MODIFIED => Some(seconds(entry.modified_at)),
-            name => entry.attributes.shown(name),
+            name => entry.attributes.shown(&entry.name, name),
         };
         let attributes = asked.into_iter().filter_map(|name| Some((name.to_owned(), value(name)?))).collect();
         Ok(Reply::Done(QueueAttributes { attributes }))

@@ -13,7 +13,7 @@ use crate::move_tasks::{MoveTaskId, handle_of};
 use crate::rules::arn::Arns;
 use crate::rules::check_range;
 
-const RESULTS_MAX: i64 = 10;
+pub(super) const RESULTS_MAX: i64 = 10;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]

@@ -1,4 +1,4 @@
-//! One file per action of the SQS API.
+//! One file per action of the SQS API, and those of operators in a folder of their own.
 
 pub mod add_permission;
 pub mod cancel_message_move_task;
@@ -14,6 +14,7 @@ pub mod list_dead_letter_source_queues;
 pub mod list_message_move_tasks;
 pub mod list_queue_tags;
 pub mod list_queues;
+pub mod operator;
 pub mod purge_queue;
 pub mod receive_message;
 pub mod remove_permission;
@@ -50,6 +51,12 @@ pub use untag_queue::UntagQueue;
 use waybill_kernel::{OperationSpec, Role, Scope};
 
 use crate::NAME;
+use crate::shards::all_at_home;
+
+all_at_home! {
+    CancelMessageMoveTask, GetQueueUrl, ListDeadLetterSourceQueues, ListMessageMoveTasks, ListQueueTags, ListQueues,
+    StartMessageMoveTask, TagQueue, UntagQueue,
+}
 
 const ROLES: &[Role] = &[Role::Agent, Role::Worker, Role::Admin, Role::System];
 

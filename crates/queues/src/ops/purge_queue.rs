@@ -1,4 +1,4 @@
-//! PurgeQueue: the queue gets another part, and what is in the old one is deleted in the background. The handles of
+//! PurgeQueue: the queue gets other parts, and what is in the old ones is deleted in the background. The handles of
 //! before mean nothing any more.
 
 use std::time::Duration;
@@ -13,9 +13,10 @@ use crate::catalog::Entry;
 use crate::parts;
 use crate::queue::Queue;
 use crate::rules::names::queue_name;
+use crate::shards::note_change;
 
 /// Between two purges of a queue.
-const PAUSE: Duration = Duration::from_secs(60);
+pub(super) const PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -50,7 +51,8 @@ impl Operation for PurgeQueue {
         let generation = ctx.now.micros().max(entry.generation + 1);
         tx.execute(PURGE, &[Value::from(name), generation.into(), ctx.now.into()]).await?;
         parts::retire(tx, name, entry.generation, ctx.now).await?;
-        parts::give(tx, name, generation).await?;
+        parts::give(tx, name, generation, (entry.spread, entry.here)).await?;
+        note_change(tx, name, entry.shards.as_deref(), (generation, entry.version)).await?;
         Ok(Reply::Done(Purged { generations: (entry.generation, generation) }))
     }
 }

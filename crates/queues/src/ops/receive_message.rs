@@ -1,31 +1,40 @@
 //! ReceiveMessage: up to ten messages, each invisible to others for a time. May wait for one.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Caller, Error, OperationSpec, Result, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Tx, Until, Wait};
+use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use super::write;
 use crate::Settings;
-use crate::dead_letters::{DeadLetters, Fate, transfer};
+use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
-use crate::flights::{MESSAGES_MAX, Taken, Takes};
-use crate::message::{Message, MessageAttributes, MessageId};
-use crate::queue::{Queue, topic};
+use crate::fifo::{self, Attempt, Held, Want};
+use crate::flights::{MESSAGES_MAX, Stored, Taken, Takes};
+use crate::message::{Message, MessageAttributes};
+use crate::process::Rotation;
+use crate::queue::{Part, Queue, is_alone, topic};
 use crate::rules::contents::{self, SOURCE_ARN, TRACE_HEADER, Wanted};
 use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
+use crate::rules::throttle::Action;
 use crate::rules::{check_range, digest};
+use crate::shards::{At, depart};
+use crate::throttle::{Ask, Ticket};
 use crate::visibility::VISIBILITY_S_MAX;
 
 const WAIT_S_MAX: i64 = 20;
-/// Times that a receive makes way for itself through messages that are no longer kept.
-const ROUNDS_MAX: usize = 8;
+/// Contents of all messages in one answer, in bytes; the first one comes whatever it has. Written as XML each byte may become
+/// five, and an answer must fit into a key's part of the room for answers: what was taken and finds none would be lost to
+/// everybody until its visibility ends.
+const BYTES_MAX: usize = 2 << 20;
+/// Times that a receive takes messages because those it has taken were not kept any more, or not enough.
+const ROUNDS_MAX: u32 = 8;
 
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct ReceiveMessage {
     #[serde(default)]
@@ -42,6 +51,14 @@ pub struct ReceiveMessage {
     pub message_system_attribute_names: Vec<String>,
     #[serde(default)]
     pub message_attribute_names: Vec<String>,
+    /// On FIFO queues: whoever makes the same attempt again gets the same messages.
+    pub receive_request_attempt_id: Option<String>,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub ticket: Ticket,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub at: At,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -49,6 +66,25 @@ pub struct ReceiveMessage {
 pub struct Received {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
+    /// In a step of a receive from several stores.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) step: Step,
+}
+
+/// What a step has to tell to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Step {
+    /// The first partition that it did not come to.
+    pub next: Option<i64>,
+    /// The attempt was made before, and cannot be answered as it was then.
+    pub is_over: bool,
+}
+
+impl Received {
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self { messages, step: Step::default() }
+    }
 }
 
 impl Operation for ReceiveMessage {
@@ -56,6 +92,53 @@ impl Operation for ReceiveMessage {
     type Output = Received;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
+        if self.at.is_step() {
+            return None;
+        }
+        self.patience(caller)
+    }
+
+    const ADMITS: bool = true;
+
+    async fn admit(&self, ctx: &Ctx<'_>) -> Result<()> {
+        let ask = Ask { url: &self.queue_url, action: Action::Receive, tokens: 1, bytes: 0 };
+        self.ticket.admit(ctx, ask).await
+    }
+
+    fn is_misjudged(&self) -> bool {
+        self.ticket.is_misjudged()
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Received>> {
+        let queue = Queue::load_to_receive(tx, &self.queue_url).await?;
+        self.at.check(&queue)?;
+        self.ticket.settle(ctx, &queue, Action::Receive)?;
+        let (limit, wanted) = self.check()?;
+        let timeout_s = self.visibility_timeout.unwrap_or_else(|| queue.attributes.visibility_timeout_s());
+        let visible_at = ctx.now.after(Duration::from_secs(u64::try_from(timeout_s).unwrap_or(0)));
+        let token: Token = ctx.ids.next().into_bytes();
+        let dead_letters = DeadLetters::of(ctx, &queue);
+        let show = Show { request: self, wanted: &wanted, ctx, queue: &queue, dead_letters, token, visible_at };
+        let mut step = Step::default();
+        let (messages, mut until) = match queue.is_fifo() {
+            true => show.in_order(tx, limit, &mut step).await?,
+            false => show.in_any_order(tx, limit).await?,
+        };
+        if self.wait_time_seconds.is_none() {
+            until.at_most = Some(Duration::from_secs(u64::try_from(queue.attributes.wait_s()).unwrap_or(0)));
+        }
+        if !messages.is_empty() {
+            // Whoever waits meanwhile is there when they are visible again.
+            tx.wake_at(topic(ctx.caller.tenant, &queue.name), ctx.now, visible_at);
+        }
+        let is_empty = messages.is_empty();
+        let answer = Received { messages, step };
+        Ok(if is_empty { Reply::Empty { answer, until } } else { Reply::Done(answer) })
+    }
+}
+
+impl ReceiveMessage {
+    pub(crate) fn patience(&self, caller: &Caller) -> Option<Wait> {
         // How long a queue wants to be waited for is known when it has been read.
         let seconds = self.wait_time_seconds.unwrap_or(WAIT_S_MAX);
         let seconds = Some(seconds).filter(|seconds| (0..=WAIT_S_MAX).contains(seconds))?;
@@ -63,45 +146,14 @@ impl Operation for ReceiveMessage {
         Wait::up_to(u32::try_from(seconds).ok()?, topic(caller.tenant, name))
     }
 
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Received>> {
-        let (limit, wanted) = self.check()?;
-        let queue = Queue::load(tx, &self.queue_url).await?;
-        let timeout_s = self.visibility_timeout.unwrap_or_else(|| queue.attributes.visibility_timeout_s());
-        let visible_at = ctx.now.after(Duration::from_secs(u64::try_from(timeout_s).unwrap_or(0)));
-        let token: Token = ctx.ids.next().into_bytes();
-        let mut takes = Takes::new(queue.part, ctx.now, token, visible_at);
-        takes.refuse_crowd(tx).await?;
-
-        let dead_letters = DeadLetters::of(ctx, &queue);
-        let show = Show { request: self, wanted: &wanted, ctx, queue: &queue, dead_letters, token };
-        let (messages, more) = show.gather(tx, &mut takes, limit).await?;
-        let mut until = Until::default();
-        match (messages.is_empty(), more) {
-            (false, _) => {}
-            // Behind more expired messages than one receive deletes there may be others.
-            (true, true) => until.look = Some(ctx.now),
-            (true, false) => until.due = takes.next_due(tx).await?,
-        }
-        if self.wait_time_seconds.is_none() {
-            until.at_most = Some(Duration::from_secs(u64::try_from(queue.attributes.wait_s()).unwrap_or(0)));
-        }
-        takes.tidy(tx).await?;
-        if !messages.is_empty() {
-            // Whoever waits meanwhile is there when they are visible again.
-            tx.wake_at(topic(ctx.caller.tenant, &queue.name), ctx.now, visible_at);
-        }
-        let is_empty = messages.is_empty();
-        let answer = Received { messages };
-        Ok(if is_empty { Reply::Empty { answer, until } } else { Reply::Done(answer) })
-    }
-}
-
-impl ReceiveMessage {
     fn check(&self) -> Result<(usize, Wanted)> {
         let limit = self.max_number_of_messages.unwrap_or(1);
         let limit = check_range("MaxNumberOfMessages", limit, 1, MESSAGES_MAX as i64)?;
         check_range("VisibilityTimeout", self.visibility_timeout.unwrap_or(0), 0, VISIBILITY_S_MAX)?;
         check_range("WaitTimeSeconds", self.wait_time_seconds.unwrap_or(0), 0, WAIT_S_MAX)?;
+        if let Some(attempt) = &self.receive_request_attempt_id {
+            contents::check_id("ReceiveRequestAttemptId", attempt)?;
+        }
         let wanted = Wanted::checked(&self.attribute_names, &self.message_system_attribute_names)?;
         Ok((usize::try_from(limit).unwrap_or(1), wanted))
     }
@@ -115,93 +167,358 @@ struct Show<'a> {
     queue: &'a Queue,
     dead_letters: Option<DeadLetters>,
     token: Token,
+    visible_at: Time,
+}
+
+/// What becomes of messages that were taken.
+#[derive(Default)]
+struct Sorted {
+    alive: Vec<i64>,
+    /// Received too often.
+    dead: Vec<i64>,
+    /// Older than they are kept, or gone.
+    dropped: Vec<i64>,
+    /// Too much for one answer: left for the next.
+    spared: Vec<i64>,
+}
+
+/// Of the contents of the messages in one answer.
+#[derive(Clone, Copy, Default)]
+struct Fill {
+    bytes: usize,
+    is_full: bool,
+}
+
+impl Fill {
+    /// Whether a message of so many bytes fits in. Once one does not, none behind it does: in a group it would overtake.
+    fn takes(&mut self, bytes: usize) -> bool {
+        self.is_full |= self.bytes > 0 && self.bytes + bytes > BYTES_MAX;
+        self.bytes += if self.is_full { 0 } else { bytes };
+        !self.is_full
+    }
+}
+
+/// One look at the partitions of a FIFO queue.
+struct Pass {
+    limit: usize,
+    began: Instant,
+    at_most: Duration,
+    messages: Vec<Message>,
+    fill: Fill,
+    mids: Vec<i64>,
+    /// When there will be something, if there is nothing now.
+    due: Option<Time>,
+    /// It has ended before it had seen everything.
+    is_cut_off: bool,
+    /// The first partition that it did not come to.
+    next: Option<i64>,
+}
+
+impl Pass {
+    /// As many as were asked for, or as much as goes into one answer.
+    fn is_done(&self) -> bool {
+        self.messages.len() == self.limit || self.fill.is_full
+    }
 }
 
 impl Show<'_> {
+    /// Of a standard queue. Also says when there may be something to receive, if there is nothing now.
+    async fn in_any_order(&self, tx: &mut Tx<'_>, limit: usize) -> Result<(Vec<Message>, Until)> {
+        let mut takes = self.takes(&self.queue.part);
+        takes.refuse_crowd(tx).await?;
+        let (messages, more) = self.gather(tx, &mut takes, limit).await?;
+        let mut until = Until::default();
+        match (messages.is_empty(), more) {
+            (false, _) => {}
+            // Behind more expired messages than one receive deletes, or beside those who were quicker, there may be others.
+            (true, true) => until.look = Some(self.ctx.now),
+            (true, false) => until.due = takes.next_due(tx).await?,
+        }
+        takes.tidy(tx).await?;
+        Ok((messages, until))
+    }
+
     /// Takes messages until there are enough or none are left; true when it gave up before that. What is no longer
     /// kept is deleted, what was received too often goes to the dead letters, and neither counts.
     async fn gather(&self, tx: &mut Tx<'_>, takes: &mut Takes, limit: usize) -> Result<(Vec<Message>, bool)> {
-        let kept_since = self.queue.kept_since(self.ctx.now);
-        let mut messages = Vec::new();
+        let (mut messages, mut fill) = (Vec::new(), Fill::default());
         for _ in 0..ROUNDS_MAX {
             let taken = takes.take(tx, limit - messages.len()).await?;
             if taken.is_empty() {
-                return Ok((messages, false));
+                return Ok((messages, takes.was_outrun()));
             }
             let rows = takes.fetch(tx, &taken).await?;
-            let (mut dropped, mut dead, mut alive) = (Vec::new(), Vec::new(), Vec::new());
-            for taken in &taken {
-                match find(&rows, taken.mid)? {
-                    Some(row) if row.time(6)? <= kept_since => dropped.push(taken.mid),
-                    Some(_) if self.is_dead(taken) => dead.push(taken.mid),
-                    Some(_) => alive.push(taken.mid),
-                    None => dropped.push(taken.mid),
-                }
+            let sorted = self.sort(tx, takes.part(), (&rows, &taken), &mut fill).await?;
+            if !sorted.dropped.is_empty() {
+                end_all(tx, takes.part(), &sorted.dropped).await?;
             }
-            if !dead.is_empty() && !self.bury(tx, &dead).await? {
-                alive.append(&mut dead);
-            }
-            if !dropped.is_empty() {
-                end_all(tx, takes.part(), &dropped).await?;
-            }
-            for taken in taken.iter().filter(|taken| alive.contains(&taken.mid)) {
-                if let Some(row) = find(&rows, taken.mid)? {
-                    messages.push(self.message(row, taken)?);
-                }
-            }
-            if messages.len() == limit || (dropped.is_empty() && dead.is_empty()) {
+            self.spare(tx, takes, &sorted.spared).await?;
+            self.show(&rows, &taken, &sorted, &mut messages)?;
+            if messages.len() == limit || fill.is_full || (sorted.dropped.is_empty() && sorted.dead.is_empty()) {
                 return Ok((messages, false));
             }
-            if alive.is_empty() && !dropped.is_empty() {
-                takes.end_expired(tx, kept_since).await?;
+            if sorted.alive.is_empty() && !sorted.dropped.is_empty() {
+                takes.end_expired(tx, self.queue.kept_since(self.ctx.now)).await?;
             }
         }
         Ok((messages, true))
+    }
+
+    fn takes(&self, part: &Part) -> Takes {
+        Takes::new(*part, self.ctx.now, self.token, self.visible_at)
+    }
+
+    /// Of a FIFO queue.
+    async fn in_order(&self, tx: &mut Tx<'_>, limit: usize, step: &mut Step) -> Result<(Vec<Message>, Until)> {
+        // Whatever was given out is remembered beside the first partition.
+        let (first, now) = (&self.queue.part, self.ctx.now);
+        let attempt = self.request.receive_request_attempt_id.as_deref();
+        // A receive from several stores has asked all of them before it takes anything.
+        let asks = !self.request.at.is_step() || self.request.at.is_again();
+        if let Some(attempt) = attempt.filter(|_| asks)
+            && let Some(before) = Attempt::find(tx, first, attempt, now).await?
+        {
+            return self.again(tx, before).await;
+        }
+        if self.request.at.is_again() {
+            step.is_over = Attempt::is_known(tx, first, attempt.unwrap_or_default(), now).await?;
+            return Ok((Vec::new(), Until::default()));
+        }
+        let mut pass = Pass {
+            limit,
+            began: Instant::now(),
+            at_most: Rotation::of(self.ctx, &self.queue.name).pass_max(),
+            messages: Vec::new(),
+            fill: Fill::default(),
+            mids: Vec::new(),
+            due: None,
+            is_cut_off: false,
+            next: None,
+        };
+        self.look(tx, &mut pass).await?;
+        let Pass { messages, mids, due, is_cut_off, next, .. } = pass;
+        step.next = next;
+        let mut until = Until::default();
+        match (messages.is_empty(), is_cut_off) {
+            (false, _) => {}
+            // Behind more expired messages than one receive deletes, or in partitions that it had no time for, there may
+            // be others.
+            (true, true) => until.look = Some(now),
+            (true, false) => until.due = due,
+        }
+        if let Some(attempt) = attempt.filter(|_| !mids.is_empty()) {
+            Attempt::keep(tx, first, attempt, (&self.token, &mids), (now, self.visible_at)).await?;
+        }
+        Ok((messages, until))
+    }
+
+    /// What was answered before.
+    async fn again(&self, tx: &mut Tx<'_>, before: Attempt) -> Result<(Vec<Message>, Until)> {
+        let rows = self.takes(&self.queue.part).fetch(tx, &before.taken).await?;
+        let again = Show { token: before.token, dead_letters: None, ..*self };
+        let alive = before.taken.iter().map(|taken| taken.mid).collect();
+        let mut messages = Vec::new();
+        again.show(&rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages)?;
+        Ok((messages, Until::default()))
+    }
+
+    /// Looks at every partition that has a group which can be received, beginning with another one each time.
+    async fn look(&self, tx: &mut Tx<'_>, pass: &mut Pass) -> Result<()> {
+        let now = self.ctx.now;
+        let rotation = Rotation::of(self.ctx, &self.queue.name);
+        let is_split = self.queue.spread > 0;
+        // A call that has several steps has one turn for all of them.
+        let step = self.request.at.begin();
+        let begin = if is_split { step.unwrap_or_else(|| rotation.first()) & self.queue.spread } else { 0 };
+        let mut parts: Vec<&Part> = self.queue.parts().collect();
+        parts.sort_by_key(|part| (part.partition - begin) & self.queue.spread);
+        let is_ready = |part: &&&Part| part.ready_at.is_some_and(|at| at <= now);
+        pass.due = parts.iter().filter_map(|part| part.ready_at).filter(|at| *at > now).min();
+        let ready: Vec<&Part> = parts.iter().filter(is_ready).copied().collect();
+        // While there are others, nobody waits for a partition whose groups somebody holds at this moment.
+        let only_one = if ready.len() == 1 { Held::WaitFor } else { Held::Skip };
+        let mut next = self.look_at(tx, pass, &ready, only_one).await?;
+        if pass.messages.is_empty() && next.is_none() && ready.len() > 1 {
+            next = self.look_at(tx, pass, &ready, Held::WaitFor).await?;
+        }
+        if pass.messages.is_empty() && !pass.is_cut_off {
+            for part in &ready {
+                let due = fifo::next_ready(tx, part, now).await?;
+                pass.due = pass.due.into_iter().chain(due).min();
+            }
+        }
+        pass.next = next;
+        if is_split && step.is_none() {
+            rotation.set_next(next.unwrap_or(begin + 1) & self.queue.spread);
+        }
+        Ok(())
+    }
+
+    /// Answers with the first partition that it did not come to, if there is one.
+    async fn look_at(&self, tx: &mut Tx<'_>, pass: &mut Pass, ready: &[&Part], held: Held) -> Result<Option<i64>> {
+        for (place, part) in ready.iter().enumerate() {
+            let is_over = place > 0 && pass.began.elapsed() >= pass.at_most;
+            if is_over || pass.is_done() {
+                pass.is_cut_off |= is_over;
+                return Ok(Some(part.partition));
+            }
+            let takes = self.takes(part);
+            if !takes.is_full(tx).await? {
+                let before = pass.mids.len();
+                self.gather_in_order(tx, pass, &takes, held).await?;
+                takes.look_at_crowd(tx, pass.mids.len() - before).await?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// As `gather`, from the fronts of one partition's groups, each of which serves this receive once. Who finds less than it
+    /// wants looks again: others may have held groups that they have not taken from.
+    async fn gather_in_order(&self, tx: &mut Tx<'_>, pass: &mut Pass, takes: &Takes, held: Held) -> Result<()> {
+        let (part, times) = (takes.part(), (self.ctx.now, &self.token, self.visible_at));
+        let mut served = Vec::new();
+        for looks in 0..ROUNDS_MAX {
+            // Who holds groups already waits for nobody who may be waiting for them.
+            let held = if pass.messages.is_empty() { held } else { Held::Skip };
+            let want = Want { messages: pass.limit - pass.messages.len(), held, looks, but: &served };
+            let picked = fifo::take(tx, part, times, want).await?;
+            if picked.is_empty() {
+                return Ok(());
+            }
+            let (groups, taken): (Vec<String>, Vec<Taken>) = picked.into_iter().unzip();
+            let rows = takes.fetch(tx, &taken).await?;
+            let sorted = self.sort(tx, part, (&rows, &taken), &mut pass.fill).await?;
+            let members: Vec<(String, i64)> =
+                groups.into_iter().zip(&taken).map(|(group, taken)| (group, taken.mid)).collect();
+            self.show(&rows, &taken, &sorted, &mut pass.messages)?;
+            pass.mids.extend(&sorted.alive);
+            let is_plain = sorted.dropped.is_empty() && sorted.dead.is_empty() && sorted.spared.is_empty();
+            if is_plain {
+                fifo::put_off(tx, part, &members, self.visible_at).await?;
+            } else {
+                let dropped: Vec<_> = members.iter().filter(|(_, mid)| sorted.dropped.contains(mid)).cloned().collect();
+                fifo::end(tx, part, &dropped).await?;
+                self.spare(tx, takes, &sorted.spared).await?;
+                fifo::settle(tx, part, &members, self.ctx.now).await?;
+            }
+            // Where nobody else takes anything the first look has found all that there is.
+            if pass.is_done() || (is_plain && is_alone(tx)) {
+                return Ok(());
+            }
+            let alive = members.into_iter().filter(|(_, mid)| sorted.alive.contains(mid));
+            served.extend(alive.map(|(group, _)| group));
+        }
+        pass.is_cut_off = true;
+        Ok(())
+    }
+
+    /// Buries the dead, if there is somewhere to take them.
+    async fn sort(
+        &self,
+        tx: &mut Tx<'_>,
+        part: &Part,
+        (rows, taken): (&[Stored], &[Taken]),
+        fill: &mut Fill,
+    ) -> Result<Sorted> {
+        let kept_since = self.queue.kept_since(self.ctx.now);
+        let mut sorted = Sorted::default();
+        for taken in taken {
+            match find(rows, taken.mid)? {
+                Some(row) if row.sent_at()? <= kept_since => sorted.dropped.push(taken.mid),
+                Some(_) if self.is_dead(taken) => sorted.dead.push(taken.mid),
+                Some(row) if fill.takes(row.bytes()?) => sorted.alive.push(taken.mid),
+                Some(_) => sorted.spared.push(taken.mid),
+                None => sorted.dropped.push(taken.mid),
+            }
+        }
+        if !sorted.dead.is_empty() {
+            let kept = self.bury(tx, part, rows, &sorted.dead).await?;
+            sorted.dead.retain(|mid| !kept.contains(mid));
+            sorted.alive.extend(kept);
+        }
+        Ok(sorted)
+    }
+
+    /// Gives messages back as if they had not been taken. Whoever has looked meanwhile has not seen them.
+    async fn spare(&self, tx: &mut Tx<'_>, takes: &Takes, mids: &[i64]) -> Result<()> {
+        if !mids.is_empty() {
+            takes.give_back(tx, mids).await?;
+            tx.wake(topic(self.ctx.caller.tenant, &self.queue.name), u32::try_from(mids.len()).unwrap_or(u32::MAX));
+        }
+        Ok(())
+    }
+
+    /// Those that are alive, in the order in which they were taken.
+    fn show(&self, rows: &[Stored], taken: &[Taken], sorted: &Sorted, messages: &mut Vec<Message>) -> Result<()> {
+        for taken in taken.iter().filter(|taken| sorted.alive.contains(&taken.mid)) {
+            if let Some(row) = find(rows, taken.mid)? {
+                messages.push(self.message(row, taken)?);
+            }
+        }
+        Ok(())
     }
 
     fn is_dead(&self, taken: &Taken) -> bool {
         self.dead_letters.as_ref().is_some_and(|letters| taken.receives > letters.receives_max)
     }
 
-    /// False when there is nowhere to take them: they are delivered once more.
-    async fn bury(&self, tx: &mut Tx<'_>, mids: &[i64]) -> Result<bool> {
-        let Some(letters) = &self.dead_letters else { return Ok(false) };
-        let name = self.queue.name.as_str();
-        let Some(to) = letters.queue(self.ctx, tx, name).await? else { return Ok(false) };
-        let from = (&self.queue.part, mids);
-        transfer(tx, self.ctx.caller.tenant, from, &to, Fate::Dead { source: name }).await?;
-        Ok(true)
+    /// Answers with those that there is nowhere to take: they are delivered once more.
+    async fn bury(&self, tx: &mut Tx<'_>, part: &Part, rows: &[Stored], mids: &[i64]) -> Result<Vec<i64>> {
+        let Some(letters) = &self.dead_letters else { return Ok(mids.to_vec()) };
+        let fate = Fate::Dead { source: self.queue.name.as_str() };
+        let to = match letters.target(self.ctx, tx, self.queue).await? {
+            Target::Nowhere => return Ok(mids.to_vec()),
+            Target::Elsewhere => None,
+            Target::Here(to) => Some(to),
+        };
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for mid in mids {
+            let group = find(rows, *mid)?.map_or(Ok(None), Stored::group)?.unwrap_or_default();
+            let is_near = to.as_ref().is_some_and(|to| !to.is_spread() || to.has_here(group));
+            if is_near { near.push(*mid) } else { far.push(*mid) }
+        }
+        if let Some(to) = to.filter(|_| !near.is_empty()) {
+            transfer(self.ctx, tx, self.ctx.caller.tenant, (part, &near), &to, fate).await?;
+        }
+        match far.is_empty() {
+            true => Ok(far),
+            false => depart(self.ctx, tx, part, &far, letters.name(), fate).await,
+        }
     }
 
-    fn message(&self, row: &Row, taken: &Taken) -> Result<Message> {
-        let attributes = match row.text_opt(4)? {
+    fn message(&self, row: &Stored, taken: &Taken) -> Result<Message> {
+        let attributes = match row.attributes()? {
             Some(text) if !self.request.message_attribute_names.is_empty() => {
                 let all: MessageAttributes = serde_json::from_str(text).map_err(Error::internal)?;
                 contents::asked_for(all, &self.request.message_attribute_names)
             }
             _ => MessageAttributes::new(),
         };
-        let handle = Handle { generation: self.queue.generation, mid: taken.mid, token: self.token };
+        let partition = self.queue.partition_of(taken.mid);
+        let handle = Handle { partition, generation: self.queue.generation, mid: taken.mid, token: self.token };
         Ok(Message {
-            message_id: MessageId::from_slice(row.bytes(1)?)?,
+            message_id: row.id()?,
             receipt_handle: handle.encode(),
-            md5_of_body: digest::hex(row.bytes(3)?),
-            body: row.text(2)?.to_owned(),
+            md5_of_body: digest::hex(row.md5()?),
+            body: row.body()?.to_owned(),
             attributes: self.system_attributes(row, taken)?,
             md5_of_message_attributes: digest::of_attributes(&attributes),
             message_attributes: attributes,
+            partition,
         })
     }
 
-    fn system_attributes(&self, row: &Row, taken: &Taken) -> Result<BTreeMap<String, String>> {
-        let source = row.text_opt(9)?.filter(|_| self.wanted.has(SOURCE_ARN));
+    fn system_attributes(&self, row: &Stored, taken: &Taken) -> Result<BTreeMap<String, String>> {
+        let source = row.source()?.filter(|_| self.wanted.has(SOURCE_ARN));
         let all = [
-            ("SenderId", Some(row.text(7)?.to_owned())),
-            ("SentTimestamp", Some(millis(row.time(6)?))),
+            ("SenderId", Some(row.sender()?.to_owned())),
+            ("SentTimestamp", Some(millis(row.sent_at()?))),
             ("ApproximateReceiveCount", Some(taken.receives.to_string())),
             ("ApproximateFirstReceiveTimestamp", Some(millis(taken.first_at))),
-            ("MessageGroupId", row.text_opt(8)?.map(str::to_owned)),
-            (TRACE_HEADER, row.text_opt(5)?.map(str::to_owned)),
+            ("MessageGroupId", row.group()?.map(str::to_owned)),
+            ("MessageDeduplicationId", row.deduplication()?.map(str::to_owned)),
+            ("SequenceNumber", self.queue.sequence_of(taken.mid)),
+            (TRACE_HEADER, row.trace()?.map(str::to_owned)),
             (SOURCE_ARN, source.map(|source| Settings::arns(self.ctx).arn(source))),
         ];
         let shown = all.into_iter().filter(|(name, _)| self.wanted.has(name));
@@ -210,9 +527,9 @@ impl Show<'_> {
 }
 
 /// One of ten rows at most.
-fn find(rows: &[Row], mid: i64) -> Result<Option<&Row>> {
+fn find(rows: &[Stored], mid: i64) -> Result<Option<&Stored>> {
     for row in rows {
-        if row.int(0)? == mid {
+        if row.mid()? == mid {
             return Ok(Some(row));
         }
     }
@@ -221,4 +538,22 @@ fn find(rows: &[Row], mid: i64) -> Result<Option<&Row>> {
 
 fn millis(time: Time) -> String {
     (time.micros() / 1_000).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_takes_the_first_message_and_then_as_many_as_fit() {
+        let of = |sizes: &[usize]| {
+            let mut fill = Fill::default();
+            sizes.iter().map(|bytes| fill.takes(*bytes)).collect::<Vec<_>>()
+        };
+        const HALF: usize = BYTES_MAX / 2;
+        assert_eq!(of(&[HALF, HALF, 1]), [true, true, false]);
+        assert_eq!(of(&[BYTES_MAX + 1, 1]), [true, false]);
+        assert_eq!(of(&[HALF, HALF + 1, 1]), [true, false, false], "none overtakes the one that did not fit");
+        assert_eq!(of(&[256; 10]), [true; 10]);
+    }
 }

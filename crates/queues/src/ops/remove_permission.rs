@@ -34,7 +34,7 @@ impl Operation for RemovePermission {
         let arns = Settings::arns(ctx);
         change_attributes(ctx, tx, &self.queue_url, |entry| {
             let policy = policy::without(entry.attributes.text(POLICY), &self.label, &arns.arn(&entry.name))?;
-            Attributes::checked(&BTreeMap::from([(POLICY.to_owned(), policy)]))
+            Attributes::checked(&entry.name, &BTreeMap::from([(POLICY.to_owned(), policy)]))
         })
         .await?;
         Ok(Reply::Done(PermissionRemoved {}))

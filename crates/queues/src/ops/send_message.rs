@@ -9,12 +9,17 @@ use waybill_kernel::{OperationSpec, Result, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::write;
+use crate::fifo::{self, Accepted};
 use crate::message::{MessageAttribute, MessageId};
 use crate::queue::Queue;
-use crate::rules::digest;
+use crate::rules::names::{is_fifo, queue_name};
+use crate::rules::throttle::Action;
+use crate::rules::{digest, missing};
 use crate::sends::{self, Draft, Known, Outgoing};
+use crate::shards::At;
+use crate::throttle::{Ask, Ticket};
 
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct SendMessage {
     #[serde(default)]
@@ -27,13 +32,19 @@ pub struct SendMessage {
     pub message_attributes: BTreeMap<String, MessageAttribute>,
     #[serde(default)]
     pub message_system_attributes: BTreeMap<String, MessageAttribute>,
-    /// Kept and shown; a standard queue has no order that it could change.
+    /// Within it a FIFO queue keeps the order; on a standard queue it is kept and shown.
     pub message_group_id: Option<String>,
     pub message_deduplication_id: Option<String>,
     /// Left empty by whoever makes a request, and filled by [`SendMessage::checked`].
     #[serde(skip)]
     #[schemars(skip)]
     pub known: OnceLock<Known>,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub ticket: Ticket,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub at: At,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -46,17 +57,47 @@ pub struct Sent {
     pub md5_of_message_attributes: Option<String>,
     #[serde(rename = "MD5OfMessageSystemAttributes", skip_serializing_if = "Option::is_none")]
     pub md5_of_message_system_attributes: Option<String>,
+    /// In FIFO queues: rises with each message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence_number: Option<String>,
+    /// Of a partitioned queue that did not have the message before.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub partition: Option<u32>,
 }
 
 impl Operation for SendMessage {
     const SPEC: OperationSpec = write("SendMessage", &[Scope::QueuesSend]);
     type Output = Sent;
+    const ADMITS: bool = true;
+
+    /// An empty or oversized body costs nothing; what else is wrong with the message does.
+    async fn admit(&self, ctx: &Ctx<'_>) -> Result<()> {
+        if self.message_body.is_empty() {
+            return Err(missing("MessageBody"));
+        }
+        let ask = Ask { url: &self.queue_url, action: Action::Send, tokens: 1, bytes: self.draft().bytes() };
+        self.ticket.admit(ctx, ask).await?;
+        self.checked().map(drop)
+    }
+
+    fn is_misjudged(&self) -> bool {
+        self.ticket.is_misjudged()
+    }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Sent>> {
         let known = self.checked()?;
-        let queue = Queue::load_for_messages(tx, &self.queue_url).await?;
+        let queue = Queue::load_for_message(tx, &self.queue_url, self.message_group_id.as_deref()).await?;
+        self.at.check(&queue)?;
         let message = Outgoing { id: MessageId(ctx.ids.next()), draft: self.draft(), known };
+        message.check_size(&queue)?;
+        self.ticket.settle(ctx, &queue, Action::Send)?;
         message.check(&queue)?;
+        if queue.is_fifo() {
+            let accepted = fifo::send(ctx, tx, &queue, &[message]).await?;
+            let accepted = accepted.first().ok_or_else(sends::no_number)?;
+            return Ok(Reply::Done(Sent::accepted(&queue, accepted, known)));
+        }
         sends::store(ctx, tx, &queue, &[message]).await?;
         sends::announce(ctx, tx, &queue, &[message]);
         Ok(Reply::Done(Sent::new(message.id, known)))
@@ -64,9 +105,9 @@ impl Operation for SendMessage {
 }
 
 impl SendMessage {
-    /// Checks the request and takes its digests, once. Worth calling before the operation is run: a digest of a large
-    /// body takes milliseconds, which inside the transaction everybody else would wait for.
-    pub fn checked(&self) -> Result<&Known> {
+    /// Checks the request and takes its digests, once and before the transaction: a digest of a large body takes
+    /// milliseconds, which inside everybody else would wait for.
+    fn checked(&self) -> Result<&Known> {
         if let Some(known) = self.known.get() {
             return Ok(known);
         }
@@ -76,6 +117,7 @@ impl SendMessage {
 
     fn draft(&self) -> Draft<'_> {
         Draft {
+            is_fifo: queue_name(&self.queue_url).is_ok_and(is_fifo),
             body: &self.message_body,
             delay_seconds: self.delay_seconds,
             attributes: &self.message_attributes,
@@ -93,6 +135,14 @@ impl Sent {
             md5_of_message_body: digest::hex(&known.body_md5),
             md5_of_message_attributes: known.attributes_md5.clone(),
             md5_of_message_system_attributes: known.system_md5.clone(),
+            sequence_number: None,
+            partition: None,
         }
+    }
+
+    /// Of a FIFO queue. The digests are those of this message, also where it is a duplicate of another.
+    pub(super) fn accepted(queue: &Queue, accepted: &Accepted, known: &Known) -> Self {
+        let partition = queue.partition_of(accepted.mid).filter(|_| accepted.is_new);
+        Self { sequence_number: queue.sequence_of(accepted.mid), partition, ..Self::new(accepted.id, known) }
     }
 }

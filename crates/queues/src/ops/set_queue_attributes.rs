@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{OperationSpec, Result, Scope};
-use waybill_store::{Ctx, Operation, Reply, Tx};
+use waybill_kernel::{Caller, OperationSpec, Result, Scope};
+use waybill_store::{Ctx, Operation, Reply, Settings, Tx};
 
 use super::write;
 use crate::catalog::change_attributes;
 use crate::rules::attributes::Attributes;
 use crate::rules::missing;
+use crate::rules::names::queue_name;
+use crate::settings::refuse_hidden;
+use crate::throttle::Limiter;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -22,7 +25,12 @@ pub struct SetQueueAttributes {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct AttributesSet {}
+pub struct AttributesSet {
+    /// The queue is throttled otherwise than before.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub throttle_changed: bool,
+}
 
 impl Operation for SetQueueAttributes {
     const SPEC: OperationSpec =
@@ -33,8 +41,20 @@ impl Operation for SetQueueAttributes {
         if self.attributes.is_empty() {
             return Err(missing("Attributes"));
         }
-        let named = Attributes::checked(&self.attributes)?;
-        change_attributes(ctx, tx, &self.queue_url, |_| Ok(named.clone())).await?;
-        Ok(Reply::Done(AttributesSet {}))
+        refuse_hidden(ctx, self.attributes.keys())?;
+        let named = Attributes::checked(queue_name(&self.queue_url)?, &self.attributes)?;
+        let throttle_changed = change_attributes(ctx, tx, &self.queue_url, |entry| {
+            entry.attributes.check_change(&named)?;
+            Ok(named.clone())
+        })
+        .await?;
+        Ok(Reply::Done(AttributesSet { throttle_changed }))
+    }
+
+    /// Only a throttle that is another than before: whoever sets what is there already must not fill the buckets again.
+    fn committed(&self, caller: &Caller, settings: &Settings, output: &AttributesSet) {
+        if let (true, Ok(name)) = (output.throttle_changed, queue_name(&self.queue_url)) {
+            Limiter::of_settings(settings).forget(caller.tenant, name);
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, OperationSpec, Result, Scope};
+use waybill_kernel::{Code, Error, OperationSpec, Result, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use super::write;
@@ -12,6 +12,7 @@ use crate::catalog::Entry;
 use crate::counts::Counts;
 use crate::move_tasks::{self, MoveTaskId, PER_SECOND_MAX, RUNNING, handle_of};
 use crate::queue::Queue;
+use crate::rules::names::is_fifo;
 use crate::rules::{check_range, missing};
 
 /// Tasks that are remembered of each source: as many as a list shows.
@@ -49,7 +50,7 @@ impl Operation for StartMessageMoveTask {
         }
         let source = self.source(ctx, tx).await?;
         let destination = self.destination(ctx, tx, &source.name).await?;
-        let to_move = Counts::of(tx, &source.part, ctx.now).await?.visible;
+        let to_move = Counts::of(tx, &source.name, source.generation, ctx.now).await?.visible;
         let task = MoveTaskId(ctx.ids.next());
         let params = [
             task.as_bytes().into(),
@@ -75,6 +76,11 @@ impl StartMessageMoveTask {
         const IS_TARGET: &str = "SELECT 1 FROM queues WHERE tenant = $1 AND dead_letter = $2 LIMIT 1";
         let name = own_queue(ctx, "SourceArn", &self.source_arn)?;
         let queue = Queue::find(tx, &name).await?.ok_or_else(|| Error::not_found("queue"))?;
+        if queue.is_spread() {
+            let message = "The messages of a queue with partitions in several stores cannot be moved by a task.";
+            return Err(Error::new(Code::UnsupportedOperation, message)
+                .with_cure("Receive them, and send them to where they belong."));
+        }
         if tx.query_opt(IS_TARGET, &[Value::from(&name)]).await?.is_none() {
             return Err(Error::invalid("SourceArn must be of a queue that other queues send dead letters to."));
         }
@@ -88,6 +94,9 @@ impl StartMessageMoveTask {
             return Err(Error::invalid("DestinationArn must be of another queue than SourceArn."));
         }
         Entry::find(tx, &name).await?.ok_or_else(|| Error::not_found("queue"))?;
+        if is_fifo(&name) != is_fifo(source) {
+            return Err(Error::invalid("DestinationArn must be of a queue of the same kind: FIFO or standard."));
+        }
         Ok(Some(name))
     }
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use waybill_kernel::{Code, Error, Result};
 
-use super::not_offered;
+use super::names::is_fifo;
+use super::partitions;
 use super::redrive::{REDRIVE_ALLOW_POLICY, REDRIVE_POLICY, RedriveAllowPolicy, RedrivePolicy};
+use super::throttle::{self, is_throttle};
 
 pub const VISIBILITY_TIMEOUT: &str = "VisibilityTimeout";
 pub const RETENTION: &str = "MessageRetentionPeriod";
@@ -14,6 +16,11 @@ pub const DELAY: &str = "DelaySeconds";
 pub const WAIT: &str = "ReceiveMessageWaitTimeSeconds";
 pub const MESSAGE_SIZE: &str = "MaximumMessageSize";
 pub const POLICY: &str = "Policy";
+pub const FIFO: &str = "FifoQueue";
+const CONTENT_BASED: &str = "ContentBasedDeduplication";
+const SCOPE: &str = "DeduplicationScope";
+const THROUGHPUT: &str = "FifoThroughputLimit";
+const PARTITIONS: &str = "PartitionCount";
 
 pub const MESSAGES: &str = "ApproximateNumberOfMessages";
 pub const MESSAGES_NOT_VISIBLE: &str = "ApproximateNumberOfMessagesNotVisible";
@@ -33,18 +40,38 @@ enum Kind {
         default: i64,
     },
     Flag,
+    /// The first one is the default.
+    Choice(&'static [&'static str]),
+    /// One unless it was set otherwise.
+    Partitions,
     /// Kept and shown, without effect. An empty one is none.
     Text,
     /// As a text, and with effect.
     Redrive,
     RedriveAllow,
+    /// Of a bucket of tokens. Zero is none.
+    Tokens,
 }
 
 const fn number(min: i64, max: i64, default: i64) -> Kind {
     Kind::Number { min, max, default }
 }
 
+/// Of a pair that is not set.
+const NO_TOKENS: &str = "0";
+const QUEUE_SCOPE: &str = "queue";
+const GROUP_SCOPE: &str = "messageGroup";
+const PER_QUEUE: &str = "perQueue";
+const PER_GROUP: &str = "perMessageGroupId";
+/// What every queue has that was not told otherwise. It is not stored.
+const ONE_PARTITION: &str = "1";
+
 const SETTABLE: &[(&str, Kind)] = &[
+    (FIFO, Kind::Flag),
+    (CONTENT_BASED, Kind::Flag),
+    (SCOPE, Kind::Choice(&[QUEUE_SCOPE, GROUP_SCOPE])),
+    (THROUGHPUT, Kind::Choice(&[PER_QUEUE, PER_GROUP])),
+    (PARTITIONS, Kind::Partitions),
     (VISIBILITY_TIMEOUT, number(0, 43_200, 30)),
     (RETENTION, number(60, 1_209_600, 345_600)),
     (DELAY, number(0, 900, 0)),
@@ -56,30 +83,27 @@ const SETTABLE: &[(&str, Kind)] = &[
     (REDRIVE_ALLOW_POLICY, Kind::RedriveAllow),
     (REDRIVE_POLICY, Kind::Redrive),
     ("SqsManagedSseEnabled", Kind::Flag),
+    ("ThrottleDefaultCapacity", Kind::Tokens),
+    ("ThrottleDefaultRefillPerSecond", Kind::Tokens),
+    ("ThrottleRecvCapacity", Kind::Tokens),
+    ("ThrottleRecvRefillPerSecond", Kind::Tokens),
+    ("ThrottleSendCapacity", Kind::Tokens),
+    ("ThrottleSendRefillPerSecond", Kind::Tokens),
 ];
 
-const NOT_OFFERED: &[&str] = &[
-    "ContentBasedDeduplication",
-    "DeduplicationScope",
-    "FifoQueue",
-    "FifoThroughputLimit",
-    "PartitionCount",
-    "ThrottleDefaultCapacity",
-    "ThrottleDefaultRefillPerSecond",
-    "ThrottleRecvCapacity",
-    "ThrottleRecvRefillPerSecond",
-    "ThrottleSendCapacity",
-    "ThrottleSendRefillPerSecond",
-];
+/// Those of FIFO queues alone.
+const OF_FIFO: &[&str] = &[FIFO, CONTENT_BASED, SCOPE, THROUGHPUT, PARTITIONS];
+/// Messages and duplicates are found by them: they stay as they were made.
+const FIXED: &[&str] = &[FIFO, SCOPE, THROUGHPUT, PARTITIONS];
 
 const READ_ONLY: &[&str] = &[MESSAGES, MESSAGES_DELAYED, MESSAGES_NOT_VISIBLE, CREATED, MODIFIED, ARN];
 
 /// Shown only where they were set.
-const QUIET: &[&str] = &["KmsDataKeyReusePeriodSeconds"];
+const QUIET: &[&str] = &["KmsDataKeyReusePeriodSeconds", SCOPE, THROUGHPUT, PARTITIONS];
 
 /// A name that a request may mention, whether or not it can be set.
 pub fn is_known(name: &str) -> bool {
-    find(name).is_some() || NOT_OFFERED.contains(&name) || READ_ONLY.contains(&name)
+    find(name).is_some() || READ_ONLY.contains(&name)
 }
 
 /// Every name that a queue can have a value for.
@@ -96,14 +120,51 @@ fn find(name: &str) -> Option<Kind> {
 pub struct Attributes(BTreeMap<String, String>);
 
 impl Attributes {
-    /// As a request names them, each value in the one form it is stored in.
-    pub fn checked(named: &BTreeMap<String, String>) -> Result<Self> {
+    /// As a request names them for the queue `queue`, each value in the one form it is stored in. Whether it is a FIFO
+    /// queue its name tells, so that is not stored.
+    pub fn checked(queue: &str, named: &BTreeMap<String, String>) -> Result<Self> {
         let mut checked = BTreeMap::new();
         for (name, value) in named {
             let Some(kind) = find(name) else { return Err(refusal(name)) };
             checked.insert(name.clone(), kind.checked(name, value)?);
         }
-        Ok(Self(checked))
+        let is_fifo = is_fifo(queue);
+        if checked.remove(FIFO).is_some_and(|named| named != is_fifo.to_string()) {
+            return Err(Error::invalid(format!(
+                "{FIFO} must be true for a queue whose name ends in .fifo, and for no other."
+            )));
+        }
+        if !is_fifo && checked.get(PARTITIONS).is_some_and(|count| count == ONE_PARTITION) {
+            checked.remove(PARTITIONS);
+        }
+        match OF_FIFO.iter().find(|name| checked.contains_key(**name)) {
+            Some(name) if !is_fifo => Err(bad_value(name, "left out: this is not a FIFO queue")),
+            _ => Ok(Self(checked)),
+        }
+    }
+
+    /// For a queue that is to be made.
+    pub fn checked_new(queue: &str, named: &BTreeMap<String, String>) -> Result<Self> {
+        if is_fifo(queue) && !named.contains_key(FIFO) {
+            return Err(Error::invalid(format!("{FIFO} must be true for a queue whose name ends in .fifo.")));
+        }
+        let checked = Self::checked(queue, named)?;
+        // An id of the queue would have to be looked for in every partition by every send.
+        if checked.is_partitioned() && checked.text(SCOPE) == QUEUE_SCOPE {
+            return Err(Error::invalid(format!(
+                "{SCOPE} must be {GROUP_SCOPE} or left out where {PARTITIONS} is above 1."
+            )));
+        }
+        Ok(checked)
+    }
+
+    /// Refuses to change what stays as it was made.
+    pub fn check_change(&self, named: &Attributes) -> Result<()> {
+        let is_other = |name: &&&str| named.0.get(**name).is_some_and(|value| *value != self.effective(name));
+        match FIXED.iter().find(is_other) {
+            None => Ok(()),
+            Some(name) => Err(bad_value(name, "as it was made: it cannot be changed")),
+        }
     }
 
     pub fn from_stored(text: &str) -> Result<Self> {
@@ -114,9 +175,14 @@ impl Attributes {
         serde_json::from_str(text).map(Self).map_err(Error::internal)
     }
 
-    /// An empty text is none: it is not kept.
+    /// An empty text is none, and so are no tokens: they are not kept. Nor is a single partition.
     pub fn to_stored(&self) -> Result<String> {
-        let kept: BTreeMap<_, _> = self.0.iter().filter(|(_, value)| !value.is_empty()).collect();
+        let is_kept = |name: &str, value: &str| match name {
+            PARTITIONS => value != ONE_PARTITION,
+            name if is_throttle(name) => value != NO_TOKENS,
+            _ => !value.is_empty(),
+        };
+        let kept: BTreeMap<_, _> = self.0.iter().filter(|(name, value)| is_kept(name, value)).collect();
         serde_json::to_string(&kept).map_err(Error::internal)
     }
 
@@ -133,6 +199,10 @@ impl Attributes {
         Self(changed)
     }
 
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Also when it is empty, which takes the attribute away.
     pub fn is_named(&self, name: &str) -> bool {
         self.0.contains_key(name)
@@ -143,13 +213,45 @@ impl Attributes {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// As those who ask for it see it. None for what is not set and has no default.
-    pub fn shown(&self, name: &str) -> Option<String> {
+    /// As those who ask for it see it. None for what is not set and has no default, and for what is of FIFO queues alone
+    /// on others.
+    pub fn shown(&self, queue: &str, name: &str) -> Option<String> {
         let is_set = self.0.get(name).is_some_and(|value| !value.is_empty());
-        if !is_set && QUIET.contains(&name) {
+        let is_fifo = is_fifo(queue);
+        if (!is_set && QUIET.contains(&name)) || (!is_fifo && OF_FIFO.contains(&name)) {
             return None;
         }
-        Some(self.effective(name)).filter(|value| !value.is_empty())
+        if name == FIFO {
+            return Some(is_fifo.to_string());
+        }
+        let hidden = if is_throttle(name) { NO_TOKENS } else { "" };
+        Some(self.effective(name)).filter(|value| value != hidden)
+    }
+
+    pub fn is_content_based(&self) -> bool {
+        self.text(CONTENT_BASED) == "true"
+    }
+
+    /// Two groups may use the same deduplication id.
+    pub fn is_scoped_to_groups(&self) -> bool {
+        match self.text(SCOPE) {
+            "" => self.is_partitioned(),
+            scope => scope == GROUP_SCOPE,
+        }
+    }
+
+    pub fn partitions(&self) -> u32 {
+        partitions::count(self.text(PARTITIONS)).unwrap_or(1)
+    }
+
+    /// Also where the queue's throughput limit keeps all of its groups in the first one.
+    pub fn is_partitioned(&self) -> bool {
+        self.partitions() > 1
+    }
+
+    /// The last partition that groups are spread over. All bits of it are set.
+    pub fn spread(&self) -> i64 {
+        if self.text(THROUGHPUT) == PER_QUEUE { 0 } else { i64::from(self.partitions()) - 1 }
     }
 
     /// Stored policies were checked when they were set; one that no longer reads is none.
@@ -188,8 +290,15 @@ impl Attributes {
     fn effective(&self, name: &str) -> String {
         match (self.0.get(name), find(name)) {
             (Some(value), _) => value.clone(),
+            (None, _) if name == SCOPE && self.is_partitioned() => GROUP_SCOPE.to_owned(),
+            (None, _) if name == THROUGHPUT && self.is_partitioned() => PER_GROUP.to_owned(),
+            (None, Some(Kind::Partitions)) => ONE_PARTITION.to_owned(),
             (None, Some(Kind::Number { default, .. })) => default.to_string(),
             (None, Some(Kind::Flag)) => false.to_string(),
+            (None, Some(Kind::Choice(choices))) => {
+                choices.first().map_or_else(String::new, |first| (*first).to_owned())
+            }
+            (None, Some(Kind::Tokens)) => NO_TOKENS.to_owned(),
             (None, _) => String::new(),
         }
     }
@@ -210,6 +319,12 @@ impl Kind {
             },
             Kind::Flag if ["true", "false"].contains(&value) => Ok(value.to_owned()),
             Kind::Flag => Err(bad_value(name, "true or false")),
+            Kind::Tokens => throttle::checked(name, value),
+            Kind::Choice(choices) if choices.contains(&value) => Ok(value.to_owned()),
+            Kind::Choice(choices) => Err(bad_value(name, &format!("one of {}", choices.join(", ")))),
+            Kind::Partitions => partitions::count(value)
+                .map(|count| count.to_string())
+                .ok_or_else(|| bad_value(name, "1, 2, 4, 8, 16 or 32")),
             Kind::Text | Kind::Redrive | Kind::RedriveAllow if value.len() > TEXT_BYTES_MAX => {
                 Err(bad_value(name, &format!("a text of at most {TEXT_BYTES_MAX} bytes")))
             }
@@ -235,9 +350,6 @@ fn is_same(name: &str, one: &str, other: &str) -> bool {
 }
 
 fn refusal(name: &str) -> Error {
-    if NOT_OFFERED.contains(&name) {
-        return not_offered(&format!("The attribute {name}"));
-    }
     if READ_ONLY.contains(&name) {
         return Error::new(Code::InvalidAttributeName, format!("The attribute {name} can be read and not be set."));
     }
@@ -262,7 +374,7 @@ mod tests {
     }
 
     fn attributes(pairs: &[(&str, &str)]) -> Attributes {
-        Attributes::checked(&map(pairs)).unwrap()
+        Attributes::checked("jobs", &map(pairs)).unwrap()
     }
 
     #[test]
@@ -280,7 +392,7 @@ mod tests {
                 assert_eq!(attributes(&[(name, &value.to_string())]).number(name), value, "{name}");
             }
             for bad in [(min - 1).to_string(), (max + 1).to_string(), String::new(), "1.5".into(), " 60".into()] {
-                let error = Attributes::checked(&map(&[(name, &bad)])).unwrap_err();
+                let error = Attributes::checked("jobs", &map(&[(name, &bad)])).unwrap_err();
                 assert_eq!(error.code(), Code::InvalidAttributeValue, "{name} {bad:?}");
             }
         }
@@ -294,14 +406,19 @@ mod tests {
             ("All", "1", Code::InvalidAttributeName),
             ("QueueArn", "arn", Code::InvalidAttributeName),
             ("ThrottleNobody", "1", Code::InvalidAttributeName),
-            ("FifoQueue", "true", Code::UnsupportedOperation),
+            ("FifoQueue", "true", Code::InvalidRequest),
+            ("FifoQueue", "yes", Code::InvalidAttributeValue),
+            ("ContentBasedDeduplication", "true", Code::InvalidAttributeValue),
+            ("DeduplicationScope", "queue", Code::InvalidAttributeValue),
             ("RedrivePolicy", "{}", Code::InvalidAttributeValue),
             ("RedriveAllowPolicy", "[]", Code::InvalidAttributeValue),
-            ("ThrottleSendCapacity", "10", Code::UnsupportedOperation),
-            ("PartitionCount", "2", Code::UnsupportedOperation),
+            ("ThrottleSendCapacity", "NaN", Code::InvalidAttributeValue),
+            ("PartitionCount", "2", Code::InvalidAttributeValue),
+            ("PartitionCount", "3", Code::InvalidAttributeValue),
+            ("FifoThroughputLimit", "perQueue", Code::InvalidAttributeValue),
             ("SqsManagedSseEnabled", "yes", Code::InvalidAttributeValue),
         ] {
-            assert_eq!(Attributes::checked(&map(&[(name, value)])).unwrap_err().code(), code, "{name}");
+            assert_eq!(Attributes::checked("jobs", &map(&[(name, value)])).unwrap_err().code(), code, "{name}");
         }
     }
 
@@ -344,8 +461,51 @@ mod tests {
             ("KmsMasterKeyId", None),
             ("KmsDataKeyReusePeriodSeconds", None),
             ("SqsManagedSseEnabled", Some("false")),
+            ("FifoQueue", None),
+            ("ContentBasedDeduplication", None),
         ] {
-            assert_eq!(queue.shown(name).as_deref(), shown, "{name}");
+            assert_eq!(queue.shown("jobs", name).as_deref(), shown, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_fifo_queue_says_so_by_its_name_and_by_its_attribute() {
+        for (queue, named, good) in [
+            ("jobs", &[][..], true),
+            ("jobs", &[("FifoQueue", "false")], true),
+            ("jobs", &[("FifoQueue", "true")], false),
+            ("jobs.fifo", &[("FifoQueue", "true")], true),
+            ("jobs.fifo", &[("FifoQueue", "false")], false),
+            ("jobs.fifo", &[], false),
+            ("jobs.fifo", &[("FifoQueue", "true"), ("DeduplicationScope", "messageGroup")], true),
+            ("jobs.fifo", &[("FifoQueue", "true"), ("FifoThroughputLimit", "perMessageGroupId")], true),
+            ("jobs.fifo", &[("FifoQueue", "true"), ("FifoThroughputLimit", "much")], false),
+            ("jobs.fifo", &[("FifoQueue", "true"), ("PartitionCount", "1")], true),
+            ("jobs.fifo", &[("FifoQueue", "true"), ("PartitionCount", "2")], true),
+        ] {
+            assert_eq!(Attributes::checked_new(queue, &map(named)).is_ok(), good, "{queue} {named:?}");
+        }
+        let fifo = |named: &[(&str, &str)]| Attributes::checked("jobs.fifo", &map(named)).unwrap();
+        let queue = fifo(&[("ContentBasedDeduplication", "true"), ("DeduplicationScope", "queue")]);
+        assert!(queue.is_content_based() && !queue.is_scoped_to_groups());
+        for (named, good) in [
+            (
+                fifo(&[("DeduplicationScope", "queue"), ("FifoThroughputLimit", "perQueue"), ("FifoQueue", "true")]),
+                true,
+            ),
+            (fifo(&[("ContentBasedDeduplication", "false")]), true),
+            (fifo(&[("DeduplicationScope", "messageGroup")]), false),
+            (fifo(&[("FifoThroughputLimit", "perMessageGroupId")]), false),
+        ] {
+            assert_eq!(queue.check_change(&named).is_ok(), good, "{named:?}");
+        }
+        for (name, shown) in [
+            ("FifoQueue", Some("true")),
+            ("ContentBasedDeduplication", Some("true")),
+            ("DeduplicationScope", Some("queue")),
+            ("FifoThroughputLimit", None),
+        ] {
+            assert_eq!(queue.shown("jobs.fifo", name).as_deref(), shown, "{name}");
         }
     }
 

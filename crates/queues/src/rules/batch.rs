@@ -71,6 +71,11 @@ pub fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Result<()> 
     }
 }
 
+/// What the throttle of a queue charges a batch of so many entries.
+pub fn tokens(entries: usize) -> u32 {
+    u32::try_from(entries).unwrap_or(u32::MAX)
+}
+
 pub fn check_bytes(bytes: usize) -> Result<()> {
     if bytes <= BYTES_MAX {
         return Ok(());

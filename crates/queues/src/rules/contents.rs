@@ -16,7 +16,7 @@ pub const SOURCE_ARN: &str = "DeadLetterQueueSourceArn";
 const ATTRIBUTES_MAX: usize = 10;
 const ATTRIBUTE_NAME_CHARS_MAX: usize = 256;
 const DATA_TYPE_CHARS_MAX: usize = 256;
-const GROUP_CHARS_MAX: usize = 128;
+const ID_CHARS_MAX: usize = 128;
 
 /// What a receive may ask to know about a message.
 pub const SYSTEM_ATTRIBUTES: &[&str] = &[
@@ -118,13 +118,17 @@ fn check_attribute(name: &str, attribute: &MessageAttribute) -> Result<()> {
     }
 }
 
-pub fn check_group(group: &str) -> Result<()> {
-    let good = (1..=GROUP_CHARS_MAX).contains(&group.len()) && group.bytes().all(|byte| byte.is_ascii_graphic());
-    if good {
+/// For groups, and for what tells duplicates and repeated receives.
+pub fn is_id(text: &str) -> bool {
+    (1..=ID_CHARS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+pub fn check_id(parameter: &str, text: &str) -> Result<()> {
+    if is_id(text) {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "MessageGroupId has 1 to {GROUP_CHARS_MAX} characters, which are letters, digits and punctuation."
+        "{parameter} has 1 to {ID_CHARS_MAX} characters, which are letters, digits and punctuation."
     )))
 }
 
@@ -298,9 +302,10 @@ mod tests {
     #[test]
     fn a_group_is_of_letters_digits_and_punctuation() {
         let (longest, too_long) = ("g".repeat(128), "g".repeat(129));
-        assert!(check_group("user-1!").is_ok() && check_group(&longest).is_ok());
+        let check = |text: &str| check_id("MessageGroupId", text);
+        assert!(check("user-1!").is_ok() && check(&longest).is_ok());
         for bad in ["", "a b", "ä", &too_long] {
-            assert!(check_group(bad).is_err(), "{bad}");
+            assert!(check(bad).is_err(), "{bad}");
         }
     }
 }

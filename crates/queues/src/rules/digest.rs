@@ -1,6 +1,8 @@
 //! The MD5 digests by which SDKs check what they have sent and received.
 
 use md5::{Digest, Md5};
+use sha2::Sha256;
+pub use waybill_kernel::hex::encode as hex;
 
 use crate::message::{Given, MessageAttribute};
 
@@ -9,6 +11,11 @@ const BINARY: u8 = 2;
 
 pub fn of_body(body: &str) -> [u8; 16] {
     Md5::digest(body.as_bytes()).into()
+}
+
+/// What a FIFO queue tells messages apart by that have no id: the body alone, and not what is beside it.
+pub fn sha256_of_body(body: &str) -> String {
+    hex(&Sha256::digest(body.as_bytes()))
 }
 
 /// None when there are no attributes: an empty digest makes SDKs that check it fail. The names must come sorted, as a
@@ -28,12 +35,6 @@ pub fn of_attributes<'a>(attributes: impl IntoIterator<Item = (&'a String, &'a M
         update_with_length(&mut digest, value);
     }
     any.then(|| hex(&digest.finalize()))
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// No attribute comes near to 4 GiB: the message it belongs to was measured before.
@@ -56,6 +57,7 @@ mod tests {
     #[test]
     fn a_body_has_the_digest_of_its_bytes() {
         assert_eq!(hex(&of_body("hello")), "5d41402abc4b2a76b9719d911017c592");
+        assert_eq!(sha256_of_body("hello"), "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
     }
 
     #[test]

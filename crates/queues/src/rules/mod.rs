@@ -7,8 +7,11 @@ pub mod contents;
 pub mod digest;
 pub mod handle;
 pub mod names;
+pub mod partitions;
+pub mod placement;
 pub mod policy;
 pub mod redrive;
+pub mod throttle;
 
 use waybill_kernel::{Code, Error, Result};
 
@@ -42,10 +45,6 @@ pub fn check_range(parameter: &str, value: i64, min: i64, max: i64) -> Result<i6
 
 pub fn missing(parameter: &str) -> Error {
     Error::new(Code::MissingParameter, format!("The request must contain the parameter {parameter}."))
-}
-
-pub fn not_offered(what: &str) -> Error {
-    Error::new(Code::UnsupportedOperation, format!("{what} is not offered yet."))
 }
 
 #[cfg(test)]

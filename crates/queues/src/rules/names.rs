@@ -1,26 +1,24 @@
 //! Names of queues, alone and as the last segment of a URL.
 
-use waybill_kernel::id::digest_id;
+use waybill_kernel::id::{Uuid, digest_id};
 use waybill_kernel::{Caller, Code, Error, Result, Tenant};
 
-use super::{missing, not_offered};
+use super::missing;
 
 pub const NAME_CHARS_MAX: usize = 80;
 const FIFO_SUFFIX: &str = ".fifo";
 const ACCOUNT_DIGITS: usize = 12;
-const DEFAULT_ACCOUNT: &str = "000000000000";
+pub(crate) const DEFAULT_ACCOUNT: &str = "000000000000";
 
 /// For a queue that is to be made.
 pub fn check_new(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(missing("QueueName"));
     }
-    if let Some(stem) = name.strip_suffix(FIFO_SUFFIX).filter(|_| is_name(name)) {
-        return Err(not_offered(&format!("A FIFO queue ({stem}{FIFO_SUFFIX})")));
-    }
     if !is_name(name) {
         let message = format!(
-            "A queue's name has 1 to {NAME_CHARS_MAX} characters, which are letters, digits, hyphens and underscores."
+            "A queue's name has 1 to {NAME_CHARS_MAX} characters, which are letters, digits, hyphens and underscores. \
+             That of a FIFO queue ends in {FIFO_SUFFIX}."
         );
         return Err(Error::invalid(message));
     }
@@ -31,6 +29,11 @@ pub fn is_name(name: &str) -> bool {
     let stem = name.strip_suffix(FIFO_SUFFIX).unwrap_or(name);
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     !stem.is_empty() && name.len() <= NAME_CHARS_MAX && stem.bytes().all(allowed)
+}
+
+/// Does the queue keep messages in order? Its name tells.
+pub fn is_fifo(name: &str) -> bool {
+    name.ends_with(FIFO_SUFFIX)
 }
 
 /// The name that a queue URL ends in. Any host is accepted: clients reach the server by more names than it knows.
@@ -55,10 +58,14 @@ pub fn check_account(url: &str, account: &str) -> Result<()> {
 /// The account id in the URLs and ARNs of a tenant's queues. Derived from the tenant's public id, so it stays the
 /// same in a restored or moved database.
 pub fn account_of(caller: &Caller) -> String {
-    if caller.tenant == Tenant::DEFAULT {
+    account_number(caller.tenant, caller.tenant_id)
+}
+
+pub fn account_number(tenant: Tenant, tenant_id: Uuid) -> String {
+    if tenant == Tenant::DEFAULT {
         return DEFAULT_ACCOUNT.to_owned();
     }
-    let digest = digest_id(&[b"sqs account", caller.tenant_id.as_bytes()]).as_u128();
+    let digest = digest_id(&[b"sqs account", tenant_id.as_bytes()]).as_u128();
     // Never the default tenant's.
     let number = digest % (10_u128.pow(ACCOUNT_DIGITS as u32) - 1) + 1;
     format!("{number:0width$}", width = ACCOUNT_DIGITS)
@@ -85,7 +92,6 @@ fn segments(url: &str) -> impl DoubleEndedIterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use waybill_kernel::id::Uuid;
     use waybill_kernel::{Principal, PrincipalKind, Roles, Scopes};
 
     use super::*;
@@ -93,7 +99,7 @@ mod tests {
     #[test]
     fn a_name_has_its_alphabet_and_its_length() {
         let longest = "a".repeat(80);
-        for name in ["a", "A-z_09", &longest, "000000000000"] {
+        for name in ["a", "A-z_09", &longest, "000000000000", "a.fifo"] {
             assert!(is_name(name) && check_new(name).is_ok(), "{name}");
         }
         let (too_long, fifo_too_long) = ("a".repeat(81), format!("{}.fifo", "a".repeat(76)));
@@ -101,7 +107,7 @@ mod tests {
             assert_eq!(check_new(name).unwrap_err().code(), Code::InvalidRequest, "{name}");
         }
         assert_eq!(check_new("").unwrap_err().code(), Code::MissingParameter);
-        assert_eq!(check_new("orders.fifo").unwrap_err().code(), Code::UnsupportedOperation);
+        assert!(is_fifo("orders.fifo") && !is_fifo("orders"));
     }
 
     #[test]

@@ -12,9 +12,12 @@ use waybill_store::{Ctx, Row, Topic, Tx, Value};
 use crate::Settings;
 use crate::dead_letters::{Fate, transfer};
 use crate::ends::end_all;
-use crate::flights::{self, Takes};
+use crate::fifo::{self, Held, Want};
+use crate::flights::{self, Stored, Takes};
 use crate::move_tasks::{self, COMPLETED, FAILED, MoveTaskId, Pace};
-use crate::queue::Queue;
+use crate::queue::{Part, Queue};
+use crate::rules::handle::Token;
+use crate::shards::depart;
 
 /// Between two batches while there is something to move.
 const PACE: Duration = Duration::from_secs(1);
@@ -123,19 +126,49 @@ impl Task {
         Ok(moved)
     }
 
-    /// Up to ten messages.
+    /// Up to ten messages, of the first partition that has any.
     async fn step(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: usize) -> Result<(i64, Outcome)> {
         let Some(queue) = Queue::find(tx, &self.source).await? else { return Ok((0, Outcome::Failed(NO_QUEUE))) };
-        let mut takes = Takes::new(queue.part, ctx.now, ctx.ids.next().into_bytes(), ctx.now.after(HELD));
-        let taken = takes.take(tx, wanted).await?;
+        for part in queue.parts() {
+            if let Some(moved) = self.step_in(ctx, tx, (&queue, part), wanted).await? {
+                return Ok(moved);
+            }
+        }
+        Ok((0, Outcome::Completed))
+    }
+
+    /// None when there is nothing to take.
+    async fn step_in(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        (queue, part): (&Queue, &Part),
+        wanted: usize,
+    ) -> Result<Option<(i64, Outcome)>> {
+        let token: Token = ctx.ids.next().into_bytes();
+        let mut takes = Takes::new(*part, ctx.now, token, ctx.now.after(HELD));
+        let (taken, members) = match queue.is_fifo() {
+            true => {
+                let times = (ctx.now, &token, ctx.now.after(HELD));
+                let want = Want { messages: wanted, held: Held::WaitFor, looks: 0, but: &[] };
+                let picked = fifo::take(tx, part, times, want).await?;
+                let members: Vec<(String, i64)> =
+                    picked.iter().map(|(group, taken)| (group.clone(), taken.mid)).collect();
+                (picked.into_iter().map(|(_, taken)| taken).collect(), members)
+            }
+            false => (takes.take(tx, wanted).await?, Vec::new()),
+        };
         if taken.is_empty() {
-            return Ok((0, Outcome::Completed));
+            return Ok(None);
         }
         let rows = takes.fetch(tx, &taken).await?;
         let (mut moved, mut outcome) = (0, Outcome::Going);
         let (targets, expired) = self.targets(&rows, queue.kept_since(ctx.now))?;
-        if !expired.is_empty() {
-            end_all(tx, &queue.part, &expired).await?;
+        if queue.is_fifo() {
+            let over: Vec<_> = members.iter().filter(|(_, mid)| expired.contains(mid)).cloned().collect();
+            fifo::end(tx, part, &over).await?;
+        } else if !expired.is_empty() {
+            end_all(tx, part, &expired).await?;
         }
         for (name, mids) in targets {
             let target = match &name {
@@ -144,8 +177,21 @@ impl Task {
             };
             match target {
                 Ok(target) => {
-                    transfer(tx, self.tenant, (&queue.part, &mids), &target, Fate::Alive { now: ctx.now }).await?;
-                    moved += mids.len() as i64;
+                    let is_near = |mid: &i64| {
+                        !target.is_spread() || members.iter().any(|(group, of)| of == mid && target.has_here(group))
+                    };
+                    let (near, far): (Vec<i64>, Vec<i64>) = mids.iter().partition(|mid| is_near(mid));
+                    if !near.is_empty() {
+                        transfer(ctx, tx, self.tenant, (part, &near), &target, Fate::Alive).await?;
+                    }
+                    let kept = match far.is_empty() {
+                        true => far,
+                        false => depart(ctx, tx, part, &far, &target.name, Fate::Alive).await?,
+                    };
+                    if !kept.is_empty() {
+                        takes.give_back(tx, &kept).await?;
+                    }
+                    moved += (mids.len() - kept.len()) as i64;
                 }
                 Err(reason) => {
                     takes.give_back(tx, &mids).await?;
@@ -153,20 +199,23 @@ impl Task {
                 }
             }
         }
-        takes.tidy(tx).await?;
-        Ok((moved, outcome))
+        match queue.is_fifo() {
+            true => fifo::settle(tx, part, &members, ctx.now).await.map(drop)?,
+            false => takes.tidy(tx).await?,
+        }
+        Ok(Some((moved, outcome)))
     }
 
     /// Which messages go where, None for those of which nobody knows, and which are older than they are kept.
-    fn targets(&self, rows: &[Row], kept_since: Time) -> Result<(Targets, Vec<i64>)> {
+    fn targets(&self, rows: &[Stored], kept_since: Time) -> Result<(Targets, Vec<i64>)> {
         let (mut targets, mut expired) = (Targets::new(), Vec::new());
         for row in rows {
-            let mid = row.int(0)?;
+            let mid = row.mid()?;
             let name = match &self.destination {
                 Some(name) => Some(name.clone()),
-                None => row.text_opt(9)?.map(str::to_owned),
+                None => row.source()?.map(str::to_owned),
             };
-            match row.time(6)? > kept_since {
+            match row.sent_at()? > kept_since {
                 true => targets.entry(name).or_default().push(mid),
                 false => expired.push(mid),
             }

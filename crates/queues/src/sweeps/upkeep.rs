@@ -7,14 +7,16 @@
 use std::time::Duration;
 
 use waybill_kernel::{Result, Tenant, Time};
-use waybill_store::effects::{Cursor, Plan, Sweep, advance, place};
+use waybill_store::effects::{Cursor, Plan, Sweep, advance, position};
 use waybill_store::{Ctx, Row, Tx, Value};
 
 use crate::Settings;
 use crate::counts::{self, Tally};
 use crate::ends::{End, end};
-use crate::queue::{Part, kept_since};
+use crate::queue::{Part, kept_since, topic};
 use crate::rules::attributes::Attributes;
+use crate::rules::names::is_fifo;
+use crate::{fifo, flights};
 
 /// Parts that one transaction looks at.
 const PARTS_MAX: i64 = 64;
@@ -44,7 +46,7 @@ const PARTS: &str = "SELECT p.part, p.tenant, p.counted, p.counting, p.counting_
                      (SELECT m.mid FROM messages m WHERE m.mid >= (p.part << 40) AND m.mid < ((p.part + 1) << 40) \
                      ORDER BY m.mid DESC LIMIT 1), \
                      (SELECT d.mid FROM departures d WHERE d.mid >= (p.part << 40) AND d.mid < ((p.part + 1) << 40) \
-                     ORDER BY d.mid LIMIT 1) \
+                     ORDER BY d.mid LIMIT 1), q.name \
                      FROM parts p JOIN queues q ON q.tenant = p.tenant AND q.name = p.queue \
                      AND q.generation = p.generation WHERE p.part > $1 ORDER BY p.part LIMIT $2";
 
@@ -56,7 +58,7 @@ impl Sweep for Upkeep {
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
-        let from = place(tx, Self::NAME).await?;
+        let from = position(tx, Self::NAME).await?;
         // Asked before the looks that follow, which then see whatever was committed below it.
         let horizon = tx.horizon().await?;
         let parts = tx.query(PARTS, &[from.seq.into(), limit.into()]).await?;
@@ -83,15 +85,17 @@ impl Sweep for Upkeep {
 async fn visit(ctx: &Ctx<'_>, tx: &mut Tx<'_>, row: &Row, horizon: i64) -> Result<i64> {
     let mut part = Part { number: row.int(0)?, mixed: row.bool(5)?, ..Part::default() };
     part.counted = part.begin() + row.int(2)?;
-    let tx = &mut *tx.as_tenant(Tenant(row.int(1)?));
+    let tenant = Tenant(row.int(1)?);
+    let tx = &mut *tx.as_tenant(tenant);
     let attributes = Attributes::from_stored(row.text(7)?)?;
-    let kept_since = kept_since(&attributes, ctx.now);
+    let old =
+        Old { part: &part, kept_since: kept_since(&attributes, ctx.now), now: ctx.now, tenant, queue: row.text(11)? };
     let mut looked_at = 0;
-    if row.time_opt(8)?.is_some_and(|oldest| oldest <= kept_since) {
-        looked_at += end_front(tx, &part, kept_since).await?;
+    if row.time_opt(8)?.is_some_and(|oldest| oldest <= old.kept_since) {
+        looked_at += old.end_front(tx).await?;
     }
     if part.mixed && row.int_opt(9)?.is_some() {
-        looked_at += end_among(tx, &part, row.int(6)?, kept_since).await?;
+        looked_at += old.end_among(tx, row.int(6)?).await?;
     }
     let tally = Tally {
         counting: part.begin() + row.int(3)?,
@@ -104,31 +108,13 @@ async fn visit(ctx: &Ctx<'_>, tx: &mut Tx<'_>, row: &Row, horizon: i64) -> Resul
     Ok(looked_at)
 }
 
-/// Page by page from the front, for as long as a page has something that is too old.
-async fn end_front(tx: &mut Tx<'_>, part: &Part, kept_since: Time) -> Result<i64> {
-    let (mut from, mut looked_at) = (part.begin(), 0);
-    for _ in 0..PAGES_MAX {
-        let page = Page::read(tx, part, from, kept_since).await?;
-        looked_at += page.messages;
-        let Some(last) = page.last.filter(|_| page.has_expired) else { break };
-        page.end_expired(tx, part, kept_since).await?;
-        from = last + 1;
-    }
-    Ok(looked_at)
-}
-
-/// One page, from where the visit before has ended.
-async fn end_among(tx: &mut Tx<'_>, part: &Part, swept: i64, kept_since: Time) -> Result<i64> {
-    const SWEPT: &str = "UPDATE parts SET swept = $3 WHERE tenant = $1 AND part = $2";
-    let page = Page::read(tx, part, part.begin() + swept, kept_since).await?;
-    if page.has_expired {
-        page.end_expired(tx, part, kept_since).await?;
-    }
-    let next = page.last.filter(|_| page.messages >= PAGE_MAX).map_or(0, |last| part.number_of(last) + 1);
-    if next != swept {
-        tx.execute(SWEPT, &[part.number.into(), next.into()]).await?;
-    }
-    Ok(page.messages)
+/// What a part holds that is older than it is kept.
+struct Old<'a> {
+    part: &'a Part,
+    kept_since: Time,
+    now: Time,
+    tenant: Tenant,
+    queue: &'a str,
 }
 
 /// Some messages in their order.
@@ -148,21 +134,73 @@ const MESSAGES: End = end!(
      AND m.mid >= $2 AND m.mid <= $3 AND m.sent_at <= $4 AND NOT EXISTS (SELECT 1 FROM flights f \
      WHERE f.tenant = $1 AND f.mid = m.mid) FOR UPDATE SKIP LOCKED)"
 );
+const EXPIRED: &str = "SELECT m.mid FROM messages m WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid <= $3 \
+                       AND m.sent_at <= $4 ORDER BY m.mid LIMIT $5";
 
-impl Page {
-    async fn read(tx: &mut Tx<'_>, part: &Part, from: i64, kept_since: Time) -> Result<Self> {
+impl Old<'_> {
+    /// Page by page from the front, for as long as a page has something that is too old.
+    async fn end_front(&self, tx: &mut Tx<'_>) -> Result<i64> {
+        let (mut from, mut looked_at) = (self.part.begin(), 0);
+        for _ in 0..PAGES_MAX {
+            let page = self.page(tx, from).await?;
+            looked_at += page.messages;
+            let Some(last) = page.last.filter(|_| page.has_expired) else { break };
+            self.end(tx, &page).await?;
+            from = last + 1;
+        }
+        Ok(looked_at)
+    }
+
+    /// One page, from where the visit before has ended.
+    async fn end_among(&self, tx: &mut Tx<'_>, swept: i64) -> Result<i64> {
+        const SWEPT: &str = "UPDATE parts SET swept = $3 WHERE tenant = $1 AND part = $2";
+        let page = self.page(tx, self.part.begin() + swept).await?;
+        if page.has_expired {
+            self.end(tx, &page).await?;
+        }
+        let next = page.last.filter(|_| page.messages >= PAGE_MAX).map_or(0, |last| self.part.number_of(last) + 1);
+        if next != swept {
+            tx.execute(SWEPT, &[self.part.number.into(), next.into()]).await?;
+        }
+        Ok(page.messages)
+    }
+
+    async fn page(&self, tx: &mut Tx<'_>, from: i64) -> Result<Page> {
         const READ: &str = "SELECT count(*), max(page.mid), min(page.sent_at) FROM (SELECT m.mid, m.sent_at \
                             FROM messages m WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 ORDER BY m.mid LIMIT $4) \
                             AS page";
-        let row = tx.query_opt(READ, &[from.into(), part.end().into(), PAGE_MAX.into()]).await?;
-        let Some(row) = row else { return Ok(Self { from, last: None, messages: 0, has_expired: false }) };
-        let has_expired = row.time_opt(2)?.is_some_and(|oldest| oldest <= kept_since);
-        Ok(Self { from, last: row.int_opt(1)?, messages: row.int(0)?, has_expired })
+        let row = tx.query_opt(READ, &[from.into(), self.part.end().into(), PAGE_MAX.into()]).await?;
+        let Some(row) = row else { return Ok(Page { from, last: None, messages: 0, has_expired: false }) };
+        let has_expired = row.time_opt(2)?.is_some_and(|oldest| oldest <= self.kept_since);
+        Ok(Page { from, last: row.int_opt(1)?, messages: row.int(0)?, has_expired })
     }
 
-    async fn end_expired(&self, tx: &mut Tx<'_>, part: &Part, kept_since: Time) -> Result<()> {
-        let params = [self.from.into(), Value::from(self.last), kept_since.into()];
+    async fn end(&self, tx: &mut Tx<'_>, page: &Page) -> Result<()> {
+        if is_fifo(self.queue) {
+            return self.end_in_groups(tx, page).await;
+        }
+        let params = [page.from.into(), Value::from(page.last), self.kept_since.into()];
         tx.execute(FLIGHTS, &params).await?;
-        MESSAGES.run(tx, part, &params).await
+        MESSAGES.run(tx, self.part, &params).await
+    }
+
+    /// Of a FIFO queue: what stood behind them can be received.
+    async fn end_in_groups(&self, tx: &mut Tx<'_>, page: &Page) -> Result<()> {
+        let some = Value::from(flights::MESSAGES_MAX as i64);
+        loop {
+            let params = [page.from.into(), Value::from(page.last), self.kept_since.into(), some];
+            let rows = tx.query(EXPIRED, &params).await?;
+            let mids = rows.iter().map(|row| row.int(0)).collect::<Result<Vec<i64>>>()?;
+            if mids.is_empty() {
+                return Ok(());
+            }
+            let members = fifo::groups_of(tx, &mids).await?;
+            fifo::hold(tx, self.part, &members).await?;
+            fifo::end(tx, self.part, &members).await?;
+            let ready = fifo::settle(tx, self.part, &members, self.now).await?;
+            if ready > 0 {
+                tx.wake(topic(self.tenant, self.queue), ready);
+            }
+        }
     }
 }

@@ -96,7 +96,7 @@ async fn all_is_set_or_nothing(on: TestStore) {
         (("VisibilityTimeout", "43201"), Code::InvalidAttributeValue),
         (("Colour", "red"), Code::InvalidAttributeName),
         (("QueueArn", "arn"), Code::InvalidAttributeName),
-        (("FifoQueue", "true"), Code::UnsupportedOperation),
+        (("FifoQueue", "true"), Code::InvalidRequest),
     ] {
         assert_eq!(refusal(&on, set(&[("DelaySeconds", "9"), bad])).await, code, "{bad:?}");
     }

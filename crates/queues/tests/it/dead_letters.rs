@@ -22,6 +22,7 @@ both! {
     a_message_is_delivered_as_often_as_the_policy_says,
     a_dead_letter_is_the_message_it_was,
     healthy_messages_behind_it_are_delivered,
+    nothing_is_taken_twice_by_one_receive,
     a_dead_letter_ends_a_wait,
     a_broken_policy_blocks_nobody,
     a_queue_says_whose_dead_letters_it_takes,
@@ -55,6 +56,15 @@ async fn received(on: &TestStore, name: &str) -> Vec<Message> {
 async fn with_dead_letters(on: &TestStore, count: i64) {
     ok(on, queue("dead", &[])).await;
     jobs(on, &[("RedrivePolicy", &policy("dead", count)), ("VisibilityTimeout", "1")]).await;
+}
+
+/// One in `dead`, which came from `jobs`.
+pub async fn one_dead_letter(on: &TestStore) {
+    with_dead_letters(on, 1).await;
+    send(on, "poison").await;
+    receive(on, 1).await;
+    pass(on, 2);
+    assert!(receive(on, 1).await.is_empty());
 }
 
 async fn a_message_is_delivered_as_often_as_the_policy_says(on: TestStore) {
@@ -116,6 +126,23 @@ async fn healthy_messages_behind_it_are_delivered(on: TestStore) {
     pass(&on, 2);
     assert_eq!(ok(&on, open).await.messages.len(), 0);
     assert_eq!(counted(&on, "dead").await, (28, 0, 0));
+}
+
+/// What it leaves visible is due at once, while it looks for more in the place of the dead.
+async fn nothing_is_taken_twice_by_one_receive(on: TestStore) {
+    with_dead_letters(&on, 1).await;
+    for number in 0..3 {
+        send(&on, &format!("poison {number}")).await;
+    }
+    assert_eq!(receive(&on, 10).await.len(), 3);
+    pass(&on, 2);
+    for text in ["a", "b"] {
+        send(&on, text).await;
+    }
+    let open = ReceiveMessage { visibility_timeout: Some(0), ..up_to(10) };
+    let messages = ok(&on, open).await.messages;
+    assert_eq!(messages.iter().map(|message| message.body.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(counted(&on, "dead").await, (3, 0, 0));
 }
 
 async fn a_dead_letter_ends_a_wait(on: TestStore) {

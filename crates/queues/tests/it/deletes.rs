@@ -42,8 +42,7 @@ async fn a_handle_of_another_queue_is_none(on: TestStore) {
     ok(&on, queue("other", &[])).await;
     send(&on, "m").await;
     let message = receive(&on, 1).await.remove(0);
-    let elsewhere =
-        DeleteMessage { queue_url: "http://h/other".to_owned(), receipt_handle: message.receipt_handle.clone() };
+    let elsewhere = DeleteMessage { queue_url: "http://h/other".to_owned(), ..delete(&message) };
     let malformed = DeleteMessage { receipt_handle: "AQ".to_owned(), ..delete(&message) };
     on.write("UPDATE queues SET generation = generation + 1 WHERE name = 'jobs'").await.unwrap();
     on.write("UPDATE parts SET generation = generation + 1 WHERE queue = 'jobs'").await.unwrap();

@@ -147,8 +147,8 @@ async fn tags_that_come_at_once_are_all_kept(on: TestStore) {
 
 async fn a_tenant_has_so_many_queues(on: TestStore) {
     const OTHERS: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
-        INSERT INTO queues (tenant, name, generation, attributes, tags, created_at, modified_at) \
-        SELECT 1, 'q' || n.i, 1, '{}', '{}', 1, 1 FROM n";
+        INSERT INTO queues (tenant, name, generation, incarnation, attributes, tags, created_at, modified_at) \
+        SELECT 1, 'q' || n.i, 1, 1, '{}', '{}', 1, 1 FROM n";
     on.write(OTHERS).await.unwrap();
     jobs(&on, &[]).await;
     assert_eq!(refusal(&on, queue("one-more", &[])).await, Code::TooManyQueues);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use waybill_kernel::{Code, Result};
+use waybill_kernel::Code;
 use waybill_queues::ops::create_queue::CreateQueue;
 use waybill_queues::ops::delete_message::DeleteMessage;
 use waybill_queues::ops::delete_queue::DeleteQueue;
@@ -14,13 +14,13 @@ use waybill_queues::ops::list_queue_tags::ListQueueTags;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::SendMessage;
-use waybill_store::{Gate, Operation, Reply};
 use waybill_testkit::both;
 use waybill_testkit::stores::{self, TestStore};
 
+use crate::held::{Held, is_waiting, spawn};
 use crate::support::{
     FAILED, JOBS, bodies, body, change, counted, delete, drain, jobs, map, ok, pass, purge, queue, receive, refusal,
-    rows, send, up_to, url,
+    rows, send, up_to, upkeep, url,
 };
 
 both! {
@@ -149,6 +149,10 @@ async fn the_number_of_a_part_is_used_again(on: TestStore) {
     let numbers = async || on.rows("SELECT part FROM parts WHERE dead_at IS NULL AND queue IS NOT NULL").await.unwrap();
     jobs(&on, &[]).await;
     send(&on, "old").await;
+    for _ in 0..4 {
+        upkeep(&on).await;
+    }
+    assert_eq!(on.count("SELECT total FROM parts").await.unwrap(), 1);
     let message = receive(&on, 1).await.remove(0);
     let first = numbers().await;
     ok(&on, purge()).await;
@@ -218,42 +222,6 @@ async fn purges_and_sends_at_once_lose_nothing(on: TestStore) {
     let live = "SELECT count(*) FROM messages m JOIN parts p ON m.mid >= (p.part << 40) AND m.mid < ((p.part + 1) << 40) \
                 WHERE p.dead_at IS NULL";
     assert_eq!(on.count(live).await.unwrap(), received.len() as i64);
-}
-
-/// A call that is held before one of its statements.
-struct Held<T> {
-    gate: Arc<Gate>,
-    task: JoinHandle<Result<Reply<T>>>,
-}
-
-impl<T: Send + 'static> Held<T> {
-    /// After so many statements.
-    async fn after<O: Operation<Output = T>>(on: &TestStore, operation: O, statements: usize) -> Self {
-        let (gate, mut arrivals) = Gate::new();
-        let gate = Arc::new(gate);
-        let (store, caller, at_gate) = (on.store.clone(), on.admin.clone(), Arc::clone(&gate));
-        let task = tokio::spawn(async move { store.run_gated(operation, caller, Some(at_gate)).await });
-        for _ in 0..statements {
-            arrivals.recv().await.unwrap();
-            gate.step();
-        }
-        arrivals.recv().await.unwrap();
-        Self { gate, task }
-    }
-
-    async fn end(self) -> Result<Reply<T>> {
-        self.gate.open();
-        timeout(FAILED, self.task).await.unwrap().unwrap()
-    }
-}
-
-fn spawn<O: Operation>(on: &TestStore, operation: O) -> JoinHandle<Result<Reply<O::Output>>> {
-    let (store, caller) = (on.store.clone(), on.admin.clone());
-    tokio::spawn(async move { store.run(operation, caller).await })
-}
-
-async fn is_waiting<T>(task: &mut JoinHandle<T>) -> bool {
-    timeout(Duration::from_millis(500), task).await.is_err()
 }
 
 #[tokio::test]

@@ -8,12 +8,14 @@ use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{bodies, body, delete, jobs, ok, pass, receive, rows, send, up_to};
+use crate::fifo::{self, orders};
+use crate::support::{body, counted, delete, jobs, ok, pass, receive, rows, send, up_to};
 
 both! {
     a_message_is_visible_again_after_its_timeout,
     no_timeout_leaves_it_visible,
-    receivers_at_once_each_get_what_they_ask_for,
+    an_answer_has_no_more_than_fits_and_leaves_the_rest,
+    an_answer_of_a_fifo_queue_keeps_the_order_of_what_it_leaves,
     nothing_is_lost_or_given_twice,
 }
 
@@ -54,23 +56,53 @@ async fn no_timeout_leaves_it_visible(on: TestStore) {
     }
 }
 
-async fn receivers_at_once_each_get_what_they_ask_for(on: TestStore) {
-    const RECEIVERS: usize = 4;
-    let on = Arc::new(on);
+/// The largest that there are: two of them fill an answer.
+fn large(number: usize) -> String {
+    format!("{number}{}", "x".repeat((1 << 20) - 1))
+}
+
+async fn an_answer_has_no_more_than_fits_and_leaves_the_rest(on: TestStore) {
     jobs(&on, &[]).await;
-    for round in 0..5 {
-        for number in 0..RECEIVERS * 10 {
-            send(&on, &format!("{round}.{number}")).await;
-        }
-        let mut receivers = JoinSet::new();
-        for _ in 0..RECEIVERS {
-            let on = Arc::clone(&on);
-            receivers.spawn(async move { bodies(&on).await });
-        }
-        let got = receivers.join_all().await;
-        assert!(got.iter().all(|bodies| bodies.len() == 10), "{got:?}");
-        assert_eq!(got.iter().flatten().collect::<BTreeSet<_>>().len(), RECEIVERS * 10);
+    for number in 0..5 {
+        send(&on, &large(number)).await;
     }
+    send(&on, "small").await;
+    let all = || ReceiveMessage { message_system_attribute_names: vec!["All".to_owned()], ..up_to(10) };
+    let mut got = Vec::new();
+    for expected in [2, 2, 2] {
+        let messages = ok(&on, all()).await.messages;
+        assert_eq!(messages.len(), expected);
+        // What was left behind was not received.
+        assert!(messages.iter().all(|message| message.attributes["ApproximateReceiveCount"] == "1"));
+        got.extend(messages.into_iter().map(|message| message.body.chars().next().unwrap()));
+    }
+    got.sort_unstable();
+    assert_eq!(got, ['0', '1', '2', '3', '4', 's']);
+    assert!(receive(&on, 10).await.is_empty());
+    assert_eq!(counted(&on, "jobs").await, (0, 6, 0));
+}
+
+async fn an_answer_of_a_fifo_queue_keeps_the_order_of_what_it_leaves(on: TestStore) {
+    orders(&on, &[]).await;
+    for number in 0..5 {
+        fifo::send(&on, "g", &large(number)).await;
+    }
+    fifo::send(&on, "h", "small").await;
+    let mut got = Vec::new();
+    loop {
+        let messages = fifo::receive(&on, 10).await;
+        if messages.is_empty() {
+            break;
+        }
+        for message in messages {
+            assert_eq!(message.attributes["ApproximateReceiveCount"], "1");
+            fifo::delete(&on, &message).await;
+            got.push(message.body.chars().next().unwrap());
+        }
+    }
+    assert_eq!(got.iter().filter(|of| **of == 's').count(), 1);
+    got.retain(|of| *of != 's');
+    assert_eq!(got, ['0', '1', '2', '3', '4']);
 }
 
 async fn nothing_is_lost_or_given_twice(on: TestStore) {

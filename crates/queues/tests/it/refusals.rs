@@ -26,11 +26,11 @@ async fn bad_queues(on: TestStore) {
         (queue("", &[]), Code::MissingParameter),
         (queue("a b", &[]), Code::InvalidRequest),
         (queue(&"a".repeat(81), &[]), Code::InvalidRequest),
-        (queue("jobs.fifo", &[]), Code::UnsupportedOperation),
-        (queue("jobs", &[("FifoQueue", "true")]), Code::UnsupportedOperation),
+        (queue("jobs.fifo", &[]), Code::InvalidRequest),
+        (queue("jobs", &[("FifoQueue", "true")]), Code::InvalidRequest),
         (queue("jobs", &[("RedrivePolicy", "{}")]), Code::InvalidAttributeValue),
-        (queue("jobs", &[("ThrottleSendCapacity", "10")]), Code::UnsupportedOperation),
-        (queue("jobs", &[("PartitionCount", "2")]), Code::UnsupportedOperation),
+        (queue("jobs", &[("ThrottleSendCapacity", "10")]), Code::InvalidAttributeValue),
+        (queue("jobs", &[("PartitionCount", "2")]), Code::InvalidAttributeValue),
         (queue("jobs", &[("Colour", "red")]), Code::InvalidAttributeName),
         (queue("jobs", &[("QueueArn", "arn")]), Code::InvalidAttributeName),
         (queue("jobs", &[("MaximumMessageSize", "1023")]), Code::InvalidAttributeValue),
@@ -98,8 +98,10 @@ async fn bad_receives(on: TestStore) {
         (JOBS, "nonsense", Code::ReceiptHandleIsInvalid),
         ("/nowhere", "nonsense", Code::QueueDoesNotExist),
     ] {
-        let delete = DeleteMessage { queue_url: queue_url.to_owned(), receipt_handle: receipt_handle.to_owned() };
-        assert_eq!(refusal(&on, delete).await, code, "{queue_url} {receipt_handle}");
+        let (queue_url, receipt_handle) = (queue_url.to_owned(), receipt_handle.to_owned());
+        let shown = format!("{queue_url} {receipt_handle}");
+        let delete = DeleteMessage { queue_url, receipt_handle, ..DeleteMessage::default() };
+        assert_eq!(refusal(&on, delete).await, code, "{shown}");
     }
     assert_eq!(rows(&on).await, (1, 0));
 }

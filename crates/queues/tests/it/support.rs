@@ -13,35 +13,37 @@ use waybill_queues::ops::get_queue_attributes::GetQueueAttributes;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::SendMessage;
+use waybill_queues::shards::{OnShards, tend_once};
 use waybill_queues::sweeps::{Drain, Upkeep};
 use waybill_queues::{Message, MessageAttribute};
 use waybill_store::effects::{Holder, Sweep, sweep_once};
-use waybill_store::{Operation, Reply};
+use waybill_store::{Flow, Operation, Reply};
 use waybill_testkit::stores::{TestStore, readable};
 
 pub const JOBS: &str = "http://localhost:9324/000000000000/jobs";
 /// A machine that stands still is no failure.
 pub const FAILED: Duration = Duration::from_secs(60);
 
-pub async fn call<O: Operation>(on: &TestStore, caller: &Caller, operation: O) -> Result<O::Output> {
-    match on.store.run(operation, caller.clone()).await? {
+/// As a door calls it: in the stores that the queue is in.
+pub async fn call<O: OnShards>(on: &TestStore, caller: &Caller, operation: O) -> Result<<O as Operation>::Output> {
+    match operation.place(&Flow::new(caller, &on.stores)).await?.0 {
         Reply::Done(answer) | Reply::Replay(answer) | Reply::Empty { answer, .. } => Ok(answer),
     }
 }
 
 /// The answer of a call of the default tenant's admin that must succeed.
-pub async fn ok<O: Operation>(on: &TestStore, operation: O) -> O::Output {
+pub async fn ok<O: OnShards>(on: &TestStore, operation: O) -> <O as Operation>::Output {
     call(on, &on.admin, operation).await.map_err(readable).unwrap()
 }
 
-pub async fn refused<O: Operation>(on: &TestStore, operation: O) -> Error {
+pub async fn refused<O: OnShards>(on: &TestStore, operation: O) -> Error {
     match call(on, &on.admin, operation).await {
-        Ok(_) => panic!("{} was allowed", O::SPEC.name),
+        Ok(_) => panic!("{} was allowed", <O as Operation>::SPEC.name),
         Err(error) => error,
     }
 }
 
-pub async fn refusal<O: Operation>(on: &TestStore, operation: O) -> Code {
+pub async fn refusal<O: OnShards>(on: &TestStore, operation: O) -> Code {
     refused(on, operation).await.code()
 }
 
@@ -67,7 +69,8 @@ pub fn up_to(messages: i64) -> ReceiveMessage {
 }
 
 pub fn delete(message: &Message) -> DeleteMessage {
-    DeleteMessage { queue_url: JOBS.to_owned(), receipt_handle: message.receipt_handle.clone() }
+    let receipt_handle = message.receipt_handle.clone();
+    DeleteMessage { queue_url: JOBS.to_owned(), receipt_handle, ..DeleteMessage::default() }
 }
 
 pub fn change(message: &Message, visibility_timeout: i64) -> ChangeMessageVisibility {
@@ -75,6 +78,7 @@ pub fn change(message: &Message, visibility_timeout: i64) -> ChangeMessageVisibi
         queue_url: JOBS.to_owned(),
         receipt_handle: message.receipt_handle.clone(),
         visibility_timeout: Some(visibility_timeout),
+        ..ChangeMessageVisibility::default()
     }
 }
 
@@ -105,15 +109,33 @@ pub async fn counted(on: &TestStore, name: &str) -> (i64, i64, i64) {
 
 /// One whole run of a sweep, due or not.
 pub async fn sweep<S: Sweep>(on: &TestStore, sweep: S) -> u64 {
-    sweep_once(&on.store, &Arc::new(sweep), Holder::new(&on.store)).await.map_err(readable).unwrap().rows
+    let (sweep, mut rows) = (Arc::new(sweep), 0);
+    for store in on.stores.all() {
+        rows += sweep_once(store, &sweep, Holder::new(store)).await.map_err(readable).unwrap().rows;
+    }
+    rows
+}
+
+/// What is on its way from one store to another arrives.
+pub async fn tend(on: &TestStore) {
+    while tend_once(&on.stores).await.map_err(readable).unwrap() > 0 {}
 }
 
 pub async fn drain(on: &TestStore) {
     sweep(on, Drain::new(&Settings::default())).await;
 }
 
+/// Until the walk over all parts is back at its beginning: on a busy machine one run is over before.
 pub async fn upkeep(on: &TestStore) {
-    sweep(on, Upkeep::new(&Settings::default())).await;
+    const RUNS_MAX: usize = 100;
+    const UNDER_WAY: &str = "SELECT count(*) FROM feeds WHERE name = 'queues.upkeep' AND seq > 0";
+    for _ in 0..RUNS_MAX {
+        sweep(on, Upkeep::new(&Settings::default())).await;
+        if on.count(UNDER_WAY).await.unwrap() == 0 {
+            return;
+        }
+    }
+    panic!("the walk over all parts does not end");
 }
 
 pub async fn send(on: &TestStore, text: &str) {

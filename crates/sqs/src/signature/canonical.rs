@@ -18,7 +18,7 @@ use http::header::HOST;
 use http::request::Parts;
 use sha2::{Digest, Sha256};
 
-use super::claim::{Claim, Place};
+use super::claim::{Carrier, Claim};
 use super::hex::{self, Hex};
 use super::{Refused, presigned, query};
 
@@ -36,7 +36,7 @@ impl<'a> Canonical<'a> {
     pub(super) fn of(claim: &Claim, parts: &'a Parts, body: &Hex) -> Result<Self, Refused> {
         let mut rest = Vec::with_capacity(USUAL_BYTES);
         if let Some(text) = parts.uri.query() {
-            let left_out = matches!(claim.place, Place::Query { .. }).then_some(presigned::SIGNATURE);
+            let left_out = matches!(claim.carrier, Carrier::Query { .. }).then_some(presigned::SIGNATURE);
             query::canonical(text, left_out, &mut rest)?;
         }
         rest.push(b'\n');

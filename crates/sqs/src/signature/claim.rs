@@ -22,12 +22,12 @@ pub struct Claim {
     pub(super) signature: Hex,
     /// None when the time is missing or cannot be read: that is refused after the key is known, not here.
     pub(super) stamp: Option<Stamp>,
-    pub(super) place: Place,
+    pub(super) carrier: Carrier,
 }
 
 /// Where the claim stood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Carrier {
     Header,
     /// A presigned address is good for as long as its signer said, at any skew into the past.
     Query {
@@ -35,7 +35,7 @@ pub(super) enum Place {
     },
 }
 
-/// The texts of a claim, in whichever place they were found.
+/// The texts of a claim, whichever part of the request carried them.
 pub(super) struct Fields<'a> {
     pub(super) algorithm: &'a str,
     pub(super) credential: &'a str,
@@ -74,7 +74,7 @@ impl Claim {
         Err(Refused::SignatureDoesNotMatch("The credential's scope names another region than this server's."))
     }
 
-    pub(super) fn assemble(fields: &Fields<'_>, stamp: Option<Stamp>, place: Place) -> Result<Self, Refused> {
+    pub(super) fn assemble(fields: &Fields<'_>, stamp: Option<Stamp>, carrier: Carrier) -> Result<Self, Refused> {
         if fields.algorithm != ALGORITHM {
             return Err(Refused::IncompleteSignature("The signature's algorithm must be `AWS4-HMAC-SHA256`."));
         }
@@ -83,7 +83,7 @@ impl Claim {
             return Err(Refused::IncompleteSignature("The signature must be 64 lower-case hexadecimal digits."));
         };
         let credential = Credential::read(fields.credential)?;
-        Ok(Self { credential, signed_headers: fields.signed_headers.into(), signature, stamp, place })
+        Ok(Self { credential, signed_headers: fields.signed_headers.into(), signature, stamp, carrier })
     }
 }
 
@@ -111,7 +111,7 @@ impl fmt::Debug for Claim {
         f.debug_struct("Claim")
             .field("credential", &self.credential)
             .field("signed_headers", &self.signed_headers)
-            .field("place", &self.place)
+            .field("carrier", &self.carrier)
             .finish_non_exhaustive()
     }
 }

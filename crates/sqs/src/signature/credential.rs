@@ -51,6 +51,11 @@ impl Credential {
         Ok(Self { text: text.into(), key_end, day_end, region_end })
     }
 
+    /// All of it.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn access_key_id(&self) -> &str {
         &self.text[..self.key_end]
     }

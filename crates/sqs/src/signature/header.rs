@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use super::Refused;
-use super::claim::{Claim, Fields, Place};
+use super::claim::{Carrier, Claim, Fields};
 use super::stamp::Stamp;
 
 /// Real ones have some 300; one that signs as many headers as may be signed has 3,000.
@@ -56,7 +56,7 @@ pub(super) fn read(text: &str, headers: &HeaderMap) -> Result<Claim, Refused> {
         signed_headers: signed_headers.ok_or_else(missing("The Authorization header lacks SignedHeaders."))?,
         signature: signature.ok_or_else(missing("The Authorization header lacks Signature."))?,
     };
-    Claim::assemble(&fields, date(headers), Place::Header)
+    Claim::assemble(&fields, date(headers), Carrier::Header)
 }
 
 /// It need not be among the signed headers: the string to sign holds it anyway.

@@ -12,11 +12,9 @@ pub(super) fn of(data: &[u8]) -> Hex {
 }
 
 pub(super) fn encode(digest: &[u8; DIGITS / 2]) -> Hex {
-    const ALPHABET: &[u8; 16] = b"0123456789abcdef";
     let mut digits = [0; DIGITS];
     for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
-        pair[0] = ALPHABET[usize::from(byte >> 4)];
-        pair[1] = ALPHABET[usize::from(byte & 15)];
+        pair.copy_from_slice(&waybill_kernel::hex::digits(*byte));
     }
     digits
 }

@@ -5,20 +5,24 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
-use sha2::{Digest, Sha256};
+use aws_sigv4::sign::v4::generate_signing_key;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
 use waybill_kernel::Time;
 
 use super::SERVICE;
 use super::credential::Credential;
+use super::hex::{self, Hex};
 
-/// How many signing keys are kept, for a hundred bytes each. One that is not kept costs its derivation, nothing else.
+/// How many signing keys are kept, for half a kilobyte each. One that is not kept costs its derivation, nothing else.
 pub const SIGNING_KEYS_MAX: usize = 1024;
 
-const KEY_BYTES: usize = 32;
+/// Of SHA-256.
+const BLOCK_BYTES: usize = 64;
 
 /// The secret of an access key. Prints as nothing.
 #[derive(Clone)]
@@ -28,6 +32,10 @@ impl Secret {
     pub fn new(secret: impl Into<Box<str>>) -> Self {
         Self(secret.into())
     }
+
+    fn is(&self, other: &Self) -> bool {
+        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+    }
 }
 
 impl fmt::Debug for Secret {
@@ -36,22 +44,23 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// As good as the secret for one day, region and service. Prints as nothing.
-#[derive(Clone, Copy)]
-pub(super) struct SigningKey([u8; KEY_BYTES]);
+/// As good as the secret for one day, region and service: the MAC with the key taken in already. Prints as nothing.
+#[derive(Clone)]
+pub(super) struct SigningKey(Hmac<Sha256>);
 
 impl SigningKey {
     pub(super) fn derive(secret: &Secret, time: Time, region: &str, service: &str) -> Self {
         let derived = generate_signing_key(&secret.0, system_time(time), region, service);
-        let mut key = [0; KEY_BYTES];
-        // Both are the length of a SHA-256.
-        key.copy_from_slice(derived.as_ref());
-        Self(key)
+        // HMAC fills a key that is shorter than its block up with zeros.
+        let mut key = [0; BLOCK_BYTES];
+        key[..derived.as_ref().len()].copy_from_slice(derived.as_ref());
+        Self(Hmac::new(&key.into()))
     }
 
-    /// In hexadecimal digits.
-    pub(super) fn sign(&self, text: &[u8]) -> String {
-        calculate_signature(self.0, text)
+    /// Of a text in parts.
+    pub(super) fn sign(&self, parts: &[&[u8]]) -> Hex {
+        let mac = parts.iter().fold(self.0.clone(), |mac, part| mac.chain_update(part));
+        hex::encode(&mac.finalize().into_bytes().into())
     }
 }
 
@@ -66,56 +75,53 @@ fn system_time(time: Time) -> SystemTime {
     moved.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// What a signing key was derived from. The secret is in it, so that the key of a secret that was replaced is not found.
-type Origin = [u8; 32];
-
-fn origin(credential: &Credential, secret: &Secret) -> Origin {
-    let mut hash = Sha256::new();
-    // A scope begins with its day and ends in its terminator: with the lengths in front nothing can stand for another.
-    for part in [credential.access_key_id(), credential.scope()] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    hash.update(secret.0.as_bytes());
-    hash.finalize().into()
-}
-
 /// The most recent signing keys. Share one between all who verify.
 #[derive(Default)]
 pub struct SigningKeys(Mutex<Held>);
 
 #[derive(Default)]
 struct Held {
-    keys: HashMap<Origin, SigningKey>,
+    /// By the text of the credential: whose, and for which day, region and service.
+    keys: HashMap<Arc<str>, Kept>,
     /// Oldest first. Holds what `keys` holds.
-    order: VecDeque<Origin>,
+    order: VecDeque<Arc<str>>,
+}
+
+struct Kept {
+    /// What the key was derived from: that of a secret which was replaced must not be found.
+    secret: Secret,
+    key: SigningKey,
 }
 
 /// A signing key, and whether it was there already.
 pub(super) struct Found {
     pub(super) key: SigningKey,
-    fresh: Option<Origin>,
+    is_fresh: bool,
 }
 
 impl SigningKeys {
     pub(super) fn find(&self, credential: &Credential, secret: &Secret, time: Time) -> Found {
-        let origin = origin(credential, secret);
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner).keys.get(&origin).copied();
+        let held =
+            self.lock().keys.get(credential.text()).filter(|kept| kept.secret.is(secret)).map(|kept| kept.key.clone());
         match held {
-            Some(key) => Found { key, fresh: None },
+            Some(key) => Found { key, is_fresh: false },
             // Without the lock: a derivation must not hold up those who need none.
-            None => Found { key: SigningKey::derive(secret, time, credential.region(), SERVICE), fresh: Some(origin) },
+            None => Found { key: SigningKey::derive(secret, time, credential.region(), SERVICE), is_fresh: true },
         }
     }
 
     /// To be called once a signature by this key has proved good: whoever only knows an access key id moves no other out.
-    pub(super) fn keep(&self, found: &Found) {
-        let Some(origin) = found.fresh else { return };
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.keys.insert(origin, found.key).is_some() {
+    pub(super) fn keep(&self, found: &Found, credential: &Credential, secret: &Secret) {
+        if !found.is_fresh {
             return;
         }
-        held.order.push_back(origin);
+        let (name, kept) =
+            (Arc::<str>::from(credential.text()), Kept { secret: secret.clone(), key: found.key.clone() });
+        let mut held = self.lock();
+        if held.keys.insert(Arc::clone(&name), kept).is_some() {
+            return;
+        }
+        held.order.push_back(name);
         if held.order.len() > SIGNING_KEYS_MAX
             && let Some(oldest) = held.order.pop_front()
         {
@@ -123,8 +129,12 @@ impl SigningKeys {
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn len(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys.len()
+        self.lock().keys.len()
     }
 }
 
@@ -145,25 +155,26 @@ mod tests {
     const TIME: Time = Time::from_micros(1_440_938_160_000_000);
 
     fn is_held(keys: &SigningKeys, credential: &Credential, secret: &Secret) -> bool {
-        keys.find(credential, secret, TIME).fresh.is_none()
+        !keys.find(credential, secret, TIME).is_fresh
     }
 
     #[test]
     fn a_key_is_derived_once_and_kept_when_it_has_proved_good() {
         let (keys, secret, one) = (SigningKeys::default(), Secret::new("one"), credential(1, "20150830"));
         let first = keys.find(&one, &secret, TIME);
-        assert!(first.fresh.is_some() && !is_held(&keys, &one, &secret), "found, and not kept");
-        keys.keep(&first);
-        keys.keep(&first);
+        assert!(first.is_fresh && !is_held(&keys, &one, &secret), "found, and not kept");
+        keys.keep(&first, &one, &secret);
+        keys.keep(&first, &one, &secret);
         assert!(is_held(&keys, &one, &secret));
-        assert_eq!((keys.len(), first.key.0), (1, keys.find(&one, &secret, TIME).key.0));
+        let again = keys.find(&one, &secret, TIME).key;
+        assert_eq!((keys.len(), first.key.sign(&[b"text"])), (1, again.sign(&[b"te", b"xt"])));
     }
 
     #[test]
     fn another_secret_day_region_or_key_is_another_signing_key() {
         let (keys, secret) = (SigningKeys::default(), Secret::new("one"));
         let one = credential(1, "20150830");
-        keys.keep(&keys.find(&one, &secret, TIME));
+        keys.keep(&keys.find(&one, &secret, TIME), &one, &secret);
         let elsewhere = Credential::read("AKID1/20150830/eu-west-1/sqs/aws4_request").unwrap();
         for (credential, secret, what) in [
             (&one, &Secret::new("two"), "the secret was replaced"),
@@ -174,6 +185,10 @@ mod tests {
             assert!(!is_held(&keys, credential, secret), "{what}");
         }
         assert!(is_held(&keys, &one, &secret));
+        let second = Secret::new("two");
+        keys.keep(&keys.find(&one, &second, TIME), &one, &second);
+        assert!(is_held(&keys, &one, &second) && !is_held(&keys, &one, &secret), "the latest is kept");
+        assert_eq!(keys.len(), 1);
     }
 
     #[test]
@@ -181,7 +196,7 @@ mod tests {
         let (keys, secret) = (SigningKeys::default(), Secret::new("one"));
         let all: Vec<_> = (0..SIGNING_KEYS_MAX + 2).map(|key| credential(key, "20150830")).collect();
         for one in &all {
-            keys.keep(&keys.find(one, &secret, TIME));
+            keys.keep(&keys.find(one, &secret, TIME), one, &secret);
         }
         let held = keys.0.lock().unwrap();
         assert_eq!((held.keys.len(), held.order.len()), (SIGNING_KEYS_MAX, SIGNING_KEYS_MAX));
@@ -194,7 +209,8 @@ mod tests {
     fn nothing_secret_prints() {
         let keys = SigningKeys::default();
         let secret = Secret::new("hunter2");
-        keys.keep(&keys.find(&credential(1, "20150830"), &secret, TIME));
+        let one = credential(1, "20150830");
+        keys.keep(&keys.find(&one, &secret, TIME), &one, &secret);
         assert_eq!(format!("{secret:?} {keys:?}"), "Secret(…) SigningKeys(1 of 1024)");
     }
 }

@@ -14,8 +14,8 @@
 //!
 //! The steps stand in the order in which a request is refused. The caller needs no body before it knows the key.
 //!
-//! HMAC and the derivation of keys are those of `aws-sigv4`. The canonical request is built here, because that crate builds
-//! it only for what it signs itself.
+//! The derivation of keys is that of `aws-sigv4`. The canonical request is built here, because that crate builds it only for
+//! what it signs itself.
 
 mod canonical;
 mod claim;

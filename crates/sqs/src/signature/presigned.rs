@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::claim::{Claim, Fields, Place};
+use super::claim::{Carrier, Claim, Fields};
 use super::query::{decoded, pairs};
 use super::stamp::Stamp;
 use super::{AUTHORIZATION_BYTES_MAX, Refused};
@@ -53,8 +53,8 @@ impl Found<'_> {
             signed_headers: &signed_headers,
             signature: &signature,
         };
-        let place = Place::Query { expires: lifetime(&expires)? };
-        Claim::assemble(&fields, Stamp::read(date.as_bytes()), place)
+        let carrier = Carrier::Query { expires: lifetime(&expires)? };
+        Claim::assemble(&fields, Stamp::read(date.as_bytes()), carrier)
     }
 }
 

@@ -7,8 +7,8 @@ use subtle::ConstantTimeEq;
 use waybill_kernel::Time;
 
 use super::canonical::Canonical;
-use super::claim::{Claim, Place};
-use super::hex::{self, Hex};
+use super::claim::{Carrier, Claim};
+use super::hex;
 use super::keys::{Secret, SigningKey, SigningKeys};
 use super::stamp::Stamp;
 use super::{ALGORITHM, Refused, path};
@@ -35,7 +35,7 @@ impl Claim {
         let canonical = Canonical::of(self, parts, &hex::of(body))?;
         let found = keys.find(&self.credential, secret, stamp.time());
         if self.is_signed_by(&found.key, &canonical, stamp, parts.uri.path()) {
-            keys.keep(&found);
+            keys.keep(&found, &self.credential, secret);
             return Ok(());
         }
         Err(Refused::SignatureDoesNotMatch("The signature is not that of this request by this access key."))
@@ -50,10 +50,10 @@ impl Claim {
         }
         // One of the two is zero.
         let (early, late) = (stamp.time().since(now), now.since(stamp.time()));
-        match self.place {
+        match self.carrier {
             _ if early > SKEW_MAX => Err(Refused::RequestTimeTooSkewed),
-            Place::Header if late > SKEW_MAX => Err(Refused::RequestTimeTooSkewed),
-            Place::Query { expires } if late > expires => Err(Refused::RequestExpired),
+            Carrier::Header if late > SKEW_MAX => Err(Refused::RequestTimeTooSkewed),
+            Carrier::Query { expires } if late > expires => Err(Refused::RequestExpired),
             _ => Ok(stamp),
         }
     }
@@ -61,21 +61,11 @@ impl Claim {
     /// In any of the forms of its path; [`path`] says why more than one is tried.
     pub(super) fn is_signed_by(&self, key: &SigningKey, canonical: &Canonical<'_>, stamp: &Stamp, sent: &str) -> bool {
         path::forms(sent).any(|path| {
-            let signature = key.sign(&self.string_to_sign(stamp, &canonical.hash(&path)));
-            bool::from(signature.as_bytes().ct_eq(&self.signature))
+            let (scope, request) = (self.credential.scope().as_bytes(), canonical.hash(&path));
+            // The string to sign, line by line.
+            let lines = [ALGORITHM.as_bytes(), b"\n", stamp.as_bytes(), b"\n", scope, b"\n", &request];
+            let signature = key.sign(&lines);
+            bool::from(signature[..].ct_eq(&self.signature[..]))
         })
-    }
-
-    fn string_to_sign(&self, stamp: &Stamp, request: &Hex) -> Vec<u8> {
-        let scope = self.credential.scope();
-        let lines = [ALGORITHM.as_bytes(), stamp.as_bytes(), scope.as_bytes(), request];
-        let mut text = Vec::with_capacity(lines.iter().map(|line| line.len() + 1).sum());
-        for (nth, line) in lines.into_iter().enumerate() {
-            if nth > 0 {
-                text.push(b'\n');
-            }
-            text.extend_from_slice(line);
-        }
-        text
     }
 }

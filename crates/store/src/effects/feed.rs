@@ -6,8 +6,8 @@
 //! and every row is below it.
 //!
 //! The price is that rows are withheld while older transactions of the same database are open, for a few milliseconds as a
-//! rule. A list is no feed but a state: it shows whatever is committed ([`Feed::read_all`]), and only a place that somebody
-//! may keep to go on from later must be below the horizon. A list that gives out such places says so
+//! rule. A list is no feed but a state: it shows whatever is committed ([`Feed::read_all`]), and only a position that somebody
+//! may keep to go on from later must be below the horizon. A list that gives out such positions says so
 //! ([`crate::Operation::SETTLES`]) and waits for at most [`SETTLE_MAX`] until its caller's own writes are below it too.
 
 use std::future::Future;
@@ -23,7 +23,7 @@ const PAGE_MAX: i64 = 1000;
 /// How long a call waits until what was committed before it is below the horizon, unless set otherwise.
 pub const SETTLE_MAX: Duration = Duration::from_millis(100);
 
-/// A place in a feed: everything up to and with this row has been given out.
+/// A position in a feed: everything up to and with this row has been given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor {
     pub xact: i64,
@@ -34,7 +34,7 @@ impl Cursor {
     /// Before the first row of any table.
     pub const START: Cursor = Cursor { xact: 0, seq: 0 };
 
-    /// For `Last-Event-ID` and the like. `scope` is what the place is only good with: the tenant, whose feed, which feed.
+    /// For `Last-Event-ID` and the like. `scope` is what the position is only good with: the tenant, whose feed, which feed.
     pub fn to_text(self, scope: &[&[u8]]) -> String {
         cursor::encode(scope, &[self.xact.to_be_bytes(), self.seq.to_be_bytes()].concat())
     }
@@ -55,7 +55,7 @@ impl Cursor {
 /// The statement of a feed, which stands beside the operation that reads it.
 ///
 /// # Contract
-/// Its first columns are `xact` and `seq`. Its first four parameters are the place to begin after (xact, seq), the horizon
+/// Its first columns are `xact` and `seq`. Its first four parameters are the position to begin after (xact, seq), the horizon
 /// and the number of rows, from `$1` on in the program's own work and from `$2` on in a tenant's transaction:
 /// `… WHERE (xact, seq) > ($1, $2) AND xact < $3 ORDER BY xact, seq LIMIT $4`, by an index that ends in `(xact, seq)`.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl Feed {
     }
 
     /// Everything that is committed by now: for lists, which are a state and read anew. Something older may still be added
-    /// before a place in such a page.
+    /// before a position in such a page.
     pub async fn read_all(&self, tx: &mut Tx<'_>, after: Cursor, limit: i64, further: &[Value<'_>]) -> Result<Page> {
         self.read_below(tx, i64::MAX, after, limit, further).await
     }
@@ -112,11 +112,11 @@ impl Feed {
     }
 }
 
-/// What follows a feed and writes: its place moves in the transaction of what it writes, so each row has its effect once.
+/// What follows a feed and writes: its position moves in the transaction of what it writes, so each row has its effect once.
 ///
 /// It runs as a sweep ([`Follow`]), with a sweep's lease, fence, budget and metrics.
 pub trait Effect: Send + Sync + 'static {
-    /// The key of its place and of its sweep.
+    /// The key of its position and of its sweep.
     const NAME: &'static str;
     const FEED: Feed;
 
@@ -148,7 +148,7 @@ impl<E: Effect> Sweep for Follow<E> {
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
-        let from = place(tx, E::NAME).await?;
+        let from = position(tx, E::NAME).await?;
         let page = E::FEED.read(tx, from, limit, &[]).await?;
         if !page.rows.is_empty() {
             self.0.apply(ctx, tx, &page.rows).await?;
@@ -167,12 +167,12 @@ impl<E: Effect> Sweep for Follow<E> {
 }
 
 /// How far the effect of this name has come.
-pub async fn place(tx: &mut Tx<'_>, name: &'static str) -> Result<Cursor> {
+pub async fn position(tx: &mut Tx<'_>, name: &'static str) -> Result<Cursor> {
     let row = tx.query_opt("SELECT xact, seq FROM feeds WHERE name = $1", &[Value::from(name)]).await?;
     row.as_ref().map_or(Ok(Cursor::START), Cursor::read)
 }
 
-/// Guarded by the place it began from: of two that read the same rows one fails, and all it wrote with it.
+/// Guarded by the position it began from: of two that read the same rows one fails, and all it wrote with it.
 pub async fn advance(tx: &mut Tx<'_>, name: &'static str, from: Cursor, to: Cursor, now: Time) -> Result<()> {
     const ADVANCE: &str = "INSERT INTO feeds (name, xact, seq, updated_at) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (name) DO UPDATE SET xact = excluded.xact, seq = excluded.seq, updated_at = excluded.updated_at \
@@ -234,18 +234,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_reads_back_from_its_text_in_its_own_scope_only() {
+    fn a_position_reads_back_from_its_text_in_its_own_scope_only() {
         let scope: &[&[u8]] = &[b"receipts", b"tenant 1", b"agent:alice"];
-        for place in [Cursor::START, Cursor { xact: 7, seq: 42 }, Cursor { xact: i64::MAX, seq: i64::MAX }] {
-            let text = place.to_text(scope);
-            assert_eq!(Cursor::from_text(scope, &text).unwrap(), place);
+        for position in [Cursor::START, Cursor { xact: 7, seq: 42 }, Cursor { xact: i64::MAX, seq: i64::MAX }] {
+            let text = position.to_text(scope);
+            assert_eq!(Cursor::from_text(scope, &text).unwrap(), position);
             let other = Cursor::from_text(&[b"receipts", b"tenant 1", b"agent:bob"], &text);
             assert_eq!(other.unwrap_err().code(), Code::InvalidCursor);
         }
     }
 
     #[test]
-    fn garbage_is_no_place() {
+    fn garbage_is_no_position() {
         let scope: &[&[u8]] = &[b"receipts"];
         let good = Cursor { xact: 7, seq: 42 }.to_text(scope);
         let (short, long) = (cursor::encode(scope, &[0; 15]), cursor::encode(scope, &[0; 17]));

@@ -2,6 +2,7 @@
 //! [`Outward`] does outside of transactions what it has claimed, and a job is the plainest thing to claim. All of them act on
 //! committed rows, so they may lag and never lead.
 
+mod batch;
 mod feed;
 pub mod job;
 mod list_sweeps;
@@ -12,12 +13,12 @@ mod sweep;
 mod worker;
 
 pub(crate) use feed::settle;
-pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX, advance, place};
+pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX, advance, position};
 pub use list_sweeps::{ListSweeps, SweepView, Sweeps};
 pub use outward::{Bounds, Ended, GivenUp, Outward, Round, Taken, reach_once};
 pub use runner::Runner;
 pub use state::{DeadJobs, SweepState};
-pub use sweep::{BATCH_PAUSE, Holder, Plan, Progress, Report, Run, Sweep, forget, sweep_once};
+pub use sweep::{BATCH_PAUSE, Holder, Plan, Progress, QUIET_ROW, Report, Run, Sweep, forget, sweep_once};
 pub use worker::{Attempt, Jobs, Worker};
 
 use crate::Registry;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use waybill_kernel::Time;
 
 use super::outward::keep_reaching;
 use super::{Holder, Outward, Run, Sweep};
@@ -47,6 +48,22 @@ impl Runner {
     pub fn with_outward<O: Outward>(mut self, outward: O) -> Self {
         assert!(self.names.insert(outward.name()), "there are two of {}", outward.name());
         self.tasks.spawn(keep_reaching(self.store.clone(), Arc::new(outward), self.stopping.clone()));
+        self
+    }
+
+    /// What every process does for itself, about what it has in memory: there is no row, and no other node does it instead.
+    ///
+    /// # Panics
+    /// When the name is taken.
+    #[must_use]
+    pub fn with_chore(mut self, name: &'static str, interval: Duration, chore: impl Fn(Time) + Send + 'static) -> Self {
+        assert!(self.names.insert(name), "there are two of {name}");
+        let (store, stopping) = (self.store.clone(), self.stopping.clone());
+        self.tasks.spawn(async move {
+            while stopping.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
+                chore(store.now());
+            }
+        });
         self
     }
 

@@ -1,7 +1,11 @@
 //! Sweeps: named work that recurs, done in batches.
 //!
 //! A run claims the sweep's row, works through batches of one transaction each, and gives the row back. The claim, the
-//! first batch and the end are the same transaction when there is little to do, so that an idle sweep costs one commit.
+//! first batch and the end are the same transaction when there is little to do.
+//!
+//! A sweep whose run found nothing is *quiet*: its row says that it is due only in [`QUIET_ROW`]. Until then the nodes go on
+//! looking once per interval, and a look that finds nothing writes nothing, not even the row: an idle server does not
+//! commit. One that finds something claims the row before it commits.
 //!
 //! # Contract
 //! Every claim raises the row's fencing number, and every batch begins by writing to the row under that number. On
@@ -14,9 +18,13 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Entropy, Error, IdSource, Mode, Result, Time};
+use waybill_kernel::{Entropy, Error, IdSource, Result, Time};
 
-use crate::{Ctx, Row, Store, Topic, Tx, Value, Work, metrics};
+use super::batch::{Batch, Done, Failed, GiveBack, Outcome, SUPERSEDED};
+use crate::{Ctx, Store, Topic, Tx, Value, metrics};
+
+/// A quiet sweep writes its row this often, so that others see that somebody looks.
+pub const QUIET_ROW: Duration = Duration::from_secs(300);
 
 /// Between two batches of a run: those whose writes have come meanwhile go first, however much there is to sweep.
 pub const BATCH_PAUSE: Duration = Duration::from_millis(5);
@@ -65,7 +73,7 @@ impl Plan {
     }
 
     /// Until the next run. `chance` is any number.
-    fn pause(&self, more: bool, chance: u32) -> Duration {
+    pub(super) fn pause(&self, more: bool, chance: u32) -> Duration {
         if more {
             return self.interval / 10;
         }
@@ -204,7 +212,12 @@ impl<'a, S: Sweep> Run<'a, S> {
             is_last: self.began.elapsed() >= self.plan.run_time,
             chance: chance(self.store.entropy().as_ref()),
         };
-        let done = match self.store.system().run(batch).await? {
+        let done = match self.store.system().run(batch).await {
+            Err(error) if error.code() == SUPERSEDED => return Ok(Progress::Superseded),
+            Err(error) => return Err(error),
+            Ok(outcome) => outcome,
+        };
+        let done = match done {
             Outcome::Done(done) => done,
             Outcome::NotNow { until } => {
                 self.next = until;
@@ -217,23 +230,27 @@ impl<'a, S: Sweep> Run<'a, S> {
     }
 
     fn count(&mut self, done: &Done) {
+        let store = self.store.name().to_owned();
         if self.fence.is_none() {
-            ::metrics::counter!(metrics::SWEEP_RUNS, "sweep" => S::NAME).increment(1);
-            ::metrics::gauge!(metrics::SWEEP_LAG, "sweep" => S::NAME).set(done.lag.as_secs_f64());
+            ::metrics::counter!(metrics::SWEEP_RUNS, "sweep" => S::NAME, "store" => store.clone()).increment(1);
+            ::metrics::gauge!(metrics::SWEEP_LAG, "sweep" => S::NAME, "store" => store.clone())
+                .set(done.lag.as_secs_f64());
         }
         if done.rows > 0 {
-            ::metrics::counter!(metrics::SWEEP_ROWS, "sweep" => S::NAME).increment(done.rows);
+            ::metrics::counter!(metrics::SWEEP_ROWS, "sweep" => S::NAME, "store" => store.clone()).increment(done.rows);
         }
-        ::metrics::histogram!(metrics::SWEEP_BATCH, "sweep" => S::NAME).record(done.took.as_secs_f64());
+        ::metrics::histogram!(metrics::SWEEP_BATCH, "sweep" => S::NAME, "store" => store.clone())
+            .record(done.took.as_secs_f64());
         if done.took > self.plan.batch_time {
-            ::metrics::counter!(metrics::SWEEP_LONG_BATCHES, "sweep" => S::NAME).increment(1);
+            ::metrics::counter!(metrics::SWEEP_LONG_BATCHES, "sweep" => S::NAME, "store" => store.clone()).increment(1);
             self.limit = (self.limit / 2).max(1);
         }
         if let Some(behind) = done.behind {
-            ::metrics::gauge!(metrics::SWEEP_BEHIND, "sweep" => S::NAME).set(behind.as_secs_f64());
+            ::metrics::gauge!(metrics::SWEEP_BEHIND, "sweep" => S::NAME, "store" => store.clone())
+                .set(behind.as_secs_f64());
         }
         self.sweep.committed();
-        self.fence = Some(done.fence);
+        self.fence = done.fence;
         self.rows += done.rows;
         self.batches += 1;
         self.next = done.next;
@@ -250,7 +267,8 @@ impl<'a, S: Sweep> Run<'a, S> {
     }
 
     async fn note_failure(&self, error: &Error) {
-        ::metrics::counter!(metrics::SWEEP_FAILURES, "sweep" => S::NAME).increment(1);
+        let store = self.store.name().to_owned();
+        ::metrics::counter!(metrics::SWEEP_FAILURES, "sweep" => S::NAME, "store" => store.clone()).increment(1);
         // The cause is for the log alone: the row is shown through the API.
         let failed = Failed { row: self.sweep.row(), plan: self.plan, holder: self.holder, error: error.to_string() };
         if let Err(error) = self.store.system().run(failed).await {
@@ -263,214 +281,6 @@ fn chance(entropy: &dyn Entropy) -> u32 {
     let mut bytes = [0; 4];
     entropy.fill(&mut bytes);
     u32::from_be_bytes(bytes)
-}
-
-/// The transaction of one batch.
-struct Batch<S> {
-    row: String,
-    sweep: Arc<S>,
-    plan: Plan,
-    holder: Holder,
-    only_when_due: bool,
-    fence: Option<i64>,
-    limit: i64,
-    /// The run's time is up: whatever is left, it ends with this batch.
-    is_last: bool,
-    chance: u32,
-}
-
-enum Outcome {
-    Done(Done),
-    NotNow { until: Time },
-    Superseded,
-}
-
-struct Done {
-    progress: Progress,
-    fence: i64,
-    lag: Duration,
-    rows: u64,
-    next: Time,
-    /// Of a run that has ended: for how long none has come to the end of its work.
-    behind: Option<Duration>,
-    /// Without the commit, which a batch shares with its neighbours.
-    took: Duration,
-}
-
-/// The run holds the sweep's row.
-struct Held {
-    fence: i64,
-    lag: Duration,
-    behind_since: Option<Time>,
-}
-
-impl<S: Sweep> Work for Batch<S> {
-    type Output = Outcome;
-
-    fn mode(&self) -> Mode {
-        Mode::Write
-    }
-
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Outcome> {
-        let began = Instant::now();
-        let held = match self.fence {
-            None => self.claim(ctx, tx).await?,
-            Some(fence) => self.renew(ctx, tx, fence).await?,
-        };
-        let Some(held) = held else {
-            return if self.fence.is_some() { Ok(Outcome::Superseded) } else { self.explain(ctx, tx).await };
-        };
-        let rows = self.sweep.run_batch(ctx, tx, self.limit).await?;
-        let done = i64::try_from(rows).unwrap_or(i64::MAX);
-        let full = done >= self.limit;
-        let next = ctx.now.after(self.plan.pause(full, self.chance));
-        let progress = if full && !self.is_last { Progress::Going } else { Progress::Ended { more: full } };
-        let behind_since = full.then(|| held.behind_since.unwrap_or(ctx.now));
-        let has_ended = progress != Progress::Going;
-        if has_ended {
-            self.end(ctx, tx, done, next, behind_since).await?;
-        } else {
-            self.count(tx, done).await?;
-        }
-        let behind = has_ended.then(|| behind_since.map_or(Duration::ZERO, |since| ctx.now.since(since)));
-        let took = began.elapsed();
-        Ok(Outcome::Done(Done { progress, fence: held.fence, lag: held.lag, rows, next, behind, took }))
-    }
-}
-
-impl<S: Sweep> Batch<S> {
-    /// The claim leaves `next_at` alone, which tells how late it is.
-    async fn claim(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Held>> {
-        const CLAIM: &str = "INSERT INTO sweeps \
-            (name, interval_us, holder, fence, lease_until, next_at, last_started, last_rows, total_rows, failures) \
-            VALUES ($1, $2, $3, 1, $4, $5, $5, 0, 0, 0) ON CONFLICT (name) DO UPDATE SET \
-            interval_us = excluded.interval_us, holder = excluded.holder, fence = sweeps.fence + 1, \
-            lease_until = excluded.lease_until, last_started = excluded.last_started, last_rows = 0 \
-            WHERE (sweeps.lease_until <= $5 OR sweeps.holder = $3) AND sweeps.next_at <= $6 \
-            RETURNING fence, next_at, behind_since";
-        let due_by = if self.only_when_due { ctx.now.micros() } else { i64::MAX };
-        let params = [
-            Value::from(&self.row),
-            Value::from(micros(self.plan.interval)),
-            Value::from(&self.holder.id.as_bytes()[..]),
-            Value::from(ctx.now.after(self.holder.lease)),
-            Value::from(ctx.now),
-            Value::from(due_by),
-        ];
-        let row = tx.query_opt(CLAIM, &params).await?;
-        let held = |row: Row| {
-            Ok(Held { fence: row.int(0)?, lag: ctx.now.since(row.time(1)?), behind_since: row.time_opt(2)? })
-        };
-        row.map(held).transpose()
-    }
-
-    async fn renew(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, fence: i64) -> Result<Option<Held>> {
-        const RENEW: &str = "UPDATE sweeps SET lease_until = $4 WHERE name = $1 AND holder = $2 AND fence = $3 \
-                             RETURNING behind_since";
-        let params = [
-            Value::from(&self.row),
-            Value::from(&self.holder.id.as_bytes()[..]),
-            Value::from(fence),
-            Value::from(ctx.now.after(self.holder.lease)),
-        ];
-        let row = tx.query_opt(RENEW, &params).await?;
-        row.map(|row| Ok(Held { fence, lag: Duration::ZERO, behind_since: row.time_opt(0)? })).transpose()
-    }
-
-    /// Why the claim was not given.
-    async fn explain(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Outcome> {
-        const SELECT: &str = "SELECT holder, lease_until, next_at FROM sweeps WHERE name = $1";
-        let row = tx.query_opt(SELECT, &[Value::from(&self.row)]).await?;
-        let row = row.ok_or_else(|| Error::internal(format!("the sweep {} has no row", self.row)))?;
-        let is_ours = row.bytes(0)? == self.holder.id.as_bytes();
-        let free = if is_ours { ctx.now } else { row.time(1)? };
-        let due = if self.only_when_due { row.time(2)? } else { ctx.now };
-        Ok(Outcome::NotNow { until: free.max(due) })
-    }
-
-    async fn count(&self, tx: &mut Tx<'_>, rows: i64) -> Result<()> {
-        const COUNT: &str =
-            "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2 WHERE name = $1";
-        tx.execute(COUNT, &[Value::from(&self.row), Value::from(rows)]).await.map(drop)
-    }
-
-    /// The run ends with this batch, and the row is free.
-    async fn end(
-        &self,
-        ctx: &Ctx<'_>,
-        tx: &mut Tx<'_>,
-        rows: i64,
-        next: Time,
-        behind_since: Option<Time>,
-    ) -> Result<()> {
-        const END: &str = "UPDATE sweeps SET last_rows = last_rows + $2, total_rows = total_rows + $2, \
-            lease_until = 0, next_at = $3, last_finished = $4, behind_since = $5, last_error = NULL WHERE name = $1";
-        let params = [
-            Value::from(&self.row),
-            Value::from(rows),
-            Value::from(next),
-            Value::from(ctx.now),
-            Value::from(behind_since.map(Time::micros)),
-        ];
-        tx.execute(END, &params).await.map(drop)
-    }
-}
-
-struct GiveBack {
-    row: String,
-    holder: Holder,
-    fence: i64,
-}
-
-impl Work for GiveBack {
-    type Output = ();
-
-    fn mode(&self) -> Mode {
-        Mode::Write
-    }
-
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        const GIVE_BACK: &str = "UPDATE sweeps SET lease_until = 0 WHERE name = $1 AND holder = $2 AND fence = $3";
-        let params = [Value::from(&self.row), Value::from(&self.holder.id.as_bytes()[..]), Value::from(self.fence)];
-        tx.execute(GIVE_BACK, &params).await.map(drop)
-    }
-}
-
-struct Failed {
-    row: String,
-    plan: Plan,
-    holder: Holder,
-    error: String,
-}
-
-impl Work for Failed {
-    type Output = ();
-
-    fn mode(&self) -> Mode {
-        Mode::Write
-    }
-
-    /// The claim itself may have been undone with the failed batch, so there may be no row yet, or not our number in it.
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        const NOTE: &str = "INSERT INTO sweeps (name, interval_us, holder, fence, lease_until, next_at, last_started, \
-            last_rows, total_rows, failures, last_error) VALUES ($1, $2, $3, 1, 0, $4, $5, 0, 0, 1, $6) \
-            ON CONFLICT (name) DO UPDATE SET lease_until = 0, next_at = excluded.next_at, \
-            failures = sweeps.failures + 1, last_error = excluded.last_error \
-            WHERE sweeps.lease_until <= $5 OR sweeps.holder = $3";
-        let params = [
-            Value::from(&self.row),
-            Value::from(micros(self.plan.interval)),
-            Value::from(&self.holder.id.as_bytes()[..]),
-            Value::from(ctx.now.after(self.plan.interval)),
-            Value::from(ctx.now),
-            Value::from(&self.error),
-        ];
-        tx.execute(NOTE, &params).await.map(drop)
-    }
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -6,12 +6,17 @@
 
 use std::fmt::Write;
 
+use crate::lexer::{Piece, pieces};
+
+/// What `waybill_nothing_written()` raises (V0021).
+pub(super) const NOTHING_WRITTEN: &str = "WB001";
+
 /// More would make plans that take longer than they save.
 const PARTS_MAX: usize = 16;
 
 /// One text for all of them, which answers with one row: what each has written. None when they cannot be combined. The
 /// first `shared` parameters are the same for all parts, the others follow each other. A part that is `demanded` and writes
-/// no row fails the statement: it is divided by the rows it has written.
+/// no row fails the statement with [`NOTHING_WRITTEN`]; one that does pays for a comparison.
 pub(super) fn combine(parts: &[(&str, usize)], shared: usize, demanded: &[usize]) -> Option<String> {
     let fits = |(sql, _): &(&str, usize)| {
         ["INSERT ", "UPDATE ", "DELETE "].iter().any(|verb| sql.starts_with(verb)) && !sql.contains("RETURNING")
@@ -30,21 +35,30 @@ pub(super) fn combine(parts: &[(&str, usize)], shared: usize, demanded: &[usize]
     }
     for number in 0..parts.len() {
         let verb = if number == 0 { " SELECT" } else { "," };
-        let rows = if demanded.contains(&number) { "1 / count(*)" } else { "count(*)" };
+        let rows = match demanded.contains(&number) {
+            true => "CASE count(*) WHEN 0 THEN waybill_nothing_written() ELSE count(*) END",
+            false => "count(*)",
+        };
         let _ = write!(text, "{verb} (SELECT {rows} FROM part{number})");
     }
     Some(text)
 }
 
-/// Copies a statement, its own parameters moved up by `by`. Our statements hold no dollar but those of parameters.
+/// Copies a statement, its own parameters moved up by `by`.
 fn renumber(sql: &str, shared: usize, by: usize, text: &mut String) {
-    let mut pieces = sql.split('$');
-    text.push_str(pieces.next().unwrap_or_default());
-    for piece in pieces {
-        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
-        let number: usize = piece[..digits].parse().unwrap_or(0);
-        let moved = if number > shared { number + by } else { number };
-        let _ = write!(text, "${moved}{}", &piece[digits..]);
+    for piece in pieces(sql) {
+        let Piece::Code(code) = piece else {
+            text.push_str(piece.text());
+            continue;
+        };
+        let mut parts = code.split('$');
+        text.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let number: usize = part[..digits].parse().unwrap_or(0);
+            let moved = if number > shared { number + by } else { number };
+            let _ = write!(text, "${moved}{}", &part[digits..]);
+        }
     }
 }
 
@@ -67,10 +81,17 @@ mod tests {
              SELECT (SELECT count(*) FROM part0), (SELECT count(*) FROM part1), (SELECT count(*) FROM part2)"
         );
         let own = [("DELETE FROM a WHERE x = $1", 1), ("DELETE FROM b WHERE x = $1", 1)];
-        assert!(
-            combine(&own, 0, &[1]).unwrap().ends_with("(SELECT count(*) FROM part0), (SELECT 1 / count(*) FROM part1)")
-        );
+        let demanded = "(SELECT count(*) FROM part0), \
+                        (SELECT CASE count(*) WHEN 0 THEN waybill_nothing_written() ELSE count(*) END FROM part1)";
+        assert!(combine(&own, 0, &[1]).unwrap().ends_with(demanded));
         assert!(combine(&own, 0, &[]).unwrap().contains("DELETE FROM b WHERE x = $2 RETURNING 1"));
+    }
+
+    #[test]
+    fn a_dollar_in_a_string_or_a_comment_is_no_parameter() {
+        let parts = [("DELETE FROM a WHERE x = $1", 1), ("UPDATE b SET y = '$1' || $1 /* $1 */ WHERE z = $2", 2)];
+        let text = combine(&parts, 0, &[]).unwrap();
+        assert!(text.contains("part1 AS (UPDATE b SET y = '$1' || $2 /* $1 */ WHERE z = $3 RETURNING 1)"), "{text}");
     }
 
     #[test]

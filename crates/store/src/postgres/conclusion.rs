@@ -1,10 +1,9 @@
 //! The last writes of a transaction, kept until its COMMIT and sent in front of it: an operation that asks for nothing more
 //! saves the round trip in which it would only learn that all went well.
 
-use tokio_postgres::error::SqlState;
 use waybill_kernel::Tenant;
 
-use super::combined::combine;
+use super::combined::{NOTHING_WRITTEN, combine};
 use super::failure::{self, Failure};
 use crate::tx::Otherwise;
 use crate::{Statement, Value};
@@ -43,8 +42,7 @@ impl Conclusion {
     /// What an error of it means: nothing of its transaction is committed, whether or not COMMIT was sent after it.
     pub(super) fn failure(&self, error: &tokio_postgres::Error) -> Failure {
         match error.code() {
-            // Only a demand divides.
-            Some(&SqlState::DIVISION_BY_ZERO) => Failure::Final((self.otherwise)()),
+            Some(state) if state.code() == NOTHING_WRITTEN => Failure::Final((self.otherwise)()),
             _ => failure::of_statement(error),
         }
     }

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
-use tracing::Instrument;
-use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result};
+use waybill_kernel::ranges::{MANY, Setting, at_least, check, setting};
+use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, request};
 
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Reach, Work};
@@ -35,6 +35,8 @@ pub(crate) use transaction::Transaction;
 
 #[derive(Clone)]
 pub struct Options {
+    /// Of the store, as its figures show it.
+    pub name: String,
     /// `postgres://user@host,other/database`; several hosts are tried until one takes writes. May hold a password.
     pub url: String,
     /// Writes at a time.
@@ -68,6 +70,7 @@ impl Options {
         const LANES_USUAL: usize = 16;
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         Self {
+            name: crate::stores::HOME.to_owned(),
             url: url.into(),
             // More than run at once: most wait for the disk, and one flush serves all that wait. Many more would leave
             // none of the server's connections to other nodes.
@@ -82,6 +85,26 @@ impl Options {
             settle_max: crate::effects::SETTLE_MAX,
             clock_interval: Duration::from_secs(30),
         }
+    }
+}
+
+impl Options {
+    /// As the file has them.
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("lanes", self.lanes, 1..=1_000),
+            setting("readers", self.readers, 1..=1_000),
+            setting("queue_max", self.queue_max, MANY),
+            setting("connect_ms", self.connect_timeout.as_millis(), at_least(10)),
+            setting("statement_ms", self.statement_timeout.as_millis(), at_least(100)),
+            setting("wait_poll_ms", self.wait_poll.as_millis(), at_least(10)),
+            setting("clock_ms", self.clock_interval.as_millis(), at_least(100)),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        check("postgres", &self.ranges())
     }
 }
 
@@ -107,6 +130,21 @@ struct Core {
     options: Options,
     clock: Arc<Clock>,
     hub: Hub,
+    meters: Meters,
+}
+
+struct Meters {
+    ops: metrics::Counter,
+    commits: metrics::Counter,
+}
+
+impl Meters {
+    fn new(store: &str) -> Self {
+        Self {
+            ops: metrics::counter!(OPS, "store" => store.to_owned()),
+            commits: metrics::counter!(COMMITS, "store" => store.to_owned()),
+        }
+    }
 }
 
 impl Postgres {
@@ -142,6 +180,7 @@ impl Postgres {
             writes: Semaphore::new(options.lanes),
             reads: Semaphore::new(options.readers),
             waiting: AtomicUsize::new(0),
+            meters: Meters::new(&options.name),
             options,
             clock,
             hub,
@@ -149,10 +188,10 @@ impl Postgres {
         Ok(Self { core: Arc::new(core), tasks })
     }
 
-    pub(crate) async fn run<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
+    pub(crate) async fn execute<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
         // In a task of its own: a caller that goes away must not leave a transaction half-way.
         let (core, call, gate) = (Arc::clone(&self.core), Arc::clone(call), gate.cloned());
-        let task = tokio::spawn(async move { core.run(&call, gate).await }.in_current_span());
+        let task = tokio::spawn(request::during(request::current(), async move { core.execute(&call, gate).await }));
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
@@ -165,7 +204,7 @@ impl Postgres {
 }
 
 impl Core {
-    async fn run<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> Result<W::Output> {
+    async fn execute<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> Result<W::Output> {
         let lanes = if call.work.mode() == Mode::Write { &self.writes } else { &self.reads };
         // Counted from the call's arrival: while the database is away, a long line of callers must not each wait for
         // the patience of all before them.
@@ -189,7 +228,7 @@ impl Core {
             if tokio::time::Instant::now() + pause >= deadline {
                 return Err(again);
             }
-            metrics::counter!(RETRIES).increment(1);
+            metrics::counter!(RETRIES, "store" => self.options.name.clone()).increment(1);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(250));
         }
@@ -224,8 +263,8 @@ impl Core {
                 self.hub.release(&wakes);
                 committed?;
                 if mode == Mode::Write {
-                    metrics::counter!(OPS).increment(1);
-                    metrics::counter!(COMMITS).increment(1);
+                    self.meters.ops.increment(1);
+                    self.meters.commits.increment(1);
                 }
                 Ok(output)
             }

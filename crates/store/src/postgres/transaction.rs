@@ -21,7 +21,7 @@ use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
-use crate::statement::TenantTables;
+use crate::tenant_check::TenantTables;
 use crate::tx::Otherwise;
 use crate::{Cell, Gate, Row, Value};
 

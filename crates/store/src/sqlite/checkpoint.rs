@@ -31,6 +31,7 @@ pub(super) const FRAME_BYTES: u64 = 4096 + 24;
 
 /// What the writer and the checkpointer tell each other.
 pub(super) struct Wal {
+    store: String,
     database: PathBuf,
     path: PathBuf,
     checkpoint_bytes: u64,
@@ -43,6 +44,7 @@ impl Wal {
         let mut path = options.path.clone().into_os_string();
         path.push("-wal");
         Arc::new(Self {
+            store: options.name.clone(),
             database: options.path.clone(),
             path: path.into(),
             checkpoint_bytes: options.checkpoint_bytes,
@@ -115,7 +117,7 @@ fn fits(connection: &rusqlite::Connection, database: &Path) -> bool {
 /// `failing` keeps a failure that lasts from being logged ten times a second.
 fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, failing: &mut bool) {
     let bytes = wal.bytes();
-    metrics::gauge!(WAL_BYTES).set(bytes as f64);
+    metrics::gauge!(WAL_BYTES, "store" => wal.store.clone()).set(bytes as f64);
     if bytes < wal.checkpoint_bytes {
         return;
     }
@@ -127,7 +129,7 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1)) {
         Ok(logged) => {
             *failing = false;
-            metrics::counter!(FSYNCS).increment(2);
+            metrics::counter!(FSYNCS, "store" => wal.store.clone()).increment(2);
             // That all of it was copied says nothing: what has been written meanwhile was not, and a log begins anew
             // only when nothing is left. Left to itself it would grow as long as the load lasts, and a commit that makes
             // the file longer costs nearly twice the fsync of one that writes over it.

@@ -7,9 +7,11 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{ErrorCode, ToSql};
 use waybill_kernel::{Code, Error, Result, Tenant};
 
+use super::remembered::{Remembered, written};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
-use crate::statement::{TenantTables, for_sqlite};
+use crate::statement::for_sqlite;
+use crate::tenant_check::TenantTables;
 use crate::{Cell, Row, Value};
 
 /// More than all statements of the program together, so none is prepared twice.
@@ -20,15 +22,32 @@ pub(crate) struct Connection {
     tables: Arc<TenantTables>,
     /// Rewritten text by the address of the original, which is static and therefore its identity, and by whether it was
     /// checked for the tenant.
-    texts: HashMap<(usize, usize, bool), Arc<str>>,
+    texts: HashMap<(usize, usize, bool), Arc<Text>>,
+    /// None where others write.
+    remembered: Option<Remembered>,
     /// SQLite has said FULL since this was last asked.
     full: bool,
+}
+
+/// A statement as SQLite reads it, and the tables it writes to.
+struct Text {
+    sql: String,
+    written: Vec<Box<str>>,
 }
 
 impl Connection {
     pub(crate) fn new(raw: rusqlite::Connection, tables: Arc<TenantTables>) -> Self {
         raw.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS_MAX);
-        Self { raw, tables, texts: HashMap::new(), full: false }
+        Self { raw, tables, texts: HashMap::new(), remembered: None, full: false }
+    }
+
+    /// The one that all writes go through: what it has read in a transaction stays true until it writes.
+    pub(crate) fn that_remembers(self) -> Self {
+        Self { remembered: Some(Remembered::default()), ..self }
+    }
+
+    pub(crate) fn remembered(&mut self) -> Option<&mut Remembered> {
+        self.remembered.as_mut()
     }
 
     pub(crate) fn raw(&mut self) -> &mut rusqlite::Connection {
@@ -55,6 +74,9 @@ impl Connection {
 
     /// BEGIN, SAVEPOINT and their like: prepared once, no parameters.
     pub(crate) fn control(&mut self, sql: &'static str) -> rusqlite::Result<()> {
+        if let Some(remembered) = &mut self.remembered {
+            remembered.forget_all();
+        }
         let outcome = self.raw.prepare_cached(sql).and_then(|mut statement| statement.execute([]).map(drop));
         self.full |= outcome.as_ref().is_err_and(is_full);
         outcome
@@ -67,21 +89,24 @@ impl Connection {
         params: &[Value<'_>],
     ) -> Result<Vec<Row>> {
         let text = self.text(sql, tenant)?;
-        let outcome = self.query_text(&text, tenant, params);
-        self.note_full(&outcome);
+        let outcome = self.query_text(&text.sql, tenant, params);
+        self.ran(&text, &outcome);
         outcome
     }
 
     pub(crate) fn execute(&mut self, sql: &'static str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<u64> {
         let text = self.text(sql, tenant)?;
-        let outcome = self.execute_text(&text, tenant, params);
-        self.note_full(&outcome);
+        let outcome = self.execute_text(&text.sql, tenant, params);
+        self.ran(&text, &outcome);
         outcome
     }
 
-    /// Only SQLite's own FULL becomes this code here.
-    fn note_full<T>(&mut self, outcome: &Result<T>) {
+    fn ran<T>(&mut self, text: &Text, outcome: &Result<T>) {
+        // Only SQLite's own FULL becomes this code here.
         self.full |= outcome.as_ref().is_err_and(|error| error.code() == Code::StorageFull);
+        if let Some(remembered) = &mut self.remembered {
+            remembered.forget(&text.written);
+        }
     }
 
     fn query_text(&self, text: &str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Vec<Row>> {
@@ -103,7 +128,7 @@ impl Connection {
         statement.raw_execute().map(|rows| rows as u64).map_err(|error| explain(&error))
     }
 
-    fn text(&mut self, sql: &'static str, tenant: Option<Tenant>) -> Result<Arc<str>> {
+    fn text(&mut self, sql: &'static str, tenant: Option<Tenant>) -> Result<Arc<Text>> {
         let key = (sql.as_ptr() as usize, sql.len(), tenant.is_some());
         if let Some(text) = self.texts.get(&key) {
             return Ok(Arc::clone(text));
@@ -114,7 +139,7 @@ impl Connection {
         let text = for_sqlite(sql);
         #[cfg(feature = "sabotage")]
         let text = sabotage::statement(text);
-        let text: Arc<str> = text.into();
+        let text = Arc::new(Text { written: written(&text), sql: text });
         self.texts.insert(key, Arc::clone(&text));
         Ok(text)
     }

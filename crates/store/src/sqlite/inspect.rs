@@ -14,9 +14,9 @@ use std::time::SystemTime;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use rusqlite::config::DbConfig;
 use rusqlite::{ErrorCode, OpenFlags, OptionalExtension};
-use waybill_kernel::{Code, Error, Result, Time};
+use waybill_kernel::{Code, Error, Result, Time, hex};
 
-use super::manifest::{Contents, hex};
+use super::manifest::Contents;
 use super::open::{self, Meta};
 use super::watch::{self, Step, Watch};
 use super::{backup, check, mark};
@@ -96,7 +96,7 @@ impl Inspection {
     pub fn newest(&self) -> Result<Option<Newest>> {
         let meta = open::stored_meta(&self.raw).map_err(|error| self.damaged(&error))?;
         Ok(meta.map(|meta| Newest {
-            database_id: hex(&meta.database_id),
+            database_id: hex::encode(&meta.database_id),
             commit_seq: meta.commit_seq,
             commit_time: Time::from_micros(meta.clock_us),
         }))
@@ -246,7 +246,7 @@ pub(super) fn contents_of_copy(path: &Path, watch: &Watch) -> Result<Contents> {
     let read = || -> rusqlite::Result<(Option<i64>, BTreeMap<String, u64>)> { Ok((schema(&raw)?, count_rows(&raw)?)) };
     let (schema, rows) = read().map_err(|error| damaged(&error))?;
     Ok(Contents {
-        database_id: hex(&database_id),
+        database_id: hex::encode(&database_id),
         schema: schema.unwrap_or(0),
         commit_seq,
         commit_time: Time::from_micros(clock_us),
@@ -254,9 +254,10 @@ pub(super) fn contents_of_copy(path: &Path, watch: &Watch) -> Result<Contents> {
     })
 }
 
+/// Of tables alone: an index for full text cannot be counted, and has nothing that is not in them.
 fn count_rows(raw: &rusqlite::Connection) -> rusqlite::Result<BTreeMap<String, u64>> {
-    const TABLES: &str =
-        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    const TABLES: &str = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
+                          AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
     let mut statement = raw.prepare(TABLES)?;
     let names = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
     let count = |name: String| {

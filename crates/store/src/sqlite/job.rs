@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::oneshot;
-use waybill_kernel::{Error, Result, Time};
+use waybill_kernel::{Error, RequestId, Result, Time, request};
 
 use super::Connection;
 use crate::Tx;
@@ -20,7 +20,7 @@ pub(crate) trait Job: Send {
     /// Gives room or ends work, and so is run on a full disk too.
     fn relieves(&self) -> bool;
     /// Runs inside the open transaction and keeps the outcome; true when there is something to keep in the database.
-    fn run(&mut self, connection: &mut Connection, now: Time) -> bool;
+    fn perform(&mut self, connection: &mut Connection, now: Time) -> bool;
     /// The transaction is durable (or had nothing to write): answer, and wake those who wait.
     fn answer(self: Box<Self>);
     fn fail(self: Box<Self>, error: Error);
@@ -32,13 +32,13 @@ pub(crate) struct Pending<W: Work> {
     hub: Hub,
     outcome: Option<Result<W::Output>>,
     wakes: Vec<Wake>,
-    /// The request's own: whoever serves the batch, each call's lines bear its own id.
-    span: tracing::Span,
+    /// Whoever serves the batch, what each call tells the log bears the id of its own request.
+    request: Option<RequestId>,
 }
 
 impl<W: Work> Pending<W> {
     pub(crate) fn new(call: Arc<Call<W>>, reply: oneshot::Sender<Result<W::Output>>, hub: Hub) -> Self {
-        Self { call, reply, hub, outcome: None, wakes: Vec::new(), span: tracing::Span::current() }
+        Self { call, reply, hub, outcome: None, wakes: Vec::new(), request: request::current() }
     }
 
     fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<Wake>)> {
@@ -65,10 +65,12 @@ impl<W: Work> Job for Pending<W> {
         self.call.work.relieves()
     }
 
-    fn run(&mut self, connection: &mut Connection, now: Time) -> bool {
+    fn perform(&mut self, connection: &mut Connection, now: Time) -> bool {
         // A panic is one caller's internal error: its neighbours in the batch have done nothing wrong.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.span.in_scope(|| self.poll_once(connection, now))))
-            .unwrap_or_else(|panic| Err(Error::internal(panic_text(panic.as_ref()))));
+        let mut id = self.request.take();
+        let run = AssertUnwindSafe(|| request::scope(&mut id, || self.poll_once(connection, now)));
+        let outcome = catch_unwind(run).unwrap_or_else(|panic| Err(Error::internal(panic_text(panic.as_ref()))));
+        self.request = id;
         let (outcome, wakes) = match outcome {
             Ok((output, wakes)) => (Ok(output), wakes),
             Err(error) => (Err(error), Vec::new()),

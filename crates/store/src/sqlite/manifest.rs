@@ -12,7 +12,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
-use waybill_kernel::{Code, Error, Result, Time};
+use waybill_kernel::{Code, Error, Result, Time, hex};
 
 use super::watch::{Step, Watch};
 use crate::private;
@@ -170,12 +170,12 @@ impl Manifest {
 
     fn seal(&self) -> Result<String> {
         let text = serde_json::to_string(self).map_err(Error::internal)?;
-        Ok(hex(&Sha256::digest(text.as_bytes())))
+        Ok(hex::encode(&Sha256::digest(text.as_bytes())))
     }
 }
 
 fn measured(name: &str, bytes: &[u8]) -> Piece {
-    Piece { name: name.to_owned(), bytes: bytes.len() as u64, sha256: hex(&Sha256::digest(bytes)) }
+    Piece { name: name.to_owned(), bytes: bytes.len() as u64, sha256: hex::encode(&Sha256::digest(bytes)) }
 }
 
 /// Makes a file that is its owner's alone, and puts it on the disk.
@@ -215,7 +215,7 @@ pub(super) fn pour(
         watch.at(step, bytes, total)?;
         let read = from.read(&mut chunk).map_err(|error| unusable(path, &error))?;
         if read == 0 {
-            return Ok(Piece { name: DATABASE.to_owned(), bytes, sha256: hex(&hash.finalize()) });
+            return Ok(Piece { name: DATABASE.to_owned(), bytes, sha256: hex::encode(&hash.finalize()) });
         }
         hash.update(&chunk[..read]);
         to.write_all(&chunk[..read]).map_err(|error| unusable(path, &error))?;
@@ -227,10 +227,6 @@ pub(super) fn pour(
 pub(super) fn sync(path: &Path) -> Result<()> {
     let sync = || File::open(path)?.sync_all();
     sync().map_err(|error| unusable(path, &error))
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(super) fn invalid(backup: &Path, why: &str) -> Error {

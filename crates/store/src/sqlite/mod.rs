@@ -13,6 +13,7 @@ mod mark;
 pub(crate) mod open;
 mod queue;
 mod readers;
+pub(crate) mod remembered;
 mod reopen;
 pub(crate) mod restore;
 pub(crate) mod watch;
@@ -24,7 +25,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use waybill_kernel::ranges::{MANY, Setting, check, setting};
 use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, Time};
 
 use condition::Condition;
@@ -39,6 +42,8 @@ use crate::{Migration, migrate};
 
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Of the store, as its figures show it.
+    pub name: String,
     pub path: PathBuf,
     /// Calls that may wait for the writer; one more is refused with 503.
     pub write_queue_max: usize,
@@ -65,6 +70,7 @@ pub struct Options {
 impl Options {
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self {
+            name: crate::stores::HOME.to_owned(),
             path: path.into(),
             write_queue_max: 4096,
             read_queue_max: 4096,
@@ -77,6 +83,22 @@ impl Options {
             reopen_pause: Duration::from_secs(1),
             ballast_bytes: 16 << 20,
         }
+    }
+}
+
+impl Options {
+    /// As the file has them.
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("write_queue_max", self.write_queue_max, MANY),
+            setting("read_queue_max", self.read_queue_max, MANY),
+            setting("readers", self.readers, 1..=64),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        check("sqlite", &self.ranges())
     }
 }
 
@@ -128,7 +150,7 @@ impl Sqlite {
             check::Verdict::Unfinished => Some(check::Checker::start(options, &condition)?),
             _ => None,
         };
-        let desk = writer::Desk {
+        let state = writer::WriterState {
             options: options.clone(),
             tables,
             clock: Arc::clone(clock),
@@ -138,12 +160,13 @@ impl Sqlite {
             mark: Arc::clone(&mark),
             ballast,
             commit_seq: stored.commit_seq,
+            runtime: Handle::try_current().ok(),
         };
-        let writer = writer::Writer::start(desk, connection)?;
+        let writer = writer::Writer::start(state, connection)?;
         Ok(Self { writer, readers, checkpointer, checker, mark, condition, hub })
     }
 
-    pub(crate) async fn run<W: Work>(&self, call: Arc<Call<W>>) -> Result<W::Output> {
+    pub(crate) async fn execute<W: Work>(&self, call: Arc<Call<W>>) -> Result<W::Output> {
         let mode = call.work.mode();
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending::new(call, reply, self.hub.clone()));

@@ -16,7 +16,7 @@ use super::{Connection, Options, mark};
 use crate::migrate::{self, Engine};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
-use crate::statement::TenantTables;
+use crate::tenant_check::TenantTables;
 use crate::{Migration, private};
 
 /// Older ones can corrupt the database when the write-ahead log is reset under load (fixed in 3.51.3).
@@ -56,7 +56,7 @@ pub(super) fn write_connection(options: &Options, tables: Arc<TenantTables>) -> 
         Ok(())
     };
     prepare().map_err(|error| unusable(&options.path, &error))?;
-    Ok(Connection::new(raw, tables))
+    Ok(Connection::new(raw, tables).that_remembers())
 }
 
 /// Makes a file that is its owner's alone, unless there is one: SQLite would make it readable for everybody. Its log and the

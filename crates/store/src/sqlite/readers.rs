@@ -7,7 +7,7 @@ use waybill_kernel::{Clock, Error, Result};
 
 use super::queue::{Queue, Taken};
 use super::{Connection, Job, Options, open};
-use crate::statement::TenantTables;
+use crate::tenant_check::TenantTables;
 
 pub(super) struct Readers {
     queue: Arc<Queue<Box<dyn Job>>>,
@@ -52,7 +52,7 @@ fn serve(mut connection: Connection, queue: &Queue<Box<dyn Job>>, clock: &Clock)
             job.fail(super::connection::explain(&error));
             continue;
         }
-        job.run(&mut connection, clock.now());
+        job.perform(&mut connection, clock.now());
         let _ = connection.control("COMMIT");
         job.answer();
     }

@@ -15,7 +15,7 @@ use super::check::{self, Verdict};
 use super::connection::is_full;
 use super::open;
 use super::queue::Taken;
-use super::writer::Desk;
+use super::writer::WriterState;
 use crate::metrics::REOPENED;
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
@@ -31,59 +31,59 @@ enum Refused {
 
 /// Tries until the file has passed, refusing all who come meanwhile. None when there is nothing left to write for:
 /// the program stops.
-pub(super) fn until_sound(desk: &mut Desk) -> Option<Connection> {
+pub(super) fn until_sound(state: &mut WriterState) -> Option<Connection> {
     loop {
-        match attempt(desk) {
+        match attempt(state) {
             Ok(connection) => {
                 metrics::counter!(REOPENED).increment(1);
                 tracing::warn!(
-                    commit_seq = desk.commit_seq,
+                    commit_seq = state.commit_seq,
                     "the database was opened again and verified; writing goes on"
                 );
-                desk.condition.set_reopening(false);
+                state.condition.set_reopening(false);
                 return Some(connection);
             }
             Err(Refused::Full(why)) => {
                 tracing::error!("the database cannot be verified yet: {why}");
-                desk.ballast.release();
-                desk.condition.set_full(true);
+                state.ballast.release();
+                state.condition.set_full(true);
             }
             Err(Refused::Later(why)) => tracing::error!("the database cannot be verified yet: {why}"),
             Err(Refused::ForGood(why)) => {
                 tracing::error!("{why} Stop the program and restore a backup.");
-                desk.condition.set_damaged(why);
-                refuse_arrivals(desk, None);
+                state.condition.set_damaged(why);
+                refuse_arrivals(state, None);
                 return None;
             }
         }
-        if refuse_arrivals(desk, Some(Instant::now() + desk.options.reopen_pause)) {
+        if refuse_arrivals(state, Some(Instant::now() + state.options.reopen_pause)) {
             return None;
         }
     }
 }
 
-fn attempt(desk: &mut Desk) -> Result<Connection, Refused> {
+fn attempt(state: &mut WriterState) -> Result<Connection, Refused> {
     let later = |error: &dyn Display| Refused::Later(error.to_string());
-    let tables = Arc::clone(&desk.tables);
-    let mut connection = open::write_connection(&desk.options, tables).map_err(|error| later(&error))?;
+    let tables = Arc::clone(&state.tables);
+    let mut connection = open::write_connection(&state.options, tables).map_err(|error| later(&error))?;
     let stored = open::stored_meta(connection.raw()).map_err(|error| later(&error))?;
     let found = stored.map_or(0, |meta| meta.commit_seq);
-    if found < desk.commit_seq {
-        let lost = desk.commit_seq - found;
+    if found < state.commit_seq {
+        let lost = state.commit_seq - found;
         let why = format!("The database has lost {lost} acknowledged commits and takes no more writes.");
         return Err(Refused::ForGood(why));
     }
     // A check that does not end in time is no reason to stay closed: the failed fsync was the log's.
-    if let Verdict::Damaged(finding) = check::within(connection.raw(), desk.options.check_budget) {
-        tracing::error!("{}", check::damaged(&desk.options.path, &finding).message());
+    if let Verdict::Damaged(finding) = check::within(connection.raw(), state.options.check_budget) {
+        tracing::error!("{}", check::damaged(&state.options.path, &finding).message());
         let why = "The database is damaged and takes no more writes; the log says what to do.";
         return Err(Refused::ForGood(why.to_owned()));
     }
     #[cfg(feature = "sabotage")]
     sabotage::point_within("in_reopen");
     empty_log(connection.raw())?;
-    desk.commit_seq = found;
-    desk.mark.publish(found, stored.map_or(0, |meta| meta.clock_us));
+    state.commit_seq = found;
+    state.mark.publish(found, stored.map_or(0, |meta| meta.clock_us));
     Ok(connection)
 }
 
@@ -98,10 +98,10 @@ fn empty_log(raw: &rusqlite::Connection) -> Result<(), Refused> {
 }
 
 /// Answers all who come until then, or until the program stops: true when it does.
-fn refuse_arrivals(desk: &Desk, until: Option<Instant>) -> bool {
+fn refuse_arrivals(state: &WriterState, until: Option<Instant>) -> bool {
     loop {
-        match desk.queue.take(until.map(|until| until.saturating_duration_since(Instant::now()))) {
-            Taken::Item(job) => job.fail(super::writer::stopped(&desk.condition)),
+        match state.queue.take(until.map(|until| until.saturating_duration_since(Instant::now()))) {
+            Taken::Item(job) => job.fail(super::writer::stopped(&state.condition)),
             Taken::Nothing if until.is_none_or(|until| Instant::now() < until) => {}
             Taken::Nothing => return false,
             Taken::Closed => return true,

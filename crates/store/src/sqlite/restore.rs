@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::OpenFlags;
-use waybill_kernel::{Code, Entropy, Error, Result};
+use waybill_kernel::{Code, Entropy, Error, Result, hex};
 
 use super::manifest::{self, Begun, Manifest};
 use super::open::{self, Meta};
@@ -63,7 +63,7 @@ pub fn restore(
     manifest::sync(
         database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")),
     )?;
-    Ok(Restored { manifest, database_id: manifest::hex(&meta.database_id) })
+    Ok(Restored { manifest, database_id: hex::encode(&meta.database_id) })
 }
 
 /// The server's key that came with a backup and is not in the folder yet.

@@ -34,7 +34,7 @@ use crate::Value;
 use crate::metrics::{BATCH, COMMITS, FSYNCS, OPS, VOIDED, WRITER_BUSY};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
-use crate::statement::TenantTables;
+use crate::tenant_check::TenantTables;
 
 const BATCH_OPERATIONS_MAX: usize = 512;
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
@@ -50,36 +50,36 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
     condition: Arc<Condition>,
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Who writes sits here; empty while the file is opened again.
-type Seat = Mutex<Option<Scribe>>;
+/// Whoever holds the lock writes; empty while the file is opened again.
+type Slot = Mutex<Option<Batcher>>;
 
 impl Writer {
-    pub(super) fn start(desk: Desk, connection: Connection) -> Result<Self> {
-        let (queue, condition) = (Arc::clone(&desk.queue), Arc::clone(&desk.condition));
-        let seat = Arc::new(Mutex::new(Some(Scribe::new(desk, connection))));
-        let (own_seat, arrivals) = (Arc::clone(&seat), Arc::clone(&queue));
+    pub(super) fn start(state: WriterState, connection: Connection) -> Result<Self> {
+        let (queue, condition) = (Arc::clone(&state.queue), Arc::clone(&state.condition));
+        let slot = Arc::new(Mutex::new(Some(Batcher::new(state, connection))));
+        let (own_slot, arrivals) = (Arc::clone(&slot), Arc::clone(&queue));
         let thread = thread::Builder::new()
             .name("sqlite-write".to_owned())
-            .spawn(move || serve(&own_seat, &arrivals))
+            .spawn(move || serve(&own_slot, &arrivals))
             .map_err(Error::internal)?;
-        Ok(Self { queue, condition, seat, thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue, condition, slot, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn submit(&self, job: Box<dyn Job>) -> Result<()> {
         if let Some(refusal) = self.condition.refusal(job.relieves()) {
             return Err(refusal);
         }
-        let mut seat = may_block().then(|| self.seat.try_lock().ok()).flatten();
-        match seat.as_mut().and_then(|seat| seat.as_mut()).filter(|scribe| scribe.is_idle()) {
+        let mut slot = may_block().then(|| self.slot.try_lock().ok()).flatten();
+        match slot.as_mut().and_then(|slot| slot.as_mut()).filter(|batcher| batcher.is_idle()) {
             // A lone caller does the writing on its own thread: handing the call over and back would cost two wakes of
             // a sleeping core, about as much as the fsync. With company the thread's group commit is worth more.
-            Some(scribe) => {
-                block_in_place(|| scribe.serve_batch(job));
-                if scribe.needs_its_thread() {
+            Some(batcher) => {
+                block_in_place(|| batcher.serve_batch(job));
+                if batcher.needs_its_thread() {
                     self.queue.nudge();
                 }
                 Ok(())
@@ -102,7 +102,7 @@ fn may_block() -> bool {
 }
 
 /// What the writer keeps when its connection has to go.
-pub(super) struct Desk {
+pub(super) struct WriterState {
     pub(super) options: Options,
     pub(super) tables: Arc<TenantTables>,
     pub(super) clock: Arc<Clock>,
@@ -113,40 +113,42 @@ pub(super) struct Desk {
     pub(super) ballast: Ballast,
     /// The newest commit that is known to be durable.
     pub(super) commit_seq: i64,
+    /// Where those who are answered run.
+    pub(super) runtime: Option<Handle>,
 }
 
-/// The writer's thread. While it waits for arrivals, its seat is anybody's.
-fn serve(seat: &Seat, arrivals: &Queue<Box<dyn Job>>) {
+/// The writer's thread. While it waits for arrivals, any caller may write in its stead.
+fn serve(slot: &Slot, arrivals: &Queue<Box<dyn Job>>) {
     let mut patience = None;
     loop {
         let taken = arrivals.take(patience);
-        let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(scribe) = seat.as_mut() else { return };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(batcher) = slot.as_mut() else { return };
         match taken {
-            Taken::Item(job) => scribe.serve_batch(job),
+            Taken::Item(job) => batcher.serve_batch(job),
             Taken::Nothing => {}
             Taken::Closed => {
                 #[cfg(feature = "sabotage")]
                 sabotage::point_within("in_close");
-                scribe.finish();
+                batcher.finish();
                 return;
             }
         }
-        if scribe.failed {
-            *seat = seat.take().and_then(Scribe::replaced);
+        if batcher.failed {
+            *slot = slot.take().and_then(Batcher::replaced);
             continue;
         }
-        scribe.look_for_room();
-        if scribe.desk.wal.take_overgrown() && Instant::now() >= scribe.restart_at {
-            scribe.restart_log();
+        batcher.look_for_room();
+        if batcher.state.wal.take_overgrown() && Instant::now() >= batcher.restart_at {
+            batcher.restart_log();
         }
-        let is_short = !scribe.desk.ballast.is_held() || scribe.desk.condition.is_full();
+        let is_short = !batcher.state.ballast.is_held() || batcher.state.condition.is_full();
         patience = is_short.then_some(ROOM_INTERVAL);
     }
 }
 
-struct Scribe {
-    desk: Desk,
+struct Batcher {
+    state: WriterState,
     connection: Connection,
     /// How many callers the last commit answered: about as many are expected back soon.
     returning: usize,
@@ -168,13 +170,13 @@ struct Meters {
 }
 
 impl Meters {
-    fn new() -> Self {
+    fn new(store: &str) -> Self {
         Self {
-            ops: metrics::counter!(OPS),
-            commits: metrics::counter!(COMMITS),
-            fsyncs: metrics::counter!(FSYNCS),
-            busy: metrics::counter!(WRITER_BUSY),
-            batch: metrics::histogram!(BATCH),
+            ops: metrics::counter!(OPS, "store" => store.to_owned()),
+            commits: metrics::counter!(COMMITS, "store" => store.to_owned()),
+            fsyncs: metrics::counter!(FSYNCS, "store" => store.to_owned()),
+            busy: metrics::counter!(WRITER_BUSY, "store" => store.to_owned()),
+            batch: metrics::histogram!(BATCH, "store" => store.to_owned()),
         }
     }
 }
@@ -188,55 +190,56 @@ enum Ended {
     Unknown(Error),
 }
 
-/// How one operation's writes are kept apart from its neighbours' in the same transaction.
+/// How one operation can be undone without its neighbours in the same transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Apart {
+enum Isolation {
     /// Not at all: an operation that fails has almost never written anything. If one has, the batch is run again.
-    Hopefully,
+    None,
     /// Each in a savepoint. It costs two statements and a copy of every page an operation touches.
-    BySavepoint,
+    Savepoint,
 }
 
-impl Scribe {
-    fn new(desk: Desk, connection: Connection) -> Self {
-        let (look_at, restart_at) = (Instant::now(), Instant::now());
-        Self { desk, connection, returning: 0, failed: false, look_at, restart_at, meters: Meters::new() }
+impl Batcher {
+    fn new(state: WriterState, connection: Connection) -> Self {
+        let (look_at, restart_at, meters) = (Instant::now(), Instant::now(), Meters::new(&state.options.name));
+        Self { state, connection, returning: 0, failed: false, look_at, restart_at, meters }
     }
 
-    /// One whose commit has failed leaves, and its connection is closed with it. None when the program stops.
+    /// After a failed commit: the connection is closed, and another opened once the file is sound. None when the program stops.
     fn replaced(self) -> Option<Self> {
-        let Self { mut desk, connection, .. } = self;
+        let Self { mut state, connection, .. } = self;
         drop(connection);
-        let sound = reopen::until_sound(&mut desk)?;
-        Some(Self::new(desk, sound))
+        let sound = reopen::until_sound(&mut state)?;
+        Some(Self::new(state, sound))
     }
 
     /// Nobody waits, nobody is expected, and nothing else is to be done first.
     fn is_idle(&self) -> bool {
-        self.returning <= 1 && !self.needs_its_thread() && self.desk.queue.is_open_and_empty()
+        self.returning <= 1 && !self.needs_its_thread() && self.state.queue.is_open_and_empty()
     }
 
     fn needs_its_thread(&self) -> bool {
-        self.failed || !self.desk.ballast.is_held() || self.desk.wal.is_overgrown()
+        self.failed || !self.state.ballast.is_held() || self.state.wal.is_overgrown()
     }
 
     fn serve_batch(&mut self, first: Box<dyn Job>) {
         // It was let in before the trouble began.
-        if let Some(refusal) = self.desk.condition.refusal(first.relieves()) {
+        if let Some(refusal) = self.state.condition.refusal(first.relieves()) {
             return first.fail(refusal);
         }
         self.connection.take_full();
         let mut jobs = Vec::with_capacity(self.returning.max(1));
         jobs.push(first);
-        if self.desk.condition.is_full() {
+        if self.state.condition.is_full() {
             // Alone: each commit then needs as little room as it can.
             return self.run_one_by_one(jobs);
         }
-        let mut ended = self.transact(|scribe| scribe.run_arrivals(&mut jobs));
+        let mut ended = self.transact(|batcher| batcher.run_arrivals(&mut jobs));
         if matches!(ended, Ended::Void(_)) {
             metrics::counter!(VOIDED).increment(1);
             self.make_room(&mut jobs);
-            ended = self.transact(|scribe| jobs.iter_mut().all(|job| scribe.run_job(job.as_mut(), Apart::BySavepoint)));
+            ended =
+                self.transact(|batcher| jobs.iter_mut().all(|job| batcher.run_job(job.as_mut(), Isolation::Savepoint)));
         }
         match ended {
             Ended::Committed => self.answer(jobs),
@@ -248,16 +251,16 @@ impl Scribe {
 
     /// When SQLite has said FULL: gives the ballast back, and if it was the disk, sends away those who would fill it.
     fn make_room(&mut self, jobs: &mut Vec<Box<dyn Job>>) {
-        if !self.connection.take_full() || self.desk.options.ballast_bytes == 0 {
+        if !self.connection.take_full() || self.state.options.ballast_bytes == 0 {
             return;
         }
         // Said before the room is given back, so that the checkpointer knows not to take it.
-        let is_disk = !self.desk.ballast.disk_has_room();
-        if is_disk && !self.desk.condition.is_full() {
+        let is_disk = !self.state.ballast.disk_has_room();
+        if is_disk && !self.state.condition.is_full() {
             tracing::error!("the disk is full: only operations that end work or give room are run");
-            self.desk.condition.set_full(true);
+            self.state.condition.set_full(true);
         }
-        self.desk.ballast.release();
+        self.state.ballast.release();
         self.look_at = Instant::now();
         if !is_disk {
             return;
@@ -268,16 +271,16 @@ impl Scribe {
     }
 
     fn look_for_room(&mut self) {
-        let is_waited_for = !self.desk.ballast.is_held() || self.desk.condition.is_full();
+        let is_waited_for = !self.state.ballast.is_held() || self.state.condition.is_full();
         if !is_waited_for || Instant::now() < self.look_at {
             return;
         }
         self.look_at = Instant::now() + ROOM_INTERVAL;
-        let room = self.desk.ballast.regain();
-        if room && self.desk.condition.is_full() {
+        let room = self.state.ballast.regain();
+        if room && self.state.condition.is_full() {
             tracing::info!("there is room on the disk again");
         }
-        self.desk.condition.set_full(!room);
+        self.state.condition.set_full(!room);
     }
 
     /// Runs the first job, then others until the queue is empty and nobody is expected, or a bound is reached.
@@ -288,7 +291,7 @@ impl Scribe {
         let mut done = 0;
         loop {
             for job in &mut jobs[done..] {
-                if !self.run_job(job.as_mut(), Apart::Hopefully) {
+                if !self.run_job(job.as_mut(), Isolation::None) {
                     return false;
                 }
             }
@@ -297,7 +300,7 @@ impl Scribe {
                 break;
             }
             let room = DRAIN_OPERATIONS_MAX.min(BATCH_OPERATIONS_MAX - done);
-            if self.desk.queue.drain_into(jobs, room) > 0 {
+            if self.state.queue.drain_into(jobs, room) > 0 {
                 continue;
             }
             if waited.is_some() || !self.expects_more_than(done) {
@@ -317,35 +320,35 @@ impl Scribe {
     /// The callers of the last commit are on their way back with their next request: committing for the first of them
     /// alone would make the others wait for a whole fsync. Half of them, or `linger_max`, is enough.
     fn expects_more_than(&self, present: usize) -> bool {
-        present < self.returning / 2 && !self.desk.options.linger_max.is_zero()
+        present < self.returning / 2 && !self.state.options.linger_max.is_zero()
     }
 
     fn linger(&self, present: usize) -> Duration {
         let began = Instant::now();
-        self.desk.queue.wait_for(self.returning / 2 - present, self.desk.options.linger_max);
+        self.state.queue.wait_for(self.returning / 2 - present, self.state.options.linger_max);
         began.elapsed()
     }
 
     /// False when the transaction cannot be kept. A job whose caller has gone is passed over.
-    fn run_job(&mut self, job: &mut dyn Job, apart: Apart) -> bool {
+    fn run_job(&mut self, job: &mut dyn Job, isolation: Isolation) -> bool {
         if job.is_abandoned() {
             return true;
         }
         let now = self.now();
-        if apart == Apart::BySavepoint && self.connection.control("SAVEPOINT operation").is_err() {
+        if isolation == Isolation::Savepoint && self.connection.control("SAVEPOINT operation").is_err() {
             return false;
         }
         let before = self.connection.changes();
-        let keep = job.run(&mut self.connection, now);
+        let keep = job.perform(&mut self.connection, now);
         #[cfg(feature = "sabotage")]
         sabotage::point("in_transaction");
         if self.connection.is_outside_transaction() {
             return false;
         }
-        match apart {
+        match isolation {
             // One that found no room is run again with the ballast's.
-            Apart::Hopefully => keep || (self.connection.changes() == before && !self.connection.is_full()),
-            Apart::BySavepoint => {
+            Isolation::None => keep || (self.connection.changes() == before && !self.connection.is_full()),
+            Isolation::Savepoint => {
                 let undone = keep || self.connection.control("ROLLBACK TO operation").is_ok();
                 undone && self.connection.control("RELEASE operation").is_ok()
             }
@@ -358,10 +361,10 @@ impl Scribe {
                 continue;
             }
             let mut kept = None;
-            let ended = self.transact(|scribe| {
-                let now = scribe.now();
-                kept = Some(job.run(&mut scribe.connection, now));
-                kept == Some(true) && !scribe.connection.is_outside_transaction()
+            let ended = self.transact(|batcher| {
+                let now = batcher.now();
+                kept = Some(job.perform(&mut batcher.connection, now));
+                kept == Some(true) && !batcher.connection.is_outside_transaction()
             });
             match ended {
                 Ended::Committed => self.answer(vec![job]),
@@ -375,7 +378,7 @@ impl Scribe {
     /// BEGIN, the body, the meta row, COMMIT.
     fn transact(&mut self, body: impl FnOnce(&mut Self) -> bool) -> Ended {
         if self.failed {
-            return Ended::Void(stopped(&self.desk.condition));
+            return Ended::Void(stopped(&self.state.condition));
         }
         if let Err(error) = self.connection.control("BEGIN IMMEDIATE") {
             return Ended::Void(explain(&error));
@@ -402,8 +405,8 @@ impl Scribe {
         let Err(error) = self.connection.control("COMMIT") else {
             #[cfg(feature = "sabotage")]
             sabotage::point("after_commit_before_reply");
-            self.desk.commit_seq += 1;
-            self.desk.mark.publish(self.desk.commit_seq, now.micros());
+            self.state.commit_seq += 1;
+            self.state.mark.publish(self.state.commit_seq, now.micros());
             self.meters.commits.increment(1);
             self.meters.fsyncs.increment(1);
             return Ended::Committed;
@@ -435,20 +438,19 @@ impl Scribe {
     fn fail(&mut self, what: &str, error: &rusqlite::Error) -> Ended {
         tracing::error!(%error, "{what} failed; writing stops until the database has been opened again and verified");
         self.failed = true;
-        self.desk.condition.set_reopening(true);
+        self.state.condition.set_reopening(true);
         Ended::Unknown(unknown(error))
     }
 
+    /// Many are told by a task of their own runtime: from here each would be a wake across threads, and the next batch would
+    /// wait for all of them.
     fn answer(&mut self, jobs: Vec<Box<dyn Job>>) {
         self.returning = jobs.len();
         self.meters.ops.increment(jobs.len() as u64);
         self.meters.batch.record(jobs.len() as f64);
-        for job in jobs {
-            job.answer();
-            #[cfg(feature = "sabotage")]
-            if self.returning > 1 {
-                sabotage::point("half_answered");
-            }
+        match &self.state.runtime {
+            Some(runtime) if jobs.len() > 1 => drop(runtime.spawn(async { answer_all(jobs) })),
+            _ => answer_all(jobs),
         }
     }
 
@@ -459,15 +461,15 @@ impl Scribe {
         }
         #[cfg(feature = "sabotage")]
         if sabotage::planted("clock-leaps") {
-            return sabotage::leaping(self.desk.clock.now());
+            return sabotage::leaping(self.state.clock.now());
         }
-        self.desk.clock.now()
+        self.state.clock.now()
     }
 
     /// The log is copied into the database, so that the next start is quick; unless it must be kept as it is.
     fn finish(&mut self) {
-        if self.desk.condition.is_damaged() {
-            let _ = open::keep_log(self.connection.raw(), true, &self.desk.options.path);
+        if self.state.condition.is_damaged() {
+            let _ = open::keep_log(self.connection.raw(), true, &self.state.options.path);
         } else {
             self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
         }
@@ -489,13 +491,25 @@ impl Scribe {
                 busy == 0
             }
             Err(error) if checkpoint::is_unsynced(&error) => {
-                checkpoint::stop(&self.desk.condition, &error);
+                checkpoint::stop(&self.state.condition, &error);
                 false
             }
             Err(error) => {
                 tracing::warn!(%error, "a checkpoint failed; the next one tries again");
                 false
             }
+        }
+    }
+}
+
+fn answer_all(jobs: Vec<Box<dyn Job>>) {
+    #[cfg(feature = "sabotage")]
+    let is_batch = jobs.len() > 1;
+    for job in jobs {
+        job.answer();
+        #[cfg(feature = "sabotage")]
+        if is_batch {
+            sabotage::point("half_answered");
         }
     }
 }

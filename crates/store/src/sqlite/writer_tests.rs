@@ -11,7 +11,7 @@ use waybill_kernel::entropy::SeededEntropy;
 use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::condition::Condition;
-use super::writer::{Desk, Writer};
+use super::writer::{Writer, WriterState};
 use super::{Connection, Job, Options, ballast, checkpoint, mark, open, queue};
 use crate::migrate;
 
@@ -34,7 +34,7 @@ impl Job for Add {
         false
     }
 
-    fn run(&mut self, connection: &mut Connection, _: Time) -> bool {
+    fn perform(&mut self, connection: &mut Connection, _: Time) -> bool {
         let insert = "INSERT INTO feeds (name, xact, seq, updated_at) VALUES (?1, 0, 0, 0)";
         connection.raw().execute(insert, [&self.name]).unwrap();
         self.keep
@@ -76,7 +76,7 @@ impl Bench {
         let condition = Arc::new(Condition::default());
         let wal = checkpoint::Wal::new(&options);
         let mark = Arc::new(mark::Mark::open(&mark::beside(&options.path), &meta).unwrap());
-        let desk = Desk {
+        let state = WriterState {
             tables,
             clock: Arc::new(Clock::new(ManualSource::at(START_US))),
             wal: Arc::clone(&wal),
@@ -86,8 +86,9 @@ impl Bench {
             ballast: ballast::Ballast::open(&options.path, 0).unwrap(),
             commit_seq: meta.commit_seq + ahead,
             options: options.clone(),
+            runtime: None,
         };
-        let writer = Writer::start(desk, connection).unwrap();
+        let writer = Writer::start(state, connection).unwrap();
         Self { folder, options, writer, condition, wal, mark }
     }
 

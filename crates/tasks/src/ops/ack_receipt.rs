@@ -67,7 +67,7 @@ impl Operation for AckReceipt {
             schedule_id: None,
             parents: &parents,
             unlocated: false,
-            body: json!({ "acknowledged_receipt_id": self.receipt_id }),
+            body: json!({ "acknowledged_receipt_id": self.receipt_id }).into(),
         };
         let answer = Acknowledged { ok: true };
         let written = receipts::emit_once(tx, ctx, receipt).await?;

@@ -70,34 +70,45 @@ impl Operation for CancelTask {
     }
 }
 
+pub(crate) const CANCEL: &str = "UPDATE tasks SET status = 'canceled', updated_at = $3, lease_id = NULL, worker = NULL, \
+    lease_expires_at = NULL WHERE tenant = $1 AND task_id = $2 AND status IN ('queued', 'leased', 'running') \
+    AND (owner = $4 OR $5 = 1) RETURNING owner, assigned_receipt, epoch";
+
+/// What [`CANCEL`] answers with.
+struct Ended {
+    owner: String,
+    assigned: ReceiptId,
+    epoch: i64,
+}
+
+impl Ended {
+    fn read(row: &Row) -> Result<Self> {
+        let assigned = ReceiptId::from_slice(row.bytes(1)?)?;
+        Ok(Self { owner: row.text(0)?.to_owned(), assigned, epoch: row.int(2)? })
+    }
+}
+
 impl CancelTask {
     /// The transition, guarded by everything it depends on: of several that race for the task, one finds its row.
-    async fn end(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, canceller: &str) -> Result<Option<Row>> {
+    async fn end(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, canceller: &str) -> Result<Option<Ended>> {
         let params = [
             Value::from(self.task_id.as_bytes()),
             Value::from(ctx.now),
             Value::from(canceller),
             Value::from(ctx.caller.sees_all_owners()),
         ];
-        tx.query_opt(
-            "UPDATE tasks SET status = 'canceled', updated_at = $3, lease_id = NULL, worker = NULL, lease_expires_at = NULL
-             WHERE tenant = $1 AND task_id = $2 AND status IN ('queued', 'leased', 'running')
-               AND (owner = $4 OR $5 = 1)
-             RETURNING owner, assigned_receipt, epoch",
-            &params,
-        )
-        .await
+        tx.query_opt(CANCEL, &params).await?.map(|row| Ended::read(&row)).transpose()
     }
 
-    async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row, canceller: &str) -> Result<()> {
-        let owner = task.text(0)?;
+    async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Ended, canceller: &str) -> Result<()> {
+        let owner = task.owner.as_str();
         let mut error = json!({ "reason": self.reason, "canceled_by": canceller });
         let caller = ctx.caller.principal.to_string();
         if caller != canceller {
             error["requested_by"] = json!(caller);
         }
         let text = error.to_string();
-        let (canceled_id, assigned) = (ReceiptId(ctx.ids.next()), [ReceiptId::from_slice(task.bytes(1)?)?]);
+        let (canceled_id, assigned) = (ReceiptId(ctx.ids.next()), [task.assigned]);
         let canceled = Receipt {
             id: canceled_id,
             kind: ReceiptType::TaskCanceled,
@@ -108,7 +119,7 @@ impl CancelTask {
             schedule_id: None,
             parents: &assigned,
             unlocated: false,
-            body: error.clone(),
+            body: error.clone().into(),
         };
         let ready = Receipt {
             id: ReceiptId(ctx.ids.next()),
@@ -120,9 +131,9 @@ impl CancelTask {
             schedule_id: None,
             parents: std::slice::from_ref(&canceled_id),
             unlocated: false,
-            body: json!({ "status": Status::Canceled, "error": error }),
+            body: json!({ "status": Status::Canceled, "error": error }).into(),
         };
-        let end = end_lease(self.task_id.as_bytes(), task.int(2)?, ctx.now, EndReason::Canceled, None, None);
+        let end = end_lease(self.task_id.as_bytes(), task.epoch, ctx.now, EndReason::Canceled, None, None);
         let result = unsuccessful(self.task_id.as_bytes(), Status::Canceled, &text, &canceled_id, ctx.now);
         receipts::emit_all(tx, ctx, vec![result, end], &[canceled, ready]).await
     }

@@ -71,21 +71,46 @@ impl Operation for Complete {
     type Output = Completed;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Completed>> {
-        const SUCCEED: &str = concat!(
-            "UPDATE tasks SET status = 'succeeded', lease_id = NULL, worker = NULL, lease_expires_at = NULL, \
-             updated_at = $6 WHERE ",
-            lease_is_live!(),
-            " RETURNING owner, assigned_receipt, attempt, epoch, created_at, type"
-        );
         let work = self.check(ctx.settings())?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
         match tx.query_opt(SUCCEED, &hold.params(&[ctx.now.into()])).await? {
-            Some(task) => {
+            Some(row) => {
+                let task = Succeeded::read(&row)?;
                 self.record(ctx, tx, &task, &worker, &work).await.map(|()| Reply::Done(Completed { ok: true }))
             }
             None => self.repeat(ctx, tx, &hold, &work).await,
         }
+    }
+}
+
+pub(crate) const SUCCEED: &str = concat!(
+    "UPDATE tasks SET status = 'succeeded', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6 WHERE ",
+    lease_is_live!(),
+    " RETURNING owner, assigned_receipt, attempt, epoch, type"
+);
+/// Of a task that has succeeded before, as [`SUCCEED`] answers.
+const SUCCEEDED: &str =
+    "SELECT owner, assigned_receipt, attempt, epoch, type FROM tasks WHERE tenant = $1 AND task_id = $2";
+
+/// What [`SUCCEED`] and [`SUCCEEDED`] answer with.
+struct Succeeded<'r> {
+    owner: &'r str,
+    assigned: ReceiptId,
+    attempt: i64,
+    epoch: i64,
+    kind: &'r str,
+}
+
+impl<'r> Succeeded<'r> {
+    fn read(row: &'r Row) -> Result<Self> {
+        Ok(Self {
+            owner: row.text(0)?,
+            assigned: ReceiptId::from_slice(row.bytes(1)?)?,
+            attempt: row.int(2)?,
+            epoch: row.int(3)?,
+            kind: row.text(4)?,
+        })
     }
 }
 
@@ -152,24 +177,29 @@ impl Complete {
         Ok(work)
     }
 
-    async fn record(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, task: &Row, worker: &str, work: &Work) -> Result<()> {
+    async fn record(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        task: &Succeeded<'_>,
+        worker: &str,
+        work: &Work,
+    ) -> Result<()> {
         let settings = ctx.settings::<Settings>();
-        let owner = task.text(0)?;
-        let assigned = ReceiptId::from_slice(task.bytes(1)?)?;
+        let Succeeded { owner, assigned, attempt, epoch, kind } = *task;
         let parents: &[ReceiptId] = if work.is_located() { &[assigned] } else { &[] };
-        let completed = self.completed_receipt(settings, work, owner, worker, task.int(2)?, parents);
+        let completed = self.completed_receipt(settings, work, owner, worker, attempt, parents);
         let completed_id = completed.id;
         let parent = std::slice::from_ref(&completed_id);
         let ready = self.ready_receipt(settings, work, ReceiptId(ctx.ids.next()), owner, parent);
-        let end =
-            end_lease(self.task_id.as_bytes(), task.int(3)?, ctx.now, EndReason::Completed, Some(&work.digest), None);
+        let end = end_lease(self.task_id.as_bytes(), epoch, ctx.now, EndReason::Completed, Some(&work.digest), None);
         let [artifacts, proof] = [&work.artifacts, &work.proof].map(|tree| tree.as_ref().map(Tree::to_string));
         let result = self.result_row(ctx, artifacts.as_deref(), proof.as_deref(), &completed_id);
         receipts::emit_all(tx, ctx, vec![result, end], &[completed, ready]).await?;
         if !work.is_located() {
             self.report_unlocated(ctx, tx, owner, assigned, worker).await?;
         }
-        let success = Success { task_id: self.task_id, kind: task.text(5)?, owner, result: work.told.as_ref() };
+        let success = Success { task_id: self.task_id, kind, owner, result: work.told.as_ref() };
         schedules::succeeded(tx, ctx, success).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
         Ok(())
@@ -218,7 +248,7 @@ impl Complete {
             schedule_id: None,
             parents,
             unlocated: parents.is_empty(),
-            body: with_result(settings, work.completed_body(attempt), work.told.as_ref()),
+            body: with_result(settings, work.completed_body(attempt), work.told.as_ref()).into(),
         }
     }
 
@@ -244,7 +274,7 @@ impl Complete {
             schedule_id: None,
             parents,
             unlocated: false,
-            body: with_result(settings, body, work.told.as_ref()),
+            body: with_result(settings, body, work.told.as_ref()).into(),
         }
     }
 
@@ -309,8 +339,6 @@ impl Complete {
     async fn locate(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<bool> {
         const LOCATE: &str = "UPDATE results SET artifacts = $3, delivery_proof = $4, located = 1 \
             WHERE tenant = $1 AND task_id = $2 AND outcome = 'succeeded' AND located = 0";
-        const TASK: &str =
-            "SELECT owner, assigned_receipt, attempt, epoch FROM tasks WHERE tenant = $1 AND task_id = $2";
         const AGAIN: &str = "UPDATE leases SET digest = $4 WHERE tenant = $1 AND task_id = $2 AND lease_id = $3";
         let [artifacts, proof] = [&work.artifacts, &work.proof].map(|tree| tree.as_ref().map(Tree::to_string));
         let params =
@@ -318,11 +346,11 @@ impl Complete {
         if tx.execute(LOCATE, &params).await? == 0 {
             return Ok(false);
         }
-        let task = tx.query_opt(TASK, &[self.task_id.as_bytes().into()]).await?;
-        let task = task.ok_or_else(|| Error::internal("a result without its task"))?;
-        let assigned = [ReceiptId::from_slice(task.bytes(1)?)?];
-        let completed =
-            self.completed_receipt(ctx.settings(), work, task.text(0)?, hold.worker, task.int(2)?, &assigned);
+        let row = tx.query_opt(SUCCEEDED, &[self.task_id.as_bytes().into()]).await?;
+        let row = row.ok_or_else(|| Error::internal("a result without its task"))?;
+        let task = Succeeded::read(&row)?;
+        let assigned = [task.assigned];
+        let completed = self.completed_receipt(ctx.settings(), work, task.owner, hold.worker, task.attempt, &assigned);
         let again: Statement<'_> = (
             AGAIN,
             vec![

@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
 use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Code, Error, Example, Json, OperationSpec, Principal, Result, Role, Route, Scope};
@@ -11,7 +10,7 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 use crate::Settings;
 use crate::lease;
 use crate::needs;
-use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
+use crate::receipts::{self, Body, Receipt, ReceiptId, ReceiptType, SCHEMA_VERSION};
 use crate::rules::Status;
 use crate::schedules;
 use crate::settings::seconds_of;
@@ -72,6 +71,32 @@ pub struct Created {
     pub status: Status,
 }
 
+#[derive(Serialize)]
+struct Assignment<'a> {
+    instructions: Instructions<'a>,
+    requirements: &'a Requirements,
+    result_delivery: ResultDelivery,
+    timeouts: Timeouts,
+    schema_version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Instructions<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+}
+
+#[derive(Serialize)]
+struct ResultDelivery {
+    mode: &'static str,
+    operation: &'static str,
+}
+
+#[derive(Serialize)]
+struct Timeouts {
+    lease_ttl: i64,
+}
+
 impl Operation for CreateTask {
     const SPEC: OperationSpec = OperationSpec {
         name: "create_task",
@@ -114,12 +139,7 @@ impl Operation for CreateTask {
             schedule_id: None,
             parents: &[],
             unlocated: false,
-            body: json!({
-                "instructions": { "type": self.kind },
-                "requirements": self.requirements,
-                "result_delivery": { "mode": "retrieve", "operation": "get_task" },
-                "timeouts": { "lease_ttl": ctx.settings::<Settings>().lease_ttl_s },
-            }),
+            body: self.assignment(ctx.settings())?,
         };
         receipts::emit(tx, ctx, receipt).await?;
         schedules::fired(tx, self.idempotency_key.as_deref(), &owner).await?;
@@ -153,6 +173,18 @@ impl CreateTask {
             return Err(Error::new(Code::PayloadTooLarge, message).with("limit_bytes", max));
         }
         Ok(payload)
+    }
+
+    /// What the receipt of assignment says.
+    fn assignment(&self, settings: &Settings) -> Result<Body> {
+        let text = serde_json::to_string(&Assignment {
+            instructions: Instructions { kind: &self.kind },
+            requirements: &self.requirements,
+            result_delivery: ResultDelivery { mode: "retrieve", operation: "get_task" },
+            timeouts: Timeouts { lease_ttl: settings.lease_ttl_s },
+            schema_version: SCHEMA_VERSION,
+        });
+        text.map(Body::Text).map_err(Error::internal)
     }
 
     /// Whose task it is. A delegate may name one principal: the owner of the schedule that the key says was fired.

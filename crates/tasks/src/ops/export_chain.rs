@@ -2,12 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
-use waybill_store::effects::{Effect, place};
+use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope, hex};
+use waybill_store::effects::{Effect, position};
 use waybill_store::{Ctx, Operation, Reach, Reply, Row, Tx, Value};
 
 use crate::receipts::ReceiptId;
-use crate::receipts::chain::{Parties, Sealed, to_hex};
+use crate::receipts::chain::{Parties, Sealed};
 use crate::sweeps::{Seal, content};
 
 const LIMIT: i64 = 200;
@@ -87,7 +87,7 @@ impl Operation for ExportChain {
             return Err(Error::invalid("after must be at least 0 and limit at least 1."));
         }
         let limit = self.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
-        let sealed = place(tx, Seal::NAME).await?;
+        let sealed = position(tx, Seal::NAME).await?;
         let behind = [sealed.xact, sealed.seq, i64::MAX, UNSEALED_MAX, ctx.caller.tenant.0].map(Value::from);
         let unsealed = tx.query_opt(UNSEALED, &behind).await?.map_or(Ok(0), |row| row.int(0))?;
         let tx = &mut *tx.as_tenant(ctx.caller.tenant);
@@ -98,7 +98,7 @@ impl Operation for ExportChain {
 }
 
 fn link(row: &Row) -> Result<Sealed> {
-    let salt = row.bytes_opt(5)?.map(to_hex);
+    let salt = row.bytes_opt(5)?.map(hex::encode);
     let present = salt.is_some() && row.text_opt(9)?.is_some();
     let parties = || -> Result<Parties> { Ok(Parties { from: row.text(9)?.to_owned(), to: row.text(10)?.to_owned() }) };
     Ok(Sealed {
@@ -107,9 +107,9 @@ fn link(row: &Row) -> Result<Sealed> {
         receipt_type: row.text(2)?.to_owned(),
         parents: row.bytes(3)?.chunks(16).map(ReceiptId::from_slice).collect::<Result<_>>()?,
         created_at: row.time(4)?,
-        content_hash: to_hex(row.bytes(6)?),
-        parties_hash: to_hex(row.bytes(7)?),
-        link: to_hex(row.bytes(8)?),
+        content_hash: hex::encode(row.bytes(6)?),
+        parties_hash: hex::encode(row.bytes(7)?),
+        link: hex::encode(row.bytes(8)?),
         salt,
         parties: present.then(parties).transpose()?,
         content: present.then(|| content(row, 11)).transpose()?,

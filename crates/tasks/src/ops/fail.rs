@@ -67,27 +67,28 @@ impl Operation for Fail {
     type Output = FailedReply;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<FailedReply>> {
-        // The row is kept for this call, so that what is decided from it still holds when it is written.
-        const HELD: &str = concat!(
-            "SELECT owner, assigned_receipt, attempt, max_attempts, retry_backoff_s, epoch FROM tasks WHERE ",
-            lease_is_live!()
-        );
         let settings = ctx.settings::<Settings>();
         let error = receipts::tree(settings, "The error makes", &self.error)?;
         let digest = Fingerprint::of(&(&error, self.retryable))?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
-        let Some(task) = tx.query_opt(HELD, &hold.params(&[])).await? else {
+        let Some(row) = tx.query_opt(HELD, &hold.params(&[])).await? else {
             return self.repeat(ctx, tx, &hold, digest).await;
         };
-        let (attempt, max) = (task.int(2)?, task.int(3)?);
-        let after = after_failure(attempt, max, self.retryable, task.int(4)?, settings.retry_backoff_s_max);
+        let task = Held::read(&row)?;
+        let after = after_failure(
+            task.attempt,
+            task.max_attempts,
+            self.retryable,
+            task.backoff_s,
+            settings.retry_backoff_s_max,
+        );
         let next_eligible_at = match after {
             AfterFailure::Again { delay_s, .. } => Some(ctx.now.after(seconds_of(delay_s))),
             AfterFailure::Final => None,
         };
         // What tells the owner that there is a result says less around it.
-        receipts::check_body(settings, "The error makes", &self.told(&error, &task, next_eligible_at)?)?;
+        receipts::check_body(settings, "The error makes", &self.told(&error, &task, next_eligible_at))?;
         if !self.end(ctx, tx, &hold, after, next_eligible_at).await? {
             // Ended by somebody else between the two statements.
             return self.repeat(ctx, tx, &hold, digest).await;
@@ -96,6 +97,45 @@ impl Operation for Fail {
         Ok(Reply::Done(FailedReply { ok: true, requeued: next_eligible_at.is_some(), next_eligible_at }))
     }
 }
+
+const HELD: &str = concat!(
+    "SELECT owner, assigned_receipt, attempt, max_attempts, retry_backoff_s, epoch FROM tasks WHERE ",
+    lease_is_live!()
+);
+
+/// What [`HELD`] answers with. What is decided from it still holds when it is written: that write has the same guards.
+struct Held<'r> {
+    owner: &'r str,
+    assigned: ReceiptId,
+    attempt: i64,
+    max_attempts: i64,
+    backoff_s: i64,
+    epoch: i64,
+}
+
+impl<'r> Held<'r> {
+    fn read(row: &'r Row) -> Result<Self> {
+        Ok(Self {
+            owner: row.text(0)?,
+            assigned: ReceiptId::from_slice(row.bytes(1)?)?,
+            attempt: row.int(2)?,
+            max_attempts: row.int(3)?,
+            backoff_s: row.int(4)?,
+            epoch: row.int(5)?,
+        })
+    }
+}
+
+pub(crate) const FINAL: &str = concat!(
+    "UPDATE tasks SET status = 'failed', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6 WHERE ",
+    lease_is_live!()
+);
+pub(crate) const AGAIN: &str = concat!(
+    "UPDATE tasks SET status = 'queued', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6, \
+     started_at = NULL, attempt = $7, next_eligible_at = $8, held = 1 WHERE ",
+    lease_is_live!(),
+    " AND attempt = $7 - 1"
+);
 
 impl Fail {
     /// False when the lease is no longer live.
@@ -107,17 +147,6 @@ impl Fail {
         after: AfterFailure,
         next_eligible_at: Option<Time>,
     ) -> Result<bool> {
-        const FINAL: &str = concat!(
-            "UPDATE tasks SET status = 'failed', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6 \
-             WHERE ",
-            lease_is_live!()
-        );
-        const AGAIN: &str = concat!(
-            "UPDATE tasks SET status = 'queued', lease_id = NULL, worker = NULL, lease_expires_at = NULL, updated_at = $6, \
-             started_at = NULL, attempt = $7, next_eligible_at = $8, held = 1 WHERE ",
-            lease_is_live!(),
-            " AND attempt = $7 - 1"
-        );
         let written = match after {
             AfterFailure::Final => tx.execute(FINAL, &hold.params(&[ctx.now.into()])).await?,
             AfterFailure::Again { attempt, .. } => {
@@ -132,15 +161,14 @@ impl Fail {
         &self,
         ctx: &Ctx<'_>,
         tx: &mut Tx<'_>,
-        task: &Row,
+        task: &Held<'_>,
         worker: &str,
         (error, digest): (&Tree, &Fingerprint),
         next_eligible_at: Option<Time>,
     ) -> Result<()> {
-        let owner = task.text(0)?;
-        let assigned = [ReceiptId::from_slice(task.bytes(1)?)?];
+        let (owner, assigned) = (task.owner, [task.assigned]);
         let task_id = self.task_id.as_bytes();
-        let end = end_lease(task_id, task.int(5)?, ctx.now, EndReason::Failed, Some(digest), next_eligible_at);
+        let end = end_lease(task_id, task.epoch, ctx.now, EndReason::Failed, Some(digest), next_eligible_at);
         let kind = match next_eligible_at {
             Some(_) => ReceiptType::TaskRetryScheduled,
             None => ReceiptType::TaskFailed,
@@ -156,7 +184,7 @@ impl Fail {
             schedule_id: None,
             parents: &assigned,
             unlocated: false,
-            body: self.told(error, task, next_eligible_at)?,
+            body: self.told(error, task, next_eligible_at).into(),
         };
         if let Some(at) = next_eligible_at {
             receipts::emit_all(tx, ctx, vec![end], &[told]).await?;
@@ -175,7 +203,7 @@ impl Fail {
             schedule_id: None,
             parents: std::slice::from_ref(&failed_id),
             unlocated: false,
-            body: json!({ "status": Status::Failed, "error": error }),
+            body: json!({ "status": Status::Failed, "error": error }).into(),
         };
         receipts::emit_all(tx, ctx, vec![result, end], &[told, ready]).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
@@ -183,15 +211,14 @@ impl Fail {
     }
 
     /// What the owner is told: when it is tried again, or that it has failed.
-    fn told(&self, error: &Tree, task: &Row, next_eligible_at: Option<Time>) -> Result<Tree> {
-        let (attempt, max_attempts) = (task.int(2)?, task.int(3)?);
-        Ok(match next_eligible_at {
+    fn told(&self, error: &Tree, task: &Held<'_>, next_eligible_at: Option<Time>) -> Tree {
+        match next_eligible_at {
             Some(at) => json!({
-                "error": error, "attempt": attempt + 1, "max_attempts": max_attempts, "requeued": true,
+                "error": error, "attempt": task.attempt + 1, "max_attempts": task.max_attempts, "requeued": true,
                 "next_eligible_at": at,
             }),
             None => json!({ "error": error, "retry_recommended": self.retryable, "retry_after_seconds": null }),
-        })
+        }
     }
 
     /// The lease is not live. If this worker gave the task up by the same words, it is told so again.

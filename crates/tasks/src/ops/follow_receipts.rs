@@ -1,4 +1,4 @@
-//! Follow: a principal's receipts as they come. Each turn gives what there is after a place, or waits for it.
+//! Follow: a principal's receipts as they come. Each turn gives what there is after a position, or waits for it.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Operation for FollowReceipts {
         scopes: &[Scope::ReceiptsRead],
         title: "Follow receipts",
         description: "Receive the receipts addressed to you as they come, as server-sent events: `event: receipt`, `data` the \
-                      receipt, `id` its place. Connect again with Last-Event-ID and nothing is missed or repeated, but \
+                      receipt, `id` its position. Connect again with Last-Event-ID and nothing is missed or repeated, but \
                       what has been archived by then is not shown.",
         example: Example {
             arguments: r#"{"since_receipt_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e1f"}"#,
@@ -66,22 +66,22 @@ impl Operation for FollowReceipts {
         let scope: [&[u8]; 3] = [b"receipts", ctx.caller.tenant_id.as_bytes(), addressee.as_bytes()];
         let after = match (&self.last_event_id, self.since_receipt_id) {
             (Some(id), _) => Cursor::from_text(&scope, id)?,
-            (None, Some(since)) => inbox::place(tx, Some(since), Of::Addressee(&addressee)).await?,
+            (None, Some(since)) => inbox::position_after(tx, Some(since), Of::Addressee(&addressee)).await?,
             (None, None) => {
-                let place = latest(tx, &addressee).await?.to_text(&scope);
-                return Ok(Reply::Done(Turn { events: Vec::new(), place }));
+                let position = latest(tx, &addressee).await?.to_text(&scope);
+                return Ok(Reply::Done(Turn { events: Vec::new(), position }));
             }
         };
         let horizon = tx.horizon().await?;
         let page = INBOX.read_below(tx, horizon, after, EVENTS_MAX, &[(&addressee).into()]).await?;
         let event = |row: &Row| {
-            let place = Cursor { xact: row.int(0)?, seq: row.int(1)? };
+            let position = Cursor { xact: row.int(0)?, seq: row.int(1)? };
             let receipt = ReceiptRecord::from_row(row, RECEIPT_AT)?;
             let data = serde_json::to_string(&receipt).map_err(Error::internal)?;
-            Ok(Event { id: place.to_text(&scope), kind: "receipt", data })
+            Ok(Event { id: position.to_text(&scope), kind: "receipt", data })
         };
         let events: Vec<Event> = page.rows.iter().map(event).collect::<Result<_>>()?;
-        let turn = Turn { events, place: page.next.to_text(&scope) };
+        let turn = Turn { events, position: page.next.to_text(&scope) };
         if !turn.events.is_empty() {
             return Ok(Reply::Done(turn));
         }

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, Resource, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::receipts::archive::archived;
@@ -23,6 +23,7 @@ impl Operation for GetReceipt {
         name: "get_receipt",
         domain: "tasks",
         route: Route::get("/v1/receipts/{receipt_id}"),
+        resources: &[Resource::at("resource://receipts/{receipt_id}", "receipt", "One receipt.")],
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::ReceiptsRead],
         title: "Read a receipt",

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::principal::out_of_scope;
-use waybill_kernel::{Caller, Error, Example, Mode, OperationSpec, Result, Role, Route, Scope};
+use waybill_kernel::{Caller, Error, Example, Mode, OperationSpec, Resource, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use crate::lease;
@@ -24,6 +24,7 @@ impl Operation for GetTask {
         name: "get_task",
         domain: "tasks",
         route: Route::get("/v1/tasks/{task_id}"),
+        resources: &[Resource::at("resource://tasks/{task_id}", "task", "One task as it is now.")],
         roles: &[Role::Agent, Role::Worker, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead, Scope::TasksLease],
         title: "Read a task",

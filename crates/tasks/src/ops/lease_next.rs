@@ -186,7 +186,7 @@ async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// `$which` is the task. The guard is not `held = 0`, or PostgreSQL might look for the task's id in the line of all claimable
+/// `$which` is the task; [`Claimed`] reads the answer. The guard is not `held = 0`, or PostgreSQL might look for the task's id in the line of all claimable
 /// tasks, which is not ordered by it.
 macro_rules! take {
     ($which:expr) => {
@@ -196,9 +196,34 @@ macro_rules! take {
              WHERE tenant = $1 AND task_id = (SELECT t.task_id ",
             $which,
             " LIMIT 1 FOR UPDATE SKIP LOCKED) AND status = 'queued' AND held < 1 \
-             RETURNING type, payload, attempt, requirements, assigned_receipt, epoch, task_id"
+             RETURNING task_id, type, payload, requirements, attempt, epoch, assigned_receipt"
         )
     };
+}
+
+/// What [`take`] answers with.
+struct Claimed<'r> {
+    task_id: TaskId,
+    kind: &'r str,
+    payload: &'r str,
+    requirements: &'r str,
+    attempt: i64,
+    epoch: i64,
+    assigned: ReceiptId,
+}
+
+impl<'r> Claimed<'r> {
+    fn read(row: &'r Row) -> Result<Self> {
+        Ok(Self {
+            task_id: TaskId::from_slice(row.bytes(0)?)?,
+            kind: row.text(1)?,
+            payload: row.text(2)?,
+            requirements: row.text(3)?,
+            attempt: row.int(4)?,
+            epoch: row.int(5)?,
+            assigned: ReceiptId::from_slice(row.bytes(6)?)?,
+        })
+    }
 }
 
 /// The first of the line of `$6`, unless there is one that is not in line although its time had come at `$7`.
@@ -213,11 +238,11 @@ macro_rules! first_of_line {
     };
 }
 
-const TAKE_FIRST: ByType = [take!(first_of_line!("")), take!(first_of_line!(" AND t.type = $8"))];
+pub(crate) const TAKE_FIRST: ByType = [take!(first_of_line!("")), take!(first_of_line!(" AND t.type = $8"))];
 
 /// The first of these tasks that is claimable and free. Its status is not compared as the index of owners would have it:
 /// PostgreSQL might look through all that is queued.
-const TAKE_ONE_OF: &str = take!(
+pub(crate) const TAKE_ONE_OF: &str = take!(
     "FROM tasks t WHERE t.tenant = $1 AND t.task_id IN \
      ($6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
      AND coalesce(t.status, '') = 'queued' AND t.held < 1 ORDER BY t.priority DESC, t.created_at, t.task_id"
@@ -271,20 +296,19 @@ impl Taken<'_> {
         let lease = [lease_id.as_bytes().into(), self.worker.into(), expires_at.into(), ctx.now.into()];
         let (sql, params) = which.statement(lease);
         let Some(row) = tx.query_opt(sql, &params).await? else { return Ok(None) };
-        let task_id = TaskId::from_slice(row.bytes(6)?)?;
-        self.claim.record(ctx, tx, task_id, lease_id, self.worker, &row).await?;
-        let payload = row.text(1)?;
-        self.bytes += payload.len() as i64;
+        let task = Claimed::read(&row)?;
+        self.claim.record(ctx, tx, &task, lease_id, self.worker).await?;
+        self.bytes += task.payload.len() as i64;
         self.tasks.push(LeasedTask {
-            task_id,
+            task_id: task.task_id,
             lease_id,
-            kind: row.text(0)?.to_owned(),
-            payload: Json::from_stored(payload)?,
-            attempt: row.int(2)?,
+            kind: task.kind.to_owned(),
+            payload: Json::from_stored(task.payload)?,
+            attempt: task.attempt,
             expires_at,
-            requirements: Json::from_stored(row.text(3)?)?,
+            requirements: Json::from_stored(task.requirements)?,
         });
-        Ok(Some(task_id))
+        Ok(Some(task.task_id))
     }
 }
 
@@ -333,36 +357,35 @@ impl LeaseNext {
         &self,
         ctx: &Ctx<'_>,
         tx: &mut Tx<'_>,
-        task_id: TaskId,
+        task: &Claimed<'_>,
         lease_id: LeaseId,
         worker: &str,
-        task: &Row,
     ) -> Result<()> {
         const HISTORY: &str = "INSERT INTO leases (tenant, task_id, epoch, lease_id, worker, worker_instance, created_at) \
                                VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let history: Statement<'_> = (
             HISTORY,
             vec![
-                Value::from(task_id.as_bytes()),
-                Value::from(task.int(5)?),
+                Value::from(task.task_id.as_bytes()),
+                Value::from(task.epoch),
                 Value::from(lease_id.as_bytes()),
                 Value::from(worker),
                 Value::from(self.worker_instance_id.as_deref()),
                 Value::from(ctx.now),
             ],
         );
-        let parts = [task_id.as_bytes(), worker.as_bytes(), lease_id.as_bytes()];
+        let parts = [task.task_id.as_bytes(), worker.as_bytes(), lease_id.as_bytes()];
         let accepted = Receipt {
             id: receipts::keyed_id(ReceiptType::TaskAccepted, &parts),
             kind: ReceiptType::TaskAccepted,
             from: worker,
             to: SYSTEM,
-            task_id: Some(task_id),
+            task_id: Some(task.task_id),
             lease_id: Some(lease_id),
             schedule_id: None,
-            parents: &[ReceiptId::from_slice(task.bytes(4)?)?],
+            parents: &[task.assigned],
             unlocated: false,
-            body: json!({ "worker_capabilities": self.capabilities }),
+            body: json!({ "worker_capabilities": self.capabilities }).into(),
         };
         receipts::emit_all(tx, ctx, vec![history], &[accepted]).await
     }

@@ -83,7 +83,7 @@ impl Operation for ListOpenObligations {
         let (settings, process) = (ctx.settings::<Settings>(), ctx.settings::<Process>());
         let limit = inbox::page_size(settings, "limit", self.limit)?;
         let principal = inbox::whose(ctx, self.principal_kind, self.principal_id.as_deref())?;
-        let after = inbox::place(tx, self.since_receipt_id, Of::Addressee(&principal)).await?;
+        let after = inbox::position_after(tx, self.since_receipt_id, Of::Addressee(&principal)).await?;
         let relationship = Relationship::find(ctx, tx, &principal).await?;
         let page = OPEN.read_all(tx, after, limit, &[(&principal).into()]).await?;
         let open_obligations: Vec<ReceiptRecord> =

@@ -8,7 +8,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::principal::forbidden;
-use waybill_kernel::{Error, Example, OperationSpec, Principal, Result, Role, Route, Scope, cursor};
+use waybill_kernel::{Error, Example, OperationSpec, Principal, Resource, Result, Role, Route, Scope, cursor};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::Settings;
@@ -47,6 +47,7 @@ impl Operation for ListTasks {
         name: "list_tasks",
         domain: "tasks",
         route: Route::get("/v1/tasks"),
+        resources: &[Resource::at("resource://tasks{?status,type,limit,cursor}", "tasks", "Your tasks, newest first.")],
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::TasksRead],
         title: "List tasks",

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::{Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
-use waybill_store::{Ctx, Operation, Reply, Statement, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
 
 use crate::Settings;
 use crate::lease::{self, Hold, LeaseId, lease_is_live};
@@ -32,6 +32,26 @@ pub struct Reported {
     pub ok: bool,
 }
 
+pub(crate) const RUNNING: &str = concat!(
+    "UPDATE tasks SET status = 'running', started_at = coalesce(started_at, $6), updated_at = $6, \
+     progress_receipts = progress_receipts + 1 WHERE ",
+    lease_is_live!(),
+    " RETURNING assigned_receipt, progress_receipts"
+);
+
+/// What [`RUNNING`] answers with.
+struct Running {
+    assigned: ReceiptId,
+    /// This one counted.
+    reports: i64,
+}
+
+impl Running {
+    fn read(row: &Row) -> Result<Self> {
+        Ok(Self { assigned: ReceiptId::from_slice(row.bytes(0)?)?, reports: row.int(1)? })
+    }
+}
+
 impl Operation for ReportProgress {
     const SPEC: OperationSpec = OperationSpec {
         name: "report_progress",
@@ -52,12 +72,6 @@ impl Operation for ReportProgress {
     type Output = Reported;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Reported>> {
-        const RUNNING: &str = concat!(
-            "UPDATE tasks SET status = 'running', started_at = coalesce(started_at, $6), updated_at = $6, \
-             progress_receipts = progress_receipts + 1 WHERE ",
-            lease_is_live!(),
-            " RETURNING assigned_receipt, progress_receipts"
-        );
         const PROGRESS: &str = "INSERT INTO task_progress (tenant, task_id, progress, updated_at) VALUES ($1, $2, $3, $4) \
             ON CONFLICT (tenant, task_id) DO UPDATE SET progress = excluded.progress, updated_at = excluded.updated_at";
         let settings = ctx.settings::<Settings>();
@@ -66,9 +80,10 @@ impl Operation for ReportProgress {
         receipts::check_body(settings, "The report makes", &body)?;
         let worker = lease::worker(ctx, self.worker_kind, self.worker_id.as_deref())?;
         let hold = Hold::new(ctx, self.task_id, self.lease_id, &worker);
-        let Some(task) = tx.query_opt(RUNNING, &hold.params(&[ctx.now.into()])).await? else {
+        let Some(row) = tx.query_opt(RUNNING, &hold.params(&[ctx.now.into()])).await? else {
             return Err(lease::refusal(ctx, tx, &hold).await);
         };
+        let task = Running::read(&row)?;
         let latest: Statement<'_> =
             (PROGRESS, vec![self.task_id.as_bytes().into(), Value::from(self.progress.as_str()), ctx.now.into()]);
         let receipt = Receipt {
@@ -79,11 +94,11 @@ impl Operation for ReportProgress {
             task_id: Some(self.task_id),
             lease_id: Some(self.lease_id),
             schedule_id: None,
-            parents: &[ReceiptId::from_slice(task.bytes(0)?)?],
+            parents: &[task.assigned],
             unlocated: false,
-            body,
+            body: body.into(),
         };
-        let proven = settings.progress_receipts && task.int(1)? <= settings.progress_receipts_max;
+        let proven = settings.progress_receipts && task.reports <= settings.progress_receipts_max;
         let receipts = if proven { std::slice::from_ref(&receipt) } else { &[] };
         receipts::emit_all(tx, ctx, vec![latest], receipts).await?;
         Ok(Reply::Done(Reported { ok: true }))

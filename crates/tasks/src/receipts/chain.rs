@@ -11,7 +11,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use waybill_kernel::Time;
+use waybill_kernel::{Time, hex};
 
 use super::ReceiptId;
 
@@ -117,19 +117,6 @@ fn hash(parts: &[&[u8]]) -> Digest {
     digest.finalize().into()
 }
 
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pair = |pair: &[u8]| match *pair {
-        [high, low] => u8::try_from(digit(high)? * 16 + digit(low)?).ok(),
-        _ => None,
-    };
-    text.as_bytes().chunks(2).map(pair).collect()
-}
-
 /// What is wrong with one receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -175,7 +162,7 @@ impl Default for Verifier {
 impl Verifier {
     /// The link everything so far leads to.
     pub fn head(&self) -> String {
-        to_hex(&self.link)
+        hex::encode(&self.link)
     }
 
     pub fn position(&self) -> i64 {
@@ -192,7 +179,7 @@ impl Verifier {
         } else if !follows {
             faults.push(Fault::MissingPosition);
         }
-        let stored = from_hex(&sealed.link).and_then(|link| Digest::try_from(link).ok());
+        let stored = hex::decode(&sealed.link).and_then(|link| Digest::try_from(link).ok());
         // What follows a gap has nothing before it to follow from.
         if stored.is_none() || (follows && stored != sealed.link_after(&self.link)) {
             faults.push(Fault::ForeignLink);
@@ -208,7 +195,7 @@ impl Verifier {
 impl Sealed {
     /// None when its digests are none.
     fn link_after(&self, previous: &Digest) -> Option<Digest> {
-        let digest = |text: &str| from_hex(text).and_then(|bytes| Digest::try_from(bytes).ok());
+        let digest = |text: &str| hex::decode(text).and_then(|bytes| Digest::try_from(bytes).ok());
         let parents: Vec<u8> = self.parents.iter().flat_map(|parent| parent.as_bytes().iter().copied()).collect();
         let link = Link {
             position: self.position,
@@ -228,12 +215,12 @@ impl Sealed {
             return Vec::new();
         };
         let (Some(content), Some(parties)) = (&self.content, &self.parties) else { return vec![Fault::MissingReceipt] };
-        let salt = from_hex(salt).unwrap_or_default();
+        let salt = hex::decode(salt).unwrap_or_default();
         let mut faults = Vec::new();
-        if to_hex(&content.digest(&salt)) != self.content_hash {
+        if hex::encode(&content.digest(&salt)) != self.content_hash {
             faults.push(Fault::AlteredContent);
         }
-        if to_hex(&parties.digest(&salt)) != self.parties_hash {
+        if hex::encode(&parties.digest(&salt)) != self.parties_hash {
             faults.push(Fault::AlteredParties);
         }
         faults
@@ -259,15 +246,15 @@ mod tests {
                     receipt_type: "task.assigned".to_owned(),
                     created_at: Time::from_micros(i64::from(nth)),
                     parents: vec![ReceiptId(Uuid::nil())],
-                    content_hash: to_hex(&content.digest(&salt)),
-                    parties_hash: to_hex(&parties.digest(&salt)),
+                    content_hash: hex::encode(&content.digest(&salt)),
+                    parties_hash: hex::encode(&parties.digest(&salt)),
                     link: String::new(),
-                    salt: Some(to_hex(&salt)),
+                    salt: Some(hex::encode(&salt)),
                     parties: Some(parties),
                     content: Some(content),
                 };
                 previous = sealed.link_after(&previous).unwrap();
-                sealed.link = to_hex(&previous);
+                sealed.link = hex::encode(&previous);
                 sealed
             })
             .collect()
@@ -301,7 +288,7 @@ mod tests {
             (|chain| chain[1].parents.clear(), &[(2, Fault::ForeignLink)]),
             (|chain| chain[1].created_at = Time::EPOCH, &[(2, Fault::ForeignLink)]),
             (|chain| chain[1].receipt_id = ReceiptId(Uuid::nil()), &[(2, Fault::ForeignLink)]),
-            (|chain| chain[1].link = to_hex(&ORIGIN), &[(2, Fault::ForeignLink), (3, Fault::ForeignLink)]),
+            (|chain| chain[1].link = hex::encode(&ORIGIN), &[(2, Fault::ForeignLink), (3, Fault::ForeignLink)]),
         ];
         for (nth, (change, expected)) in changes.iter().enumerate() {
             let mut chain = chain(5);
@@ -313,11 +300,11 @@ mod tests {
     #[test]
     fn a_receipt_that_was_sealed_anew_does_not_fit_the_next() {
         let mut chain = chain(3);
-        let salt = from_hex(chain[1].salt.as_ref().unwrap()).unwrap();
+        let salt = hex::decode(chain[1].salt.as_ref().unwrap()).unwrap();
         chain[1].content.as_mut().unwrap().body = "{}".to_owned();
-        chain[1].content_hash = to_hex(&chain[1].content.as_ref().unwrap().digest(&salt));
-        let before = Digest::try_from(from_hex(&chain[0].link).unwrap()).unwrap();
-        chain[1].link = to_hex(&chain[1].link_after(&before).unwrap());
+        chain[1].content_hash = hex::encode(&chain[1].content.as_ref().unwrap().digest(&salt));
+        let before = Digest::try_from(hex::decode(&chain[0].link).unwrap()).unwrap();
+        chain[1].link = hex::encode(&chain[1].link_after(&before).unwrap());
         assert_eq!(faults(&chain), [(3, Fault::ForeignLink)]);
     }
 

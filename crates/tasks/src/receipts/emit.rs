@@ -1,5 +1,7 @@
 //! Writing receipts: the rows, their links, and the obligations they end.
 
+use std::borrow::Cow;
+
 use serde_json::{Value as Json, json};
 use waybill_kernel::id::digest_id;
 use waybill_kernel::{Code, Error, Result};
@@ -22,8 +24,25 @@ pub struct Receipt<'a> {
     /// It would end an obligation but may not, because it does not say where the work is: the one receipt of an ending
     /// type that is stored without parents.
     pub unlocated: bool,
-    pub body: Json,
+    pub body: Body,
 }
+
+/// What a receipt says.
+pub enum Body {
+    Tree(Json),
+    /// By whoever knows its shape: building a tree of it to be written once costs more than all the rest of a receipt. As it
+    /// is stored, with [`SCHEMA_VERSION`].
+    Text(String),
+}
+
+impl From<Json> for Body {
+    fn from(tree: Json) -> Self {
+        Self::Tree(tree)
+    }
+}
+
+/// In every body, by the name `schema_version`.
+pub const SCHEMA_VERSION: &str = "1";
 
 /// The id of a receipt that must exist only once. A second one with the same parts has the same id, and the unique index
 /// on ids keeps it out.
@@ -36,8 +55,9 @@ pub async fn emit(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> Resul
     emit_all(tx, ctx, Vec::new(), &[receipt]).await
 }
 
-/// Writes receipts with their links, ends the obligations they end, and runs `others` with them. What is wrong with them may
-/// show only when the transaction is committed.
+/// Writes up to two receipts with their links, ends the obligations they end, and runs `others` with them. The ledger has
+/// them in the order given: what follows from a receipt stands behind it. What is wrong with them may show only when the
+/// transaction is committed.
 ///
 /// # Contract
 /// Parents are of the caller's own tenant and known to exist, but for those of a receipt that ends an obligation. Of these
@@ -54,9 +74,17 @@ pub async fn emit_all(
         texts.push((receipt.checked_body(settings)?, receipt.parents_bytes()));
     }
     let mut statements = others;
+    let rows =
+        receipts.iter().zip(&texts).flat_map(|(receipt, (body, parents))| receipt.row(ctx, settings, body, parents));
+    match receipts.len() {
+        0 => {}
+        1 => statements.push((INSERT, rows.collect())),
+        // In one statement, which numbers its rows in their order; statements that go together have none.
+        2 => statements.push((INSERT_TWO, rows.collect())),
+        more => return Err(Error::internal(format!("{more} receipts at once"))),
+    }
     let mut endings = Vec::new();
-    for (receipt, (body, parents)) in receipts.iter().zip(&texts) {
-        statements.push((INSERT, receipt.row(ctx, settings, body, parents)));
+    for receipt in receipts {
         wake(tx, ctx, receipt);
         statements.extend(receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))));
         if let Some(ended) = receipt.kind.ends().filter(|_| !receipt.unlocated) {
@@ -142,6 +170,7 @@ fn wake(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: &Receipt<'_>) {
 }
 
 const INSERT: &str = insert!();
+const INSERT_TWO: &str = concat!(insert!(), ", ($1, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)");
 const UNDO: &str = "DELETE FROM receipts WHERE tenant = $1 AND receipt_id = $2";
 const LINK: &str = "INSERT INTO receipt_parents (tenant, parent_id, child_id, child_type) VALUES ($1, $2, $3, $4)";
 /// Not `open = 1`: PostgreSQL would take that as an invitation to look through all open obligations of the tenant.
@@ -154,7 +183,7 @@ impl Receipt<'_> {
     }
 
     /// The body's text, if the receipt may be written at all.
-    fn checked_body(&self, settings: &Settings) -> Result<String> {
+    fn checked_body(&self, settings: &Settings) -> Result<Cow<'_, str>> {
         if self.must_end() && self.parents.is_empty() {
             return Err(Error::new(Code::ParentRequired, Code::ParentRequired.entry().title));
         }
@@ -163,7 +192,10 @@ impl Receipt<'_> {
             let message = format!("The receipt has {} parents; at most {max} are allowed.", self.parents.len());
             return Err(Error::new(Code::ReceiptTooLarge, message).with("limit", max));
         }
-        let body = body_text(&self.body);
+        let body = match &self.body {
+            Body::Tree(tree) => Cow::Owned(body_text(tree)),
+            Body::Text(text) => Cow::Borrowed(text.as_str()),
+        };
         let max = settings.receipt_body_bytes_max;
         if body.len() > max {
             let message = format!("The receipt's body has {} bytes; at most {max} are allowed.", body.len());
@@ -220,7 +252,35 @@ pub(crate) fn tree(settings: &Settings, what: &str, given: &waybill_kernel::Json
 
 /// As it is stored: with its version, compact.
 pub(crate) fn body_text(body: &Json) -> String {
-    let mut body = body.clone();
-    body["schema_version"] = json!("1");
-    body.to_string()
+    const VERSION: &str = "schema_version";
+    match body.as_object() {
+        // Nearly always: the version goes behind the rest, and nothing is copied for it.
+        Some(fields) if !fields.is_empty() && !fields.contains_key(VERSION) => {
+            let mut text = body.to_string();
+            text.pop();
+            text.push_str(&format!(",\"{VERSION}\":\"{SCHEMA_VERSION}\"}}"));
+            text
+        }
+        _ => {
+            let mut body = body.clone();
+            body[VERSION] = json!(SCHEMA_VERSION);
+            body.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_body_says_its_version_once() {
+        for (body, text) in [
+            (json!({}), r#"{"schema_version":"1"}"#),
+            (json!({ "b": [1, null], "a": "x" }), r#"{"b":[1,null],"a":"x","schema_version":"1"}"#),
+            (json!({ "schema_version": "7", "a": 1 }), r#"{"schema_version":"1","a":1}"#),
+        ] {
+            assert_eq!(body_text(&body), text);
+        }
+    }
 }

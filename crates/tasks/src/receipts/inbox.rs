@@ -43,7 +43,7 @@ pub(crate) fn topic(tenant: Tenant, addressee: &str) -> Topic {
     Topic::new("receipts", tenant, addressee.as_bytes())
 }
 
-/// Of whom or of what a list is: a place in it belongs to nothing else.
+/// Of whom or of what a list is: a position in it belongs to nothing else.
 #[derive(Clone, Copy)]
 pub(crate) enum Of<'a> {
     Addressee(&'a str),
@@ -66,7 +66,7 @@ pub(crate) async fn list(
     limit: i64,
     further: &[Value<'_>],
 ) -> Result<Listed> {
-    let after = place(tx, since, of).await?;
+    let after = position_after(tx, since, of).await?;
     // Before the page is read: everything below it is in the page.
     let horizon = tx.horizon().await?;
     let page = match since {
@@ -84,10 +84,10 @@ pub(crate) async fn list(
     Ok(listed)
 }
 
-/// The place after a receipt that such a list has given out.
-pub(crate) async fn place(tx: &mut Tx<'_>, since: Option<ReceiptId>, of: Of<'_>) -> Result<Cursor> {
+/// The position after a receipt that such a list has given out.
+pub(crate) async fn position_after(tx: &mut Tx<'_>, since: Option<ReceiptId>, of: Of<'_>) -> Result<Cursor> {
     let Some(since) = since else { return Ok(Cursor::START) };
-    // A receipt keeps its place when it goes to the archive, and so does whoever has read up to it.
+    // A receipt keeps its position when it goes to the archive, and so does whoever has read up to it.
     let row = archive::locate(tx, since).await?.ok_or_else(cursor::refused)?;
     let belongs = match of {
         Of::Addressee(addressee) => row.text(2)? == addressee,

@@ -8,7 +8,7 @@ mod record;
 mod written;
 
 pub use archive::{KeptReceipt, find};
-pub use emit::{Receipt, emit, emit_all, emit_once, keyed_id};
+pub use emit::{Body, Receipt, SCHEMA_VERSION, emit, emit_all, emit_once, keyed_id};
 pub(crate) use emit::{body_text, check_body, tree};
 pub use record::{COLUMNS, Party, ReceiptRecord};
 pub(crate) use record::{example_receipt, receipt_columns};

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 use waybill_kernel::idempotency::Fingerprint;
-use waybill_kernel::{Error, Json, Principal, PrincipalKind, Result, Time};
+use waybill_kernel::{Error, Json, Principal, PrincipalKind, Result, Time, hex};
 use waybill_store::Row;
 
 use super::ReceiptId;
@@ -112,7 +112,7 @@ impl ReceiptRecord {
             "asyncgate_instance": self.asyncgate_instance,
         });
         let fingerprint = Fingerprint::of(&covered)?;
-        Ok(fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hex::encode(fingerprint.as_bytes()))
     }
 }
 

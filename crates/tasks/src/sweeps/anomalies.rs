@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use waybill_kernel::{Result, Tenant, Time};
-use waybill_store::effects::{Effect, Plan, Sweep, place};
+use waybill_store::effects::{Effect, Plan, Sweep, position};
 use waybill_store::{Ctx, Row, Tx, Value};
 
 use super::Seal;
@@ -55,7 +55,7 @@ impl Anomalies {
                               ON CONFLICT (name) DO NOTHING";
         const FORGET: &str = "DELETE FROM feeds WHERE name = $1";
         let (high, low) = (self.backlog * 4 / 5, self.backlog / 2);
-        let sealed = place(tx, Seal::NAME).await?;
+        let sealed = position(tx, Seal::NAME).await?;
         let counted = [sealed.xact, sealed.seq, i64::MAX, high + 1].map(Value::from);
         let waiting = tx.query_opt(WAITING, &counted).await?.map_or(Ok(0), |row| row.int(0))?;
         if waiting < low {

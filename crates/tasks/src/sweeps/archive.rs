@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use waybill_kernel::{Error, Result, Time};
-use waybill_store::effects::{Cursor, Effect, Feed, Plan, Sweep, advance, place};
+use waybill_store::effects::{Cursor, Effect, Feed, Plan, Sweep, advance, position};
 use waybill_store::{Ctx, Row, Statement, Tx, Value};
 
 use super::Seal;
@@ -46,9 +46,9 @@ impl Sweep for Archive {
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
         // A link is made from the receipt where it stands: what is not sealed yet stays.
-        let sealed = place(tx, Seal::NAME).await?;
+        let sealed = position(tx, Seal::NAME).await?;
         let newest = newest(tx).await?;
-        let from = place(tx, Self::NAME).await?;
+        let from = position(tx, Self::NAME).await?;
         let page = IN_ORDER.read(tx, from, limit, &[]).await?;
         let (mut to, mut seen, mut moved) = (Cursor::START, 0, 0);
         for row in &page.rows {

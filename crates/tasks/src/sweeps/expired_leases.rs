@@ -53,7 +53,7 @@ impl Sweep for ExpiredLeases {
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
-        instances::beat(ctx, tx, &self.settings.instance_id).await?;
+        instances::beat(ctx, tx, &self.settings).await?;
         for gone in instances::forget(ctx, tx, &self.settings).await? {
             effects::forget(tx, &Self::row_of(&gone), ctx.now).await?;
         }
@@ -70,6 +70,10 @@ impl Sweep for ExpiredLeases {
         ::metrics::gauge!(metrics::LEASE_EXPIRY_LAG).set(self.lag_us.load(Ordering::Relaxed) as f64 / 1e6);
     }
 }
+
+/// Leases that ended, of all tenants; [`Ended`] reads the answer.
+const ENDED: &str = "SELECT tenant, task_id, lease_id, worker, lease_expires_at FROM tasks \
+    WHERE instance = $1 AND lease_id IS NOT NULL AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT $3";
 
 /// A lease that was seen to have ended. Whether it is still the task's lease, the write decides.
 struct Ended {
@@ -88,6 +92,32 @@ impl Ended {
             lease_id: LeaseId::from_slice(row.bytes(2)?)?,
             worker: row.text(3)?.to_owned(),
             expires_at: row.time(4)?,
+        })
+    }
+}
+
+pub(crate) const REQUEUE: &str = "UPDATE tasks SET status = 'queued', lease_id = NULL, worker = NULL, \
+    lease_expires_at = NULL, started_at = NULL, held = 1, next_eligible_at = $5, expiries = expiries + 1, updated_at = $6 \
+    WHERE tenant = $1 AND task_id = $2 AND lease_id = $3 AND lease_expires_at <= $4 AND status IN ('leased', 'running') \
+    RETURNING owner, assigned_receipt, attempt, epoch, expiries";
+
+/// What [`REQUEUE`] answers with.
+struct Requeued<'r> {
+    owner: &'r str,
+    assigned: ReceiptId,
+    attempt: i64,
+    epoch: i64,
+    expiries: i64,
+}
+
+impl<'r> Requeued<'r> {
+    fn read(row: &'r Row) -> Result<Self> {
+        Ok(Self {
+            owner: row.text(0)?,
+            assigned: ReceiptId::from_slice(row.bytes(1)?)?,
+            attempt: row.int(2)?,
+            epoch: row.int(3)?,
+            expiries: row.int(4)?,
         })
     }
 }
@@ -112,8 +142,6 @@ impl ExpiredLeases {
     }
 
     async fn ended(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<Vec<Ended>> {
-        const ENDED: &str = "SELECT tenant, task_id, lease_id, worker, lease_expires_at FROM tasks \
-            WHERE instance = $1 AND lease_id IS NOT NULL AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT $3";
         let params = [
             Value::from(&self.settings.instance_id),
             Value::from(self.settings.lease_horizon(ctx.now)),
@@ -124,11 +152,6 @@ impl ExpiredLeases {
 
     /// False when the lease was renewed or ended by somebody who was quicker.
     async fn requeue(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended) -> Result<bool> {
-        const REQUEUE: &str = "UPDATE tasks SET status = 'queued', lease_id = NULL, worker = NULL, lease_expires_at = NULL, \
-            started_at = NULL, held = 1, next_eligible_at = $5, expiries = expiries + 1, updated_at = $6 \
-            WHERE tenant = $1 AND task_id = $2 AND lease_id = $3 AND lease_expires_at <= $4 \
-              AND status IN ('leased', 'running') \
-            RETURNING owner, assigned_receipt, attempt, epoch, expiries";
         let tx = &mut *tx.as_tenant(lease.tenant);
         let params = [
             Value::from(lease.task_id.as_bytes()),
@@ -137,11 +160,11 @@ impl ExpiredLeases {
             Value::from(ctx.now.after(self.pause(ctx))),
             Value::from(ctx.now),
         ];
-        let Some(task) = tx.query_opt(REQUEUE, &params).await? else { return Ok(false) };
-        let assigned = ReceiptId::from_slice(task.bytes(1)?)?;
-        record(ctx, tx, lease, &task, assigned).await?;
-        if task.int(4)? == EXPIRIES_USUAL + 1 {
-            report(ctx, tx, lease, &task, assigned).await?;
+        let Some(row) = tx.query_opt(REQUEUE, &params).await? else { return Ok(false) };
+        let task = Requeued::read(&row)?;
+        record(ctx, tx, lease, &task).await?;
+        if task.expiries == EXPIRIES_USUAL + 1 {
+            report(ctx, tx, lease, &task).await?;
         }
         // Those who wait for work learn when to look again.
         tx.wake(lease::claimable(lease.tenant), 1);
@@ -158,37 +181,38 @@ impl ExpiredLeases {
     }
 }
 
-async fn record(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Row, assigned: ReceiptId) -> Result<()> {
+async fn record(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Requeued<'_>) -> Result<()> {
     let expired = Receipt {
         id: receipts::keyed_id(ReceiptType::LeaseExpired, &[lease.task_id.as_bytes(), lease.lease_id.as_bytes()]),
         kind: ReceiptType::LeaseExpired,
         from: SYSTEM,
-        to: task.text(0)?,
+        to: task.owner,
         task_id: Some(lease.task_id),
         lease_id: Some(lease.lease_id),
         schedule_id: None,
-        parents: &[assigned],
+        parents: &[task.assigned],
         unlocated: false,
         body: json!({
             "task_id": lease.task_id,
             "previous_worker_id": Party::read(&lease.worker)?.id,
-            "attempt": task.int(2)?,
+            "attempt": task.attempt,
             "requeued": true,
-        }),
+        })
+        .into(),
     };
-    let end = end_lease(lease.task_id.as_bytes(), task.int(3)?, ctx.now, EndReason::Expired, None, None);
+    let end = end_lease(lease.task_id.as_bytes(), task.epoch, ctx.now, EndReason::Expired, None, None);
     receipts::emit_all(tx, ctx, vec![end], &[expired]).await
 }
 
-async fn report(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Row, assigned: ReceiptId) -> Result<()> {
+async fn report(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Requeued<'_>) -> Result<()> {
     let anomaly = Anomaly {
         kind: anomaly::Kind::ExcessiveExpiries,
-        to: task.text(0)?,
+        to: task.owner,
         task_id: Some(lease.task_id),
-        related: Some(assigned),
+        related: Some(task.assigned),
         // The count only grows, so a task comes by here once.
         crossing: &[],
-        details: json!({ "expiries": task.int(4)?, "latest_worker": lease.worker, "attempt": task.int(2)? }),
+        details: json!({ "expiries": task.expiries, "latest_worker": lease.worker, "attempt": task.attempt }),
         recommended_action: "Look why its workers vanish or do not renew; cancel the task if it brings them down.",
     };
     anomaly::report(tx, ctx, anomaly).await

@@ -2,7 +2,7 @@
 //! loses its leased tasks to whoever notices first. What waits in the queue needs no sweep, so it stays where it is.
 
 use waybill_kernel::{Result, Time};
-use waybill_store::{Ctx, Tx, Value};
+use waybill_store::{Ctx, Sql, Tx, Value};
 
 use crate::Settings;
 
@@ -12,17 +12,38 @@ const SILENT_INTERVALS: i64 = 3;
 const SILENT_MAX: i64 = 16;
 
 /// Says that this instance is alive, in the transaction of its sweep: one that cannot sweep is not.
-pub(super) async fn beat(ctx: &Ctx<'_>, tx: &mut Tx<'_>, instance: &str) -> Result<()> {
-    const BEAT: &str = "INSERT INTO instances (instance_id, first_seen, last_seen) VALUES ($1, $2, $2) \
-                        ON CONFLICT (instance_id) DO UPDATE SET last_seen = excluded.last_seen";
-    tx.execute(BEAT, &[Value::from(instance), Value::from(ctx.now)]).await.map(drop)
+/// On SQLite it is said only while there are leased tasks to lose, and often enough not to be forgotten: no other server can
+/// lease one meanwhile.
+pub(super) async fn beat(ctx: &Ctx<'_>, tx: &mut Tx<'_>, settings: &Settings) -> Result<()> {
+    const BEAT: Sql = Sql {
+        sqlite: concat!(
+            insert_beat!(),
+            " WHERE instances.last_seen <= $3 OR EXISTS (\
+        SELECT 1 FROM tasks t WHERE t.instance = $1 AND t.lease_id IS NOT NULL)"
+        ),
+        postgres: insert_beat!(),
+    };
+    let before = ctx.now.micros().saturating_sub(forgotten_us(settings) / 4);
+    let params = [Value::from(&settings.instance_id), Value::from(ctx.now), Value::from(before)];
+    tx.execute(tx.text(BEAT), &params).await.map(drop)
+}
+
+macro_rules! insert_beat {
+    () => {
+        "INSERT INTO instances (instance_id, first_seen, last_seen) VALUES ($1, $2, $2) \
+         ON CONFLICT (instance_id) DO UPDATE SET last_seen = excluded.last_seen"
+    };
+}
+use insert_beat;
+
+fn forgotten_us(settings: &Settings) -> i64 {
+    settings.instance_forgotten_s.max(1).saturating_mul(1_000_000)
 }
 
 /// Removes instances that have been silent for very long, and says which they were.
 pub(super) async fn forget(ctx: &Ctx<'_>, tx: &mut Tx<'_>, settings: &Settings) -> Result<Vec<String>> {
     const FORGET: &str = "DELETE FROM instances WHERE last_seen < $1 RETURNING instance_id";
-    let silence_us = settings.instance_forgotten_s.max(1).saturating_mul(1_000_000);
-    let before = Time::from_micros(ctx.now.micros().saturating_sub(silence_us));
+    let before = Time::from_micros(ctx.now.micros().saturating_sub(forgotten_us(settings)));
     let rows = tx.query(FORGET, &[Value::from(before)]).await?;
     rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect()
 }

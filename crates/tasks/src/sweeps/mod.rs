@@ -9,5 +9,7 @@ mod seal;
 pub use anomalies::Anomalies;
 pub use archive::Archive;
 pub use expired_leases::ExpiredLeases;
+#[cfg(test)]
+pub(crate) use expired_leases::REQUEUE;
 pub use seal::Seal;
 pub(crate) use seal::content;

@@ -38,7 +38,27 @@ pub enum Entity {
     Key,
     Tenant,
     Webhook,
+    Queue,
+    /// One that is not there yet.
+    NewQueue,
+    /// A folder that BlueLake holds, in a project that GreenCastle is in as well.
+    Reservation,
+    /// One that is not there yet.
+    NewProject,
+    /// An agent named GreenCastle; BlueLake is free.
+    Agent,
+    /// A message in the thread T-1 that BlueLake, who is open to all, has got from GreenCastle.
+    Letter,
+    /// GreenCastle has asked BlueLake.
+    Contact,
+    /// A project with GreenCastle, who has the slot `build`, and BlueLake.
+    BuildSlot,
+    /// A project, and no product yet.
+    NewProduct,
 }
+
+/// The project that worlds of mail are about.
+pub const PROJECT: &str = "/data/projects/backend";
 
 /// One fresh entity, and who may touch it.
 pub struct World {
@@ -46,7 +66,7 @@ pub struct World {
     pub operator: Caller,
     /// Unlike any other world's, for names that must be new.
     pub label: String,
-    /// The id of the task, receipt, key or webhook.
+    /// The id of the task, receipt, key, webhook, reservation or letter, or the name of the queue.
     pub id: String,
     /// Of the leased task.
     pub lease_id: String,
@@ -108,6 +128,11 @@ pub struct Stranger {
 
 /// Runs a pair through all its schedules.
 pub async fn explore(on: &TestStore, pair: &[Contender; 2]) -> anyhow::Result<Report> {
+    explore_some(on, pair, RUNS_MAX).await
+}
+
+/// As [`explore`], for operations of so many statements that their schedules cannot all be run: the first of them.
+pub async fn explore_some(on: &TestStore, pair: &[Contender; 2], runs_max: usize) -> anyhow::Result<Report> {
     let watcher = on.database()?.connect().await?;
     let mut number = 0;
     let mut fresh = async || {
@@ -127,7 +152,7 @@ pub async fn explore(on: &TestStore, pair: &[Contender; 2]) -> anyhow::Result<Re
 
     let mut report = Report { runs: 0, complete: false, blocked: false, strangers: Vec::new() };
     let mut prefix = Some(Vec::new());
-    while let Some(choices) = prefix.filter(|_| report.runs < RUNS_MAX) {
+    while let Some(choices) = prefix.filter(|_| report.runs < runs_max) {
         let world = fresh().await?;
         let before = contents(&watcher).await?;
         let run = schedule::follow(&watcher, &choices, |side, gate| pair[side].run(on, &world, Some(gate))).await?;
@@ -163,7 +188,7 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
     let label = format!("world{number}x");
     let caller = match entity {
         Entity::Tenant => on.admin.clone(),
-        Entity::Task | Entity::Lease | Entity::Receipt | Entity::Key | Entity::Webhook => on.tenant(&label).await?,
+        _ => on.tenant(&label).await?,
     };
     let made = match entity {
         Entity::Task | Entity::Lease | Entity::Receipt => {
@@ -171,7 +196,16 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
         }
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
         Entity::Webhook => Some(("create_webhook", json!({ "url": "https://hooks.example/" }), "webhook_id")),
-        Entity::Tenant => None,
+        Entity::Queue => Some(("create_queue", json!({ "queue": "jobs" }), "queue")),
+        Entity::Tenant
+        | Entity::NewQueue
+        | Entity::Reservation
+        | Entity::NewProject
+        | Entity::Agent
+        | Entity::Letter
+        | Entity::Contact
+        | Entity::BuildSlot
+        | Entity::NewProduct => None,
     };
     let mut id = String::new();
     if let Some((operation, input, field)) = made {
@@ -187,7 +221,58 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
         let listed = on.call(&caller, "list_receipts", json!({})).await.map_err(crate::stores::readable)?;
         id = listed.json["next_cursor"].as_str().context("no receipt")?.to_owned();
     }
+    match entity {
+        Entity::Reservation => id = reservation(on, &caller).await?,
+        Entity::Agent | Entity::NewProduct => agents(on, &caller, &["GreenCastle"]).await?,
+        Entity::BuildSlot => slot(on, &caller).await?,
+        Entity::Letter | Entity::Contact => id = letter(on, &caller, entity).await?,
+        _ => {}
+    }
     Ok(World { caller, operator: on.admin.clone(), label, id, lease_id })
+}
+
+async fn slot(on: &TestStore, caller: &Caller) -> anyhow::Result<()> {
+    agents(on, caller, &["GreenCastle", "BlueLake"]).await?;
+    let slot = json!({ "project_key": PROJECT, "agent_name": "GreenCastle", "slot": "build" });
+    on.call(caller, "acquire_build_slot", slot).await.map_err(crate::stores::readable)?;
+    Ok(())
+}
+
+/// Makes a project with two agents, one of which holds a folder, and answers with the number of its reservation.
+async fn reservation(on: &TestStore, caller: &Caller) -> anyhow::Result<String> {
+    let call = async |name: &str, input: Json| on.call(caller, name, input).await.map_err(crate::stores::readable);
+    agents(on, caller, &["GreenCastle", "BlueLake"]).await?;
+    let paths = json!({ "project_key": PROJECT, "agent_name": "BlueLake", "paths": ["src/**"] });
+    let held = call("file_reservation_paths", paths).await?;
+    Ok(held.json["granted"][0]["id"].as_i64().context("no reservation")?.to_string())
+}
+
+/// Makes a project with these agents.
+async fn agents(on: &TestStore, caller: &Caller, names: &[&str]) -> anyhow::Result<()> {
+    let call = async |name: &str, input: Json| on.call(caller, name, input).await.map_err(crate::stores::readable);
+    call("ensure_project", json!({ "human_key": PROJECT })).await?;
+    for name in names {
+        let agent = json!({ "project_key": PROJECT, "name": name, "program": "p", "model": "m" });
+        call("register_agent", agent).await?;
+    }
+    Ok(())
+}
+
+/// A message from GreenCastle to BlueLake, or its request for contact, and the number of it.
+async fn letter(on: &TestStore, caller: &Caller, entity: Entity) -> anyhow::Result<String> {
+    let call = async |name: &str, input: Json| on.call(caller, name, input).await.map_err(crate::stores::readable);
+    agents(on, caller, &["GreenCastle", "BlueLake"]).await?;
+    let number = if entity == Entity::Contact {
+        let ask = json!({ "project_key": PROJECT, "from_agent": "GreenCastle", "to_agent": "BlueLake" });
+        call("request_contact", ask).await?.json["intro_message_id"].as_i64()
+    } else {
+        call("set_contact_policy", json!({ "project_key": PROJECT, "agent_name": "BlueLake", "policy": "open" }))
+            .await?;
+        let letter = json!({ "project_key": PROJECT, "sender_name": "GreenCastle", "to": ["BlueLake"], "subject": "a",
+            "body_md": "b", "thread_id": "T-1" });
+        call("send_message", letter).await?.json["deliveries"][0]["payload"]["id"].as_i64()
+    };
+    Ok(number.context("no message")?.to_string())
 }
 
 /// Every row of every table, as `table` and JSON.

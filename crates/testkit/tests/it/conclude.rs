@@ -114,7 +114,32 @@ async fn a_conclusion_that_the_database_refuses_undoes_everything(on: TestStore)
     assert_eq!(names(&on).await, before);
 }
 
+/// Makes a row and moves it, which is an order: as writes that go together, and one after the other.
+struct Ordered {
+    together: bool,
+}
+
+impl Work for Ordered {
+    type Output = Vec<u64>;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<u64>> {
+        let name = if self.together { "together" } else { "in turn" };
+        let statements = [statement(ADD, name), statement(MOVE, name)];
+        if self.together { tx.execute_together(&statements).await } else { tx.execute_all(&statements).await }
+    }
+}
+
+async fn writes_that_go_together_do_not_see_each_other(on: TestStore) {
+    assert_eq!(on.store.system().run(Ordered { together: false }).await.unwrap(), [1, 1]);
+    assert_eq!(on.store.system().run(Ordered { together: true }).await.unwrap(), [1, 0]);
+}
+
 both! {
+    writes_that_go_together_do_not_see_each_other,
     what_is_concluded_is_committed_with_the_rest,
     whoever_asks_after_all_sees_what_was_concluded,
     a_demanded_write_that_finds_no_row_undoes_everything,

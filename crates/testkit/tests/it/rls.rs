@@ -61,9 +61,12 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    let expected = "api_keys archived_receipts chain departures flights jobs lease_misuses leases messages move_tasks \
-                    parts queues receipt_archive receipt_parents receipts relationships results schedule_watch \
-                    task_progress tasks tenants webhook_deliveries webhooks";
+    let expected = "api_keys archived_receipts chain departures fifo_attempts fifo_duplicates fifo_groups fifo_lines flights \
+                    jobs lease_misuses leases mail_agents mail_archive_rows mail_attachments mail_build_slots mail_changes mail_contacts \
+                    mail_forgotten_events mail_inbox_events mail_keys mail_messages mail_probes mail_product_projects mail_products mail_projects mail_recipients \
+                    mail_reservations mail_search messages move_tasks parts queues receipt_archive receipt_parents receipts \
+                    relationships required_capabilities results schedule_watch task_progress tasks tenants \
+                    webhook_deliveries webhooks";
     assert_eq!(tables.join(" "), expected);
 }
 
@@ -141,8 +144,9 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO archived_receipts (tenant, xact, seq, receipt_id, receipt_type, sender, addressee, parents, body, \
              instance, created_at, archived_at) VALUES (T, 1, 1, '\\x00', 't', 'a', 'a', '', '{}', 'i', 0, 0)",
             "INSERT INTO receipt_archive (tenant, receipt_id, xact, seq) VALUES (T, '\\x00', 1, 1)",
-            "INSERT INTO queues (tenant, name, generation, attributes, tags, created_at, modified_at) \
-             VALUES (T, 'q', 1, '{}', '{}', 0, 0)",
+            "INSERT INTO queues (tenant, name, generation, incarnation, attributes, tags, created_at, modified_at) \
+             VALUES (T, 'q', 1, 1, '{}', '{}', 0, 0)",
+            "INSERT INTO required_capabilities (tenant, name) VALUES (T, 'c')",
             "INSERT INTO parts (tenant, queue, generation, partition) VALUES (T, 'q', 1, 0)",
             "INSERT INTO messages (tenant, mid, id, body, md5, sent_at, sender) \
              VALUES (T, nextval('message_numbers'), '\\x00', 'b', '\\x00', 0, 'a')",
@@ -150,9 +154,41 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO departures (tenant, mid) VALUES (T, nextval('message_numbers'))",
             "INSERT INTO move_tasks (tenant, task, source, status, active, moved, to_move, started_at, paced_to) \
              VALUES (T, '\\x00', 'q', 'RUNNING', 1, 0, 0, 0, 0)",
+            "INSERT INTO fifo_groups (tenant, part, grp, ready_at) VALUES (T, 1, 'g', 0)",
+            "INSERT INTO fifo_lines (tenant, part, grp, mid) VALUES (T, 1, 'g', 1)",
+            "INSERT INTO fifo_duplicates (tenant, part, scope, dedup, id, mid, until) VALUES (T, 1, '', 'd', '\\x00', 1, 0)",
+            "INSERT INTO fifo_attempts (tenant, part, attempt, token, visible_at, mids, until) \
+             VALUES (T, 1, 'a', '\\x00', 0, '[]', 0)",
             "INSERT INTO webhook_deliveries (tenant, webhook_id, delivery_id, receipt_id, receipt_type, state, attempts, created_at, \
              keep_until) VALUES (T, '\\x00', '\\x00', '\\x00', 't', 'pending', 0, 0, 0)",
             "INSERT INTO lease_misuses (tenant, task_id, worker, uses) VALUES (T, '\\x00', 'w', 1)",
+            "INSERT INTO mail_probes (tenant, probed_at) VALUES (T, 0)",
+            "INSERT INTO mail_projects (tenant, slug, human_key, digest, created_at) VALUES (T, 'p', '/p', '\\x00', 0)",
+            "INSERT INTO mail_agents (tenant, project, name, name_key, program, model, task, policy, attachments_policy, principal, \
+             token, created_at, active_at) VALUES (T, 1, 'A', 'a', 'p', 'm', '', 'auto', 'auto', 'agent:a', '\\x00', 0, 0)",
+            "INSERT INTO mail_messages (tenant, project, sender, sender_name, subject, body, importance, ack_required, names, \
+             created_at) VALUES (T, 1, 1, 'A', 's', 'b', 'normal', 0, '{}', 0)",
+            "INSERT INTO mail_recipients (tenant, message, agent, kind, sender, urgent, ack_required, intro, created_at) \
+             VALUES (T, 1, 1, 'to', 1, 0, 0, 0, 0)",
+            "INSERT INTO mail_attachments (tenant, message, position, name, media_type, sha256, content) \
+             VALUES (T, 1, 0, 'f', 'a/b', '\\x00', '\\x00')",
+            "INSERT INTO mail_contacts (tenant, from_agent, to_agent, status, reason, created_at, updated_at) \
+             VALUES (T, 1, 2, 'pending', '', 0, 0)",
+            "INSERT INTO mail_inbox_events (tenant, agent, message, at) VALUES (T, 1, 1, 0)",
+            "INSERT INTO mail_forgotten_events (tenant, agent, xact, seq) VALUES (T, 1, 0, 0)",
+            "INSERT INTO mail_keys (tenant, project, agent, tool, key, fingerprint, answer, created_at) \
+             VALUES (T, 1, 1, 't', 'k', '\\x00', '', 0)",
+            "INSERT INTO mail_archive_rows (tenant, project, kind, ref, at, state, next_at) \
+             VALUES (T, 1, 'agent', 1, 0, 'waiting', 0)",
+            "INSERT INTO mail_changes (tenant, project, agent, changes, changed_at) VALUES (T, 1, 1, 1, 0)",
+            "INSERT INTO mail_reservations (tenant, project, agent, path, head, exclusive, reason, created_at, expires_at) \
+             VALUES (T, 1, 1, 'a', 'a', 1, '', 0, 0)",
+            "INSERT INTO mail_build_slots (tenant, project, slot, agent, exclusive, acquired_at, expires_at) \
+             VALUES (T, 1, 's', 1, 1, 0, 0)",
+            "INSERT INTO mail_products (tenant, key, name, created_at) VALUES (T, 'k', 'n', 0)",
+            "INSERT INTO mail_product_projects (tenant, product, project, linked_at) VALUES (T, 1, 1, 0)",
+            "INSERT INTO mail_search (tenant, message, created_at, words) \
+             VALUES (T, nextval('message_numbers'), 0, '''w'':1'::tsvector)",
         ] {
             on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();
         }
@@ -168,10 +204,11 @@ async fn without_row_filters_a_tenant_still_reads_nothing_foreign() {
         for table in tenant_tables(&client).await.unwrap() {
             let own = format!("SELECT count(*) FROM {table} WHERE tenant = {}", caller.tenant.0);
             let own: i64 = client.query_one(&own, &[]).await.unwrap().get(0);
-            let seen = raw(&on, &caller, &format!("SELECT count(*) FROM {table} WHERE $1 = $1")).await.unwrap();
+            let seen =
+                raw(&on, &caller, &format!("SELECT count(*) FROM {table} WHERE tenant = $1 OR TRUE")).await.unwrap();
             assert!(own > 0, "{table} has nothing to hide");
             assert_eq!(seen, own, "{table}");
-            let foreign = format!("SELECT count(*) FROM {table} WHERE tenant <> $1");
+            let foreign = format!("SELECT count(*) FROM {table} WHERE tenant <> $1 OR tenant = $1 AND FALSE");
             assert_eq!(raw(&on, &caller, &foreign).await.unwrap(), 0, "{table}");
         }
     }
@@ -182,10 +219,10 @@ async fn without_row_filters_a_tenant_changes_nothing_foreign() {
     let on = stores::open_postgres().await.unwrap();
     let [one, two] = two_tenants(&on).await;
     let theirs = plain_task(&on, &two).await;
-    let touched = raw(&on, &one, "UPDATE tasks SET priority = 99 WHERE $1 = $1").await.unwrap();
+    let touched = raw(&on, &one, "UPDATE tasks SET priority = 99 WHERE tenant = $1 OR TRUE").await.unwrap();
     assert_eq!(touched, 2, "its own two and no others");
     assert_eq!(on.count("SELECT count(*) FROM tasks WHERE priority = 99").await.unwrap(), 2);
-    assert_eq!(raw(&on, &one, "DELETE FROM receipts WHERE $1 = $1").await.unwrap(), 6);
+    assert_eq!(raw(&on, &one, "DELETE FROM receipts WHERE tenant = $1 OR TRUE").await.unwrap(), 6);
     let left = format!("SELECT count(*) FROM receipts WHERE tenant = {}", two.tenant.0);
     assert_eq!(on.count(&left).await.unwrap(), 7);
     assert_eq!(task_status(&on, &two, &theirs).await, "queued");
@@ -196,14 +233,20 @@ async fn a_row_cannot_be_given_to_another_tenant() {
     let on = stores::open_postgres().await.unwrap();
     let [one, two] = two_tenants(&on).await;
     assert_eq!(two.tenant.0, one.tenant.0 + 1);
+    // As the program's own connection would say it, past the check of its statements.
+    let client = on.database().unwrap().connect().await.unwrap();
     for sql in [
-        "UPDATE results SET tenant = $1 + 1",
-        "INSERT INTO results (tenant, task_id, outcome, completed_at) VALUES ($1 + 1, '\\x00', 'canceled', 0)",
-        "INSERT INTO tenants (tenant, tenant_id, name, tier, created_at) VALUES ($1 + 100, '\\x00', 'n', 'free', 0)",
+        "UPDATE results SET tenant = T + 1",
+        "INSERT INTO results (tenant, task_id, outcome, completed_at) VALUES (T + 1, '\\x00', 'canceled', 0)",
+        "INSERT INTO tenants (tenant, tenant_id, name, tier, created_at) VALUES (T + 100, '\\x00', 'n', 'free', 0)",
     ] {
-        let error = raw(&on, &one, sql).await.unwrap_err();
-        assert_eq!(error.code(), Code::Internal);
-        assert!(error.cause().unwrap().contains("row-level security"), "{sql}: {error:?}");
+        let tenant = one.tenant.0.to_string();
+        let begin = format!("BEGIN; SET LOCAL ROLE waybill_app; SET LOCAL app.tenant_id = '{tenant}'");
+        client.batch_execute(&begin).await.unwrap();
+        let error = client.batch_execute(&sql.replace("T +", &format!("{tenant} +"))).await.unwrap_err();
+        client.batch_execute("ROLLBACK").await.unwrap();
+        let why = error.as_db_error().unwrap().message();
+        assert!(why.contains("row-level security"), "{sql}: {why}");
     }
     for caller in [&one, &two] {
         let own = raw(&on, caller, "SELECT count(*) FROM results WHERE tenant = $1").await.unwrap();
@@ -223,7 +266,7 @@ async fn a_statement_that_does_not_name_its_tenant_is_refused(on: TestStore) {
     ] {
         let error = raw(&on, &alice, sql).await.unwrap_err();
         assert_eq!(error.code(), Code::Internal);
-        assert!(error.cause().unwrap().contains("does not use $1"), "{sql}: {error:?}");
+        assert!(error.cause().unwrap().contains("does not bind the tenant"), "{sql}: {error:?}");
     }
     assert_eq!(raw(&on, &alice, "SELECT count(*) FROM tasks WHERE tenant = $1").await.unwrap(), 1);
 }

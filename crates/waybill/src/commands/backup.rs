@@ -13,11 +13,14 @@ use crate::config::Config;
 use crate::{data, output};
 
 pub async fn run(flags: Backup) -> Result<()> {
-    let config = Config::of_place(&flags.place)?;
+    let config = Config::at(&flags.location)?;
     let source = match &config.backend {
         Backend::Sqlite(options) => options.path.clone(),
         Backend::Postgres(options) => return Err(dump_instead(options)?),
     };
+    if !config.shards.is_empty() {
+        return Err(whole_folder_instead());
+    }
     let server_key = server_key(&config, flags.with_keys)?;
     let created_at = Clock::system().now();
     let destination = flags.destination.clone();
@@ -79,6 +82,15 @@ fn dump_instead(options: &PostgresOptions) -> Result<Error> {
          look into elsewhere: `pg_dump {at} --format=custom --file=waybill.dump {database}`; Waybill refuses to serve a dump \
          from a cluster that is younger than the one it was made in."
     )))
+}
+
+/// A backup of home alone would be of other messages than those it says where to find.
+fn whole_folder_instead() -> Error {
+    unsupported(
+        "This deployment has stores beside its database ([shards]), and a backup would be of the database alone. Stop the \
+         server and copy the whole data folder; back up PostgreSQL shards with PostgreSQL's own tools meanwhile."
+            .to_owned(),
+    )
 }
 
 pub fn unsupported(message: String) -> Error {

@@ -7,8 +7,8 @@
 //! `server/discover`; the SDK tells them apart by the first message.
 //!
 //! # What we do
-//! The process has no rules and no state: `tools/list` and `tools/call` go to `{url}/mcp` with the caller's key, and the
-//! answers come back unchanged. The credential is the process's (its environment), never a tool's argument. Towards the
+//! The process has no rules and no state: what is asked about tools and resources goes to `{url}/mcp` with the caller's key, and
+//! the answers come back unchanged. The credential is the process's (its environment), never a tool's argument. Towards the
 //! server we speak the stateless revision only, so a server may be restarted or replaced between two calls.
 //!
 //! # What may fail
@@ -19,12 +19,14 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use reqwest::Url;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
     CompleteResult, ContentBlock, ErrorCode, Implementation, ListPromptsRequestMethod, ListPromptsResult,
-    ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{ClientInitializeError, Peer, RequestContext, RunningService, ServerInitializeError};
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
@@ -32,7 +34,7 @@ use rmcp::transport::{DynamicTransportError, StreamableHttpClientTransport, stdi
 use rmcp::{
     ClientLifecycleMode, ClientServiceExt, ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt,
 };
-use waybill_kernel::{Code, Error, Result};
+use waybill_kernel::{Code, Error, Profile, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Well above the longest wait a tool offers: it only ends calls to a server that has stopped answering.
@@ -40,18 +42,33 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Calls in flight. The SDK's 16 would let a handful of waiting `get_task` calls hold up a `create_task`.
 const CALLS_MAX: usize = 128;
 
+/// Which of the server's tools.
+#[derive(Args, Default)]
+pub struct Wanted {
+    /// The tools of one domain, as in mail or tasks, under their own names [default: those of all].
+    #[arg(long, value_name = "DOMAIN", value_parser = PossibleValuesParser::new(domains()))]
+    pub domain: Option<String>,
+    /// How many of its tools [default: what the server is set to].
+    #[arg(long, value_name = "PROFILE", value_parser = PossibleValuesParser::new(Profile::ALL.map(Profile::as_str)))]
+    pub profile: Option<String>,
+}
+
+fn domains() -> Vec<&'static str> {
+    waybill_domains::ALL.iter().filter(|domain| domain.mcp.is_some()).map(|domain| domain.name).collect()
+}
+
 /// Serves stdin and stdout until stdin ends.
 ///
 /// The folder's admin key is never used: whatever a model asks for would be done as an admin.
-pub async fn run(url: &str, key: Option<String>) -> Result<()> {
-    let endpoint = endpoint(url)?;
+pub async fn run(url: &str, key: Option<String>, wanted: &Wanted) -> Result<()> {
+    let endpoint = endpoint(url, wanted)?;
     let has_key = key.is_some();
     let client = connect(&endpoint, key).await.map_err(|error| match error.code() {
         Code::Unauthorized if !has_key => asked_for_a_key(),
         _ => error,
     })?;
     let bridge = Bridge::new(&client, &endpoint);
-    let server = match bridge.serve(stdio()).await {
+    let server = match Box::pin(bridge.serve(stdio())).await {
         Ok(server) => server,
         // Started and closed again without a word: some clients probe a command that way.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
@@ -64,19 +81,23 @@ pub async fn run(url: &str, key: Option<String>) -> Result<()> {
     Ok(())
 }
 
-fn endpoint(url: &str) -> Result<Url> {
+fn endpoint(url: &str, wanted: &Wanted) -> Result<Url> {
     let invalid = || Error::invalid(format!("{url:?} is not a server's URL: write it as http://127.0.0.1:7700."));
     let mut endpoint = Url::parse(url.trim()).map_err(|_| invalid())?;
     if !matches!(endpoint.scheme(), "http" | "https") {
         return Err(invalid());
     }
-    let path = format!("{}/mcp", endpoint.path().trim_end_matches('/'));
+    let domain = wanted.domain.as_deref().map(|domain| format!("/{domain}")).unwrap_or_default();
+    let path = format!("{}/mcp{domain}", endpoint.path().trim_end_matches('/'));
     endpoint.set_path(&path);
+    if let Some(profile) = &wanted.profile {
+        endpoint.set_query(Some(&format!("profile={profile}")));
+    }
     Ok(endpoint)
 }
 
 async fn connect(endpoint: &Url, key: Option<String>) -> Result<RunningService<RoleClient, ()>> {
-    let http = reqwest::Client::builder()
+    let http = waybill_guard::client()
         .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(REQUEST_TIMEOUT)
@@ -170,20 +191,50 @@ struct Bridge {
 
 impl Bridge {
     fn new(client: &RunningService<RoleClient, ()>, endpoint: &Url) -> Self {
-        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(Implementation::new("waybill", env!("CARGO_PKG_VERSION")));
-        info.instructions = client.peer().peer_info().and_then(|server| server.instructions.clone());
+        let server = client.peer().peer_info();
+        // What the server does not have is not promised in its name.
+        let has_resources = server.as_ref().is_some_and(|server| server.capabilities.resources.is_some());
+        let tools = ServerCapabilities::builder().enable_tools();
+        let can = if has_resources { tools.enable_resources().build() } else { tools.build() };
+        let mut info =
+            ServerConfig::new(can).with_server_info(Implementation::new("waybill", env!("CARGO_PKG_VERSION")));
+        info.instructions = server.and_then(|server| server.instructions.clone());
         Self { upstream: client.peer().clone(), endpoint: endpoint.clone(), info }
     }
 
-    fn translate(&self, error: ServiceError) -> std::result::Result<Error, ErrorData> {
-        match error {
+    /// One request, passed on for a client that may leave meanwhile. The inner error is for the model or the person.
+    async fn pass<T>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        asked: impl Future<Output = std::result::Result<T, ServiceError>>,
+    ) -> std::result::Result<Result<T>, ErrorData> {
+        let answer = tokio::select! {
+            answer = asked => answer,
+            () = context.ct.cancelled() => Err(ServiceError::Cancelled { reason: None }),
+        };
+        match answer {
+            Ok(answer) => Ok(Ok(answer)),
             // The server's own word, such as "unknown tool".
-            ServiceError::McpError(error) => Err(error),
-            ServiceError::TransportSend(error) => Ok(transport_error(&error, &self.endpoint).unwrap_or_else(lost)),
-            _ => Ok(lost()),
+            Err(ServiceError::McpError(error)) => Err(error),
+            Err(ServiceError::TransportSend(error)) => {
+                Ok(Err(transport_error(&error, &self.endpoint).unwrap_or_else(lost)))
+            }
+            Err(_) => Ok(Err(lost())),
         }
     }
+}
+
+/// `_meta` belongs to one hop: the client towards the server writes its own.
+fn page(request: Option<PaginatedRequestParams>) -> Option<PaginatedRequestParams> {
+    request.map(|mut request| {
+        request.meta = None;
+        request
+    })
+}
+
+/// Where a failure has no other form than a protocol error.
+fn refused_by(error: &Error) -> ErrorData {
+    ErrorData::new(ErrorCode(error.code().entry().mcp), advice(error), Some(error.to_json()))
 }
 
 fn lost() -> Error {
@@ -207,26 +258,10 @@ impl ServerHandler for Bridge {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> std::result::Result<ListToolsResult, ErrorData> {
-        // `_meta` belongs to one hop: the client towards the server writes its own.
-        let request = request.map(|mut request| {
-            request.meta = None;
-            request
-        });
-        let answer = tokio::select! {
-            answer = self.upstream.list_tools(request) => answer,
-            () = context.ct.cancelled() => Err(ServiceError::Cancelled { reason: None }),
-        };
-        let mut tools = match answer.map_err(|error| self.translate(error)) {
-            Ok(tools) => tools,
-            Err(Err(error)) => return Err(error),
-            Err(Ok(error)) => {
-                let code = ErrorCode(error.code().entry().mcp);
-                return Err(ErrorData::new(code, advice(&error), Some(error.to_json())));
-            }
-        };
+        let listed = self.pass(&context, self.upstream.list_tools(page(request))).await?;
+        let mut tools = listed.map_err(|error| refused_by(&error))?;
         // Fields of the stateless revision: the SDK adds them again for a client that knows them.
-        tools.ttl_ms = None;
-        tools.cache_scope = None;
+        (tools.ttl_ms, tools.cache_scope) = (None, None);
         Ok(tools)
     }
 
@@ -236,19 +271,50 @@ impl ServerHandler for Bridge {
         context: RequestContext<RoleServer>,
     ) -> std::result::Result<CallToolResponse, ErrorData> {
         request.meta = None;
-        let answer = tokio::select! {
-            answer = self.upstream.call_tool_once(request) => answer,
-            () = context.ct.cancelled() => Err(ServiceError::Cancelled { reason: None }),
-        };
-        match answer.map_err(|error| self.translate(error)) {
+        match self.pass(&context, self.upstream.call_tool_once(request)).await? {
             Ok(answer) => Ok(answer),
-            Err(Err(error)) => Err(error),
-            Err(Ok(error)) => {
+            Err(error) => {
                 let mut result = CallToolResult::error(vec![ContentBlock::text(advice(&error))]);
                 result.structured_content = Some(error.to_json());
                 Ok(result.into())
             }
         }
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourcesResult, ErrorData> {
+        let listed = self.pass(&context, self.upstream.list_resources(page(request))).await?;
+        let mut resources = listed.map_err(|error| refused_by(&error))?;
+        (resources.ttl_ms, resources.cache_scope) = (None, None);
+        Ok(resources)
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
+        let listed = self.pass(&context, self.upstream.list_resource_templates(page(request))).await?;
+        let mut templates = listed.map_err(|error| refused_by(&error))?;
+        (templates.ttl_ms, templates.cache_scope) = (None, None);
+        Ok(templates)
+    }
+
+    async fn read_resource(
+        &self,
+        mut request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<ReadResourceResponse, ErrorData> {
+        request.meta = None;
+        let read = self.pass(&context, self.upstream.read_resource_once(request)).await?;
+        let mut answer = read.map_err(|error| refused_by(&error))?;
+        if let ReadResourceResponse::Complete(contents) = &mut answer {
+            (contents.ttl_ms, contents.cache_scope) = (None, None);
+        }
+        Ok(answer)
     }
 
     // The SDK would answer these with empty lists though the capability is not declared.
@@ -259,22 +325,6 @@ impl ServerHandler for Bridge {
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListPromptsResult, ErrorData> {
         Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
-    }
-
-    async fn list_resources(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> std::result::Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
-    }
-
-    async fn list_resource_templates(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
     }
 
     async fn complete(
@@ -293,11 +343,13 @@ mod tests {
     #[test]
     fn the_endpoint_is_the_servers_url_and_nothing_that_is_no_url() {
         for url in ["http://127.0.0.1:7700", "http://127.0.0.1:7700/", " http://127.0.0.1:7700\n"] {
-            assert_eq!(endpoint(url).unwrap().as_str(), "http://127.0.0.1:7700/mcp", "{url:?}");
+            assert_eq!(endpoint(url, &Wanted::default()).unwrap().as_str(), "http://127.0.0.1:7700/mcp", "{url:?}");
         }
-        assert_eq!(endpoint("https://host/waybill").unwrap().as_str(), "https://host/waybill/mcp");
+        let tasks = Wanted { domain: Some("tasks".to_owned()), profile: Some("minimal".to_owned()) };
+        let of_tasks = endpoint("https://host/waybill", &tasks).unwrap();
+        assert_eq!(of_tasks.as_str(), "https://host/waybill/mcp/tasks?profile=minimal");
         for url in ["", "127.0.0.1:7700", "localhost:7700", "file:///tmp", "http://"] {
-            assert_eq!(endpoint(url).unwrap_err().code(), Code::InvalidRequest, "{url:?}");
+            assert_eq!(endpoint(url, &Wanted::default()).unwrap_err().code(), Code::InvalidRequest, "{url:?}");
         }
     }
 

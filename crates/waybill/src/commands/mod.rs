@@ -3,8 +3,11 @@
 pub mod backup;
 pub mod demo;
 pub mod doctor;
+pub mod guard;
 pub mod key;
+pub mod mail;
 pub mod mcp;
+pub mod queue;
 pub mod receipts;
 pub mod restore;
 pub mod scheduler;

@@ -21,7 +21,7 @@ use crate::output;
 const LEFTOVERS: &[&str] = &["waybill.lock", "waybill.db.part", "waybill.db.part-journal", data::SERVER_KEY];
 
 pub async fn run(flags: Restore) -> Result<()> {
-    let config = Config::of_place(&flags.place)?;
+    let config = Config::at(&flags.location)?;
     let database = match config.backend {
         Backend::Sqlite(options) => options.path,
         Backend::Postgres(options) => {

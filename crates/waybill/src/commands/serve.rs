@@ -39,7 +39,7 @@ const IN_THE_OPEN: &str = "\
 
 pub async fn run(flags: Serve) -> Result<()> {
     let config = Config::of_serve(&flags)?;
-    let _log = log::start(&config)?;
+    let _log = log::start(&config.log, config.log_format)?;
     raise_open_files(config.doors.connections_max);
     let data = DataFolder::open(&config.data)?;
     // Before the database is touched: a busy port must not cost a first start its admin key.
@@ -54,12 +54,14 @@ pub async fn run(flags: Serve) -> Result<()> {
 
     let server = doors(&config, &opened, &server_key, metrics.clone(), &stopping).await?;
     let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
-    let sweeps = wiring::sweeps(&config, &opened.store);
+    let sweeps = wiring::sweeps(&config, &opened.stores);
+    let tended = tokio::spawn(waybill_queues::shards::tend(opened.stores.clone(), stopping.clone()));
     let [seen_every, measured_every] = [config.background.seen_interval_s, config.background.measure_interval_s]
         .map(|s| Duration::from_secs(s.max(1)));
     let (process, store) = (opened.process.clone(), opened.store.clone());
     let seen = tokio::spawn(wiring::record_seen(process, store, seen_every, stopping.clone()));
-    let measured = tokio::spawn(wiring::measure(opened.store.clone(), measured_every, stopping.clone()));
+    let measured = tokio::spawn(wiring::measure(opened.stores.clone(), measured_every, stopping.clone()));
+    let able = tokio::spawn(wiring::keep_to_what_it_can(opened.store.clone(), measured_every, stopping.clone()));
     let memory = tokio::spawn(memory::keep_small(stopping.clone()));
     let running = Running { pid: std::process::id(), http: listeners.at_http, sqs: listeners.at_sqs };
     data.announce(&running)?;
@@ -67,15 +69,19 @@ pub async fn run(flags: Serve) -> Result<()> {
     server.open(listeners).run().await;
 
     tracing::info!("stopping: answering what was accepted, then closing the database");
-    sweeps.stop().await;
+    for runner in sweeps {
+        runner.stop().await;
+    }
+    tended.await.map_err(Error::internal)?;
     seen.await.map_err(Error::internal)?;
     measured.await.map_err(Error::internal)?;
+    let able = able.await.map_err(Error::internal)?;
     memory.await.map_err(Error::internal)?;
     figures.await.map_err(Error::internal)?;
-    let store = opened.store;
-    tokio::task::spawn_blocking(move || store.close()).await.map_err(Error::internal)?;
+    let stores = opened.stores;
+    tokio::task::spawn_blocking(move || stores.close()).await.map_err(Error::internal)?;
     data.retract();
-    Ok(())
+    able
 }
 
 /// Bound before anything is served, so that a port that is taken costs nothing.
@@ -89,15 +95,21 @@ struct Listeners {
 
 impl Listeners {
     async fn bind(config: &Config) -> Result<Self> {
-        let (http, sqs) = (Listener::bind(config.http).await?, Listener::bind(config.sqs_listen).await?);
+        let http = Listener::bind(config.http).await.map_err(|error| chosen_by(error, "--http"))?;
+        let sqs = Listener::bind(config.sqs_listen).await.map_err(|error| chosen_by(error, "--sqs"))?;
         let socket = match &config.socket {
-            Some(path) => Some(Listener::bind_unix(path).await?),
+            Some(path) => Some(Listener::bind_unix(path).await.map_err(|error| chosen_by(error, "--socket"))?),
             None => None,
         };
         let at_http = http.address().unwrap_or(config.http);
         let at_sqs = sqs.address().unwrap_or(config.sqs_listen);
         Ok(Self { http, at_http, sqs, at_sqs, socket })
     }
+}
+
+/// There are several addresses, each with its own flag.
+fn chosen_by(error: Error, flag: &str) -> Error {
+    error.with_cure(format!("Stop the program that holds it, or choose another with {flag}."))
 }
 
 /// Every protocol, ready to be opened.
@@ -127,11 +139,12 @@ async fn doors(
     stopping: &CancellationToken,
 ) -> Result<Protocols> {
     let store = opened.store.clone();
+    let limiter = opened.limiter.clone();
     let commons = Commons::new(&config.doors, store.entropy().as_ref());
     let access = Access::new(store.clone(), config.access.clone(), server_key);
     let gatekeeper = gatekeeper(config, opened, access.clone()).await?;
     let answer_max = Duration::from_millis(config.doors.answer_ms);
-    let driver = Driver::new(waybill_domains::registry(), store.clone(), gatekeeper.clone(), answer_max);
+    let driver = Driver::new(waybill_domains::registry(), opened.stores.clone(), gatekeeper.clone(), answer_max);
     let sqs = Sqs::new(waybill_sqs::Opening {
         driver: driver.clone(),
         access,
@@ -146,6 +159,7 @@ async fn doors(
         store,
         gatekeeper,
         metrics,
+        more_figures: Arc::new(move |text| limiter.write_figures(text)),
         settings: &config.doors,
         commons: &commons,
         stopping: stopping.clone(),
@@ -200,7 +214,7 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     let url = format!("http://{}", running.http);
     // Absolute, so that what is pasted means the same in whatever folder it is pasted.
     let folder = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
-    let place = if config.has_usual_data() { String::new() } else { format!(" --data {}", quoted(&folder)) };
+    let data_flag = if config.has_usual_data() { String::new() } else { format!(" --data {}", quoted(&folder)) };
     output::line(&format!(
         "Waybill {} listens on {url}, for SQS clients on http://{} (data in {}).",
         env!("CARGO_PKG_VERSION"),
@@ -222,18 +236,18 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
         output::line(&format!("The admin key is in {}; keep it.", path.display()))?;
     }
     if data::admin_key(&config.data).is_none() {
-        return output::line(&how_to_get_a_key(&config.backend, &place));
+        return output::line(&how_to_get_a_key(&config.backend, &data_flag));
     }
-    paste(&url, &folder.join("admin.key"), &place)
+    paste(&url, &folder.join("admin.key"), &data_flag)
 }
 
 /// For a server whose folder holds none, so that no command can speak to it yet.
-fn how_to_get_a_key(backend: &Backend, place: &str) -> String {
+fn how_to_get_a_key(backend: &Backend, data_flag: &str) -> String {
     match backend {
         Backend::Postgres(_) => KEY_OF_ANOTHER_NODE.to_owned(),
         Backend::Sqlite(_) => format!(
             "There is no admin.key in the data folder. Another key, while this server is stopped:\n  \
-             waybill key create{place} --principal human:me --role admin\n"
+             waybill key create{data_flag} --principal human:me --role admin\n"
         ),
     }
 }
@@ -245,15 +259,15 @@ fn quoted(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-fn paste(url: &str, key_file: &Path, place: &str) -> Result<()> {
+fn paste(url: &str, key_file: &Path, data_flag: &str) -> Result<()> {
     let key = format!("$(cat {})", quoted(key_file));
     output::line(&format!(
         "\nHand over a task:\n  curl -s {url}/v1/tasks -H \"Authorization: Bearer {key}\" \\\n    \
          -H 'Content-Type: application/json' -d '{{\"type\":\"echo\",\"payload\":{{\"hello\":\"world\"}}}}'\n\n\
          An MCP client:\n  {{\"mcpServers\":{{\"waybill\":{{\"type\":\"http\",\"url\":\"{url}/mcp\",\
          \"headers\":{{\"Authorization\":\"Bearer <key>\"}}}}}}}}\n\n\
-         A key for an agent, and one for SQS clients:\n  waybill key create{place} --principal agent:alice\n  \
-         waybill key create{place} --principal agent:alice --sqs\n\n\
+         A key for an agent, and one for SQS clients:\n  waybill key create{data_flag} --principal agent:alice\n  \
+         waybill key create{data_flag} --principal agent:alice --sqs\n\n\
          Every operation: {url}/docs\n"
     ))
 }

@@ -5,7 +5,7 @@ use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::Backend;
 
-use crate::cli::{Place, ServerKey};
+use crate::cli::{Location, ServerKey};
 use crate::config::Config;
 use crate::data::{self, DataFolder};
 use crate::{output, wiring};
@@ -14,13 +14,13 @@ const MAKE_AGAIN: &str = "make the keys of those SQS clients (`waybill key creat
 
 pub async fn run(command: ServerKey) -> Result<()> {
     match command {
-        ServerKey::Rotate { place } => rotate(&place).await,
-        ServerKey::Adopt { place } => adopt(&place).await,
+        ServerKey::Rotate { location } => rotate(&location).await,
+        ServerKey::Adopt { location } => adopt(&location).await,
     }
 }
 
-async fn rotate(place: &Place) -> Result<()> {
-    let (config, folder) = open(place)?;
+async fn rotate(location: &Location) -> Result<()> {
+    let (config, folder) = open(location)?;
     if let Some(path) = &config.server_key_file {
         let message = format!(
             "This node has the server key that {} holds. Rotate the one in a data folder without --server-key-file, put the \
@@ -41,8 +41,8 @@ async fn rotate(place: &Place) -> Result<()> {
     note(&config, &folder, &key).await
 }
 
-async fn adopt(place: &Place) -> Result<()> {
-    let (config, folder) = open(place)?;
+async fn adopt(location: &Location) -> Result<()> {
+    let (config, folder) = open(location)?;
     let Some(key) = data::server_key(&config.data, config.server_key_file.as_deref())? else {
         let message =
             format!("There is no server.key in {}; the next `waybill serve` makes one.", config.data.display());
@@ -51,8 +51,8 @@ async fn adopt(place: &Place) -> Result<()> {
     note(&config, &folder, &key).await
 }
 
-fn open(place: &Place) -> Result<(Config, DataFolder)> {
-    let config = Config::of_place(place)?;
+fn open(location: &Location) -> Result<(Config, DataFolder)> {
+    let config = Config::at(location)?;
     super::session::refuse_absent(&config)?;
     let folder = DataFolder::open(&config.data)?;
     Ok((config, folder))

@@ -4,13 +4,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Url;
-use serde_json::{Map, Value as Json};
-use waybill_kernel::{Caller, Code, Error, Method, OperationSpec, Result};
-use waybill_store::{Backend, Store};
+use serde_json::Value as Json;
+use waybill_client::{Client, Options, Repeat, Request};
+use waybill_kernel::{Caller, Code, Error, Result};
+use waybill_store::{Backend, Stores};
 
-use crate::cli::{Place, Reach};
+use crate::cli::{Location, Reach};
 use crate::config::Config;
 use crate::data::{self, DataFolder};
 use crate::wiring;
@@ -18,45 +18,43 @@ use crate::wiring;
 /// Rows asked for at a time.
 const PAGE: u64 = 200;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longer than the server itself takes before it gives up: it only ends calls to one that has stopped answering.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
+/// Added to the client's own patience, so that together they are longer than the server takes before it gives up: only a
+/// call to one that has stopped answering is ended.
+const SERVER_PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Session {
-    Server { http: reqwest::Client, url: String, key: String },
-    Folder { store: Store, caller: Caller, _data: DataFolder },
+    Server(Client),
+    Folder { stores: Stores, caller: Caller, _data: DataFolder },
 }
 
 impl Session {
     pub async fn open(reach: &Reach) -> Result<Self> {
-        if let Some((url, key)) = server(&reach.place, reach.url.clone(), reach.key.clone())? {
-            let http = reqwest::Client::builder()
-                // A proxy set for the web has no business between this machine and its own server.
-                .no_proxy()
-                // The key is for the server that was named and for no other.
-                .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(CONNECT_TIMEOUT)
-                .timeout(REQUEST_TIMEOUT)
-                .build()
-                .map_err(Error::internal)?;
-            return Ok(Session::Server { http, url, key });
+        if let Some((url, key)) = server(&reach.location, reach.url.clone(), reach.key.clone())? {
+            let user_agent = concat!("waybill/", env!("CARGO_PKG_VERSION")).to_owned();
+            return Client::new(Options { url, key: Some(key), user_agent }).map(Session::Server);
         }
-        let config = Config::of_place(&reach.place)?;
+        let config = Config::at(&reach.location)?;
         refuse_absent(&config)?;
         let data = DataFolder::open(&config.data)?;
         let server_key = data::server_key(&config.data, config.server_key_file.as_deref())?;
-        let store = wiring::open(&config, &data, server_key.as_ref()).await?.store;
-        let caller = waybill_access::admin_caller(&store).await?;
-        Ok(Session::Folder { store, caller, _data: data })
+        let stores = wiring::open(&config, &data, server_key.as_ref()).await?.stores;
+        let caller = waybill_access::admin_caller(stores.home()).await?;
+        Ok(Session::Folder { stores, caller, _data: data })
     }
 
     pub async fn call(&self, operation: &str, input: Json) -> Result<Json> {
         let registry = waybill_domains::registry();
         let entry = registry.find(operation).ok_or_else(|| Error::internal(format!("no operation {operation}")))?;
         match self {
-            Session::Server { http, url, key } => send(http, url, key, entry.spec(), input).await,
-            Session::Folder { store, caller, .. } => {
-                let answer = entry.call(store, caller, &input.to_string()).await?;
+            Session::Server(client) => {
+                let route = &entry.spec().route;
+                // Whoever typed the command sees that it failed, and decides.
+                let (repeat, wait) = (Repeat::Never, SERVER_PATIENCE);
+                let request = Request { method: route.method, path: route.path, input, repeat, wait };
+                client.call(request).await.map(|answer| answer.json)
+            }
+            Session::Folder { stores, caller, .. } => {
+                let answer = entry.call(stores, caller, &input.to_string()).await?;
                 serde_json::from_str(&answer.json).map_err(Error::internal)
             }
         }
@@ -77,8 +75,8 @@ impl Session {
     }
 
     pub async fn close(self) {
-        if let Session::Folder { store, .. } = self {
-            let _ = tokio::task::spawn_blocking(move || store.close()).await;
+        if let Session::Folder { stores, .. } = self {
+            let _ = tokio::task::spawn_blocking(move || stores.close()).await;
         }
     }
 }
@@ -110,8 +108,8 @@ enum Found {
 /// The address and key of the server to speak to; None when none runs on the data folder. Changes nothing in it.
 ///
 /// The folder's own key goes to the folder's own server and to nobody else: an address in the environment may be anybody's.
-pub fn server(place: &Place, url: Option<String>, key: Option<String>) -> Result<Option<(String, String)>> {
-    let config = Config::of_place(place)?;
+pub fn server(location: &Location, url: Option<String>, key: Option<String>) -> Result<Option<(String, String)>> {
+    let config = Config::at(location)?;
     match (named_key(key), url) {
         // The folder has no say in it, and need not be there.
         (Some(key), Some(url)) => Ok(Some((url.trim_end_matches('/').to_owned(), key))),
@@ -131,10 +129,10 @@ pub fn server(place: &Place, url: Option<String>, key: Option<String>) -> Result
 }
 
 /// The address alone.
-pub fn address(place: &Place, url: Option<String>) -> Result<Option<String>> {
+pub fn address(location: &Location, url: Option<String>) -> Result<Option<String>> {
     match url {
         Some(url) => Ok(Some(url)),
-        None => Ok(find(&Config::of_place(place)?, None)?.map(|(Found::OfFolder(url) | Found::Elsewhere(url))| url)),
+        None => Ok(find(&Config::at(location)?, None)?.map(|(Found::OfFolder(url) | Found::Elsewhere(url))| url)),
     }
 }
 
@@ -168,53 +166,6 @@ fn names(url: &str, server: SocketAddr) -> bool {
         Err(_) => host == "localhost" && (server.ip().is_loopback() || server.ip().is_unspecified()),
     };
     plain && is_it && url.port_or_known_default() == Some(server.port())
-}
-
-async fn send(http: &reqwest::Client, url: &str, key: &str, spec: &OperationSpec, input: Json) -> Result<Json> {
-    let Json::Object(mut fields) = input else { return Err(Error::internal("the input is no object")) };
-    let path = fill(spec.route.path, &mut fields);
-    let address = format!("{url}{path}");
-    let request = match spec.route.method {
-        Method::Get => http.get(format!("{address}?{}", query(&fields))),
-        Method::Post => http.post(address).json(&fields),
-    };
-    let response = request.bearer_auth(key).send().await.map_err(|error| {
-        Error::new(Code::ServerUnreachable, format!("The server at {url} did not answer.")).because(error)
-    })?;
-    let status = response.status();
-    let body: Json = response.json().await.map_err(|error| {
-        Error::new(Code::ServerUnreachable, format!("What answers at {url} is no Waybill server.")).because(error)
-    })?;
-    if status.is_success() { Ok(body) } else { Err(told(&body)) }
-}
-
-/// The path with its `{name}` parts taken from the fields.
-fn fill(template: &str, fields: &mut Map<String, Json>) -> String {
-    let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-        Some(name) => fields.shift_remove(name).map_or_else(String::new, |value| text(&value)),
-        None => part.to_owned(),
-    };
-    template.split('/').map(part).collect::<Vec<_>>().join("/")
-}
-
-fn query(fields: &Map<String, Json>) -> String {
-    let given = fields.iter().filter(|(_, value)| !value.is_null());
-    given.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join("&")
-}
-
-fn text(value: &Json) -> String {
-    let plain = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    utf8_percent_encode(&plain, NON_ALPHANUMERIC).to_string()
-}
-
-/// The server's error, as ours.
-fn told(body: &Json) -> Error {
-    let code = Code::ALL.iter().find(|code| body["error"] == code.entry().code).copied().unwrap_or(Code::Internal);
-    let error = Error::new(code, body["message"].as_str().unwrap_or("The server gave no reason."));
-    match body["help"].as_str() {
-        Some(help) => error.with_cure(help),
-        None => error,
-    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,11 @@ pub async fn run(command: Webhook) -> Result<()> {
             let answer = call(&reach, "delete_webhook", json!({ "webhook_id": webhook_id })).await?;
             show(&reach, &answer, "Deleted. What is on its way may still arrive.")
         }
+        Webhook::Enable { webhook_id, reach } => {
+            let answer = call(&reach, "enable_webhook", json!({ "webhook_id": webhook_id })).await?;
+            let was_disabled = answer["ok"] == json!(true);
+            show(&reach, &answer, if was_disabled { "Enabled." } else { "It was not disabled; nothing was changed." })
+        }
         Webhook::Deliveries { webhook_id, limit, reach } => {
             let input = json!({ "webhook_id": webhook_id, "limit": limit });
             let answer = call(&reach, "list_webhook_deliveries", input).await?;

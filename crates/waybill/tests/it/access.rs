@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use waybill_kernel::{Code, Mode, Role, Scope};
+use waybill_kernel::{Code, Mode, Profile, Role, Scope};
 
 use crate::world::{Engine, Reply, World, raw, status_of, until};
 
@@ -10,7 +10,7 @@ use crate::world::{Engine, Reply, World, raw, status_of, until};
 const OPEN: &[&str] = &["/", "/healthz", "/v1/health", "/readyz", "/openapi.json", "/docs"];
 
 /// Routes beside the operations.
-const KEPT: &[&str] = &["/metrics", "/mcp", "/mcp/tasks"];
+const KEPT: &[&str] = &["/metrics", "/mcp", "/mcp/tasks", "/mcp/queues"];
 
 /// The form of a key, with a good checksum, that no server has ever made.
 const UNKNOWN_KEY: &str = "aga_0123456789AB0123456789ABCDEFGHIJKLMNOPQRSTUVgnpLRq";
@@ -138,9 +138,13 @@ async fn an_mcp_client_is_shown_the_tools_its_scopes_allow() {
             };
             spec.roles.contains(&role) && scopes.iter().any(opens)
         });
-        let mut names: Vec<_> = allowed.map(|spec| spec.name.to_owned()).collect();
+        let offered = allowed.filter(|spec| spec.profile <= Profile::default());
+        let mut names: Vec<_> = offered.map(|spec| registry.id(spec).into_owned()).collect();
         names.sort();
         names
+    };
+    let of_domain = |name: &String, domain: Option<&str>| {
+        domain.is_none_or(|domain| registry.find(name).is_some_and(|entry| entry.spec().domain == domain))
     };
     let players = [
         (&agent, named(Role::Agent, Role::Agent.default_scopes())),
@@ -153,11 +157,13 @@ async fn an_mcp_client_is_shown_the_tools_its_scopes_allow() {
     assert!(players[2].1.contains(&"lease_next".to_owned()) && !players[2].1.contains(&"create_task".to_owned()));
     assert!(players[3].1.contains(&"get_task".to_owned()) && !players[3].1.contains(&"create_task".to_owned()));
     assert!(players[4].1.contains(&"lease_next".to_owned()) && players[4].1.contains(&"create_task".to_owned()));
-    for path in ["/mcp", "/mcp/tasks"] {
+    assert!(players[3].1.contains(&"peek_messages".to_owned()) && !players[0].1.contains(&"peek_messages".to_owned()));
+    for (path, domain) in [("/mcp", None), ("/mcp/tasks", Some("tasks")), ("/mcp/queues", Some("queues"))] {
         for (key, expected) in &players {
             let mut shown = world.tools(key, path).await;
             shown.sort();
-            assert_eq!(&shown, expected, "{path}");
+            let expected: Vec<_> = expected.iter().filter(|name| of_domain(name, domain)).cloned().collect();
+            assert_eq!(shown, expected, "{path}");
         }
     }
     // Not shown is not yet refused: a call says what is missing.

@@ -47,7 +47,7 @@ async fn it_lets_this_machine_in_and_no_page_of_another() {
     for (name, value) in foreign {
         let rest = Reply::of(world.http.get(world.url("/v1/tasks")).header(name, value)).await;
         rest.must_be(Code::Forbidden, &format!("{name}: {value}"));
-        for path in ["/mcp", "/mcp/tasks"] {
+        for path in ["/mcp", "/mcp/tasks", "/mcp/queues"] {
             let mcp = Reply::of(world.mcp_request(path, "tools/list", &list).header(name, value)).await;
             assert_eq!(mcp.status, 403, "{path} with {name}: {value}: {}", mcp.text);
         }

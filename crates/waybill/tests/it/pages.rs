@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::world::{Engine, Reply, World};
 
-const PATHS: [&str; 2] = ["/mcp", "/mcp/tasks"];
+const PATHS: [&str; 3] = ["/mcp", "/mcp/tasks", "/mcp/queues"];
 
 /// The status of a good request that carries these headers besides.
 async fn status(world: &World, path: &str, headers: &[(&str, &str)]) -> u16 {

@@ -53,7 +53,7 @@ async fn r53_its_bearer_acts_as_whomever_it_names_and_administers_nothing() {
 async fn it_is_taken_from_where_servers_of_asyncgate_have_it_unless_that_is_a_key() {
     let options =
         |token: &str| Options { env: vec![("ASYNCGATE_API_KEY".to_owned(), token.to_owned())], ..Options::default() };
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = waybill_guard::client().no_proxy().build().unwrap();
     let create = async |server: &Server, key: &str| -> (u16, Json) {
         let request =
             http.post(format!("{}/v1/tasks", server.base_url)).bearer_auth(key).json(&json!({ "type": "echo" }));

@@ -52,7 +52,7 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
     assert_eq!(described.len(), registry.entries().count() + registry.streams().count());
     for entry in registry.entries() {
         let spec = entry.spec();
-        assert!(described.contains(&spec.name), "{} is missing", spec.name);
+        assert!(described.contains(&&*registry.id(spec)), "{} is missing", spec.name);
         let answers = &paths[spec.route.path][format!("{:?}", spec.route.method).to_lowercase()]["responses"];
         assert!(answers[spec.status.to_string()].is_object(), "{}: {answers}", spec.name);
         let replays = answers["200"]["headers"]["X-Idempotent-Replay"].is_object();
@@ -112,7 +112,8 @@ fn the_permission_matrix_is_that_of_the_snapshot() {
     let words: Vec<_> = words.collect();
     let mut table = format!("| operation | route | tool | write | {} |\n", words.join(" | "));
     let _ = writeln!(table, "|---|---|---|---|{}", "---|".repeat(words.len()));
-    for entry in waybill_domains::registry().entries() {
+    let registry = waybill_domains::registry();
+    for entry in registry.entries() {
         let spec = entry.spec();
         let roles = Role::ALL.iter().map(|role| mark(spec.roles.contains(role)));
         let scopes = Scope::ALL.iter().map(|scope| mark(spec.scopes.contains(scope)));
@@ -122,7 +123,7 @@ fn the_permission_matrix_is_that_of_the_snapshot() {
         let _ = writeln!(
             table,
             "| {} | {method} {} | {tool} | {write} | {} |",
-            spec.name,
+            registry.id(spec),
             spec.route.path,
             marks.join(" | ")
         );

@@ -29,11 +29,13 @@ on_both! {
     a_key_ends_and_is_rotated_and_survives_a_restart
     each_tenant_has_its_own_queues_and_each_key_its_scopes
     what_cannot_be_understood_says_so
+    a_throttled_queue_refuses_the_eleventh_call_in_both_protocols
+    a_partitioned_queue_is_served_and_counted
 }
 
 /// One who signs.
 #[derive(Clone)]
-struct Client {
+pub struct Client {
     url: String,
     id: String,
     secret: String,
@@ -56,7 +58,7 @@ impl Client {
         }
     }
 
-    async fn new(world: &World) -> Self {
+    pub async fn new(world: &World) -> Self {
         let made = world.admin_post("/admin/keys", &json!({ "principal": "agent:alice", "sqs": true })).await;
         assert!(made["key"].is_null(), "{made}");
         Self::of(world, &made)
@@ -64,11 +66,14 @@ impl Client {
 
     /// The headers of a request with this body.
     fn signed(&self, action: &str, body: &str) -> Vec<(String, String)> {
+        let target = format!("AmazonSQS.{action}");
+        self.signed_with(&[("x-amz-target", &target), ("content-type", "application/x-amz-json-1.0")], body)
+    }
+
+    fn signed_with(&self, own: &[(&str, &str)], body: &str) -> Vec<(String, String)> {
         let address = format!("{}/", self.url);
         let host = self.url.strip_prefix("http://").unwrap();
-        let target = format!("AmazonSQS.{action}");
-        let headers =
-            [("host", host), ("x-amz-target", target.as_str()), ("content-type", "application/x-amz-json-1.0")];
+        let headers = [&[("host", host)], own].concat();
         let identity = Credentials::new(&self.id, &self.secret, None, None, "test").into();
         let params: SigningParams<'_> = v4::SigningParams::builder()
             .identity(&identity)
@@ -80,11 +85,18 @@ impl Client {
             .unwrap()
             .into();
         let signable =
-            SignableRequest::new("POST", &address, headers.into_iter(), SignableBody::Bytes(body.as_bytes())).unwrap();
+            SignableRequest::new("POST", &address, headers.iter().copied(), SignableBody::Bytes(body.as_bytes()))
+                .unwrap();
         let (instructions, _) = sign(signable, &params).unwrap().into_parts();
         let added = instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let own = headers.into_iter().skip(1).map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let own = own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         own.chain(added).collect()
+    }
+
+    /// In the Query protocol.
+    pub async fn query(&self, form: &str) -> Reply {
+        let headers = self.signed_with(&[("content-type", "application/x-www-form-urlencoded")], form);
+        self.send(headers, form.to_owned()).await
     }
 
     async fn send(&self, headers: Vec<(String, String)>, body: String) -> Reply {
@@ -93,29 +105,29 @@ impl Client {
             .await
     }
 
-    async fn call(&self, action: &str, input: Json) -> Reply {
+    pub async fn call(&self, action: &str, input: Json) -> Reply {
         let body = input.to_string();
         self.send(self.signed(action, &body), body).await
     }
 
-    async fn ok(&self, action: &str, input: Json) -> Json {
+    pub async fn ok(&self, action: &str, input: Json) -> Json {
         let reply = self.call(action, input).await;
         assert_eq!(reply.status, 200, "{action}: {}", reply.text);
         reply.json()
     }
 
-    async fn queue(&self, name: &str) -> String {
+    pub async fn queue(&self, name: &str) -> String {
         self.ok("CreateQueue", json!({ "QueueName": name })).await["QueueUrl"].as_str().unwrap().to_owned()
     }
 
-    async fn receive(&self, url: &str, seconds: u32) -> Vec<Json> {
+    pub async fn receive(&self, url: &str, seconds: u32) -> Vec<Json> {
         let input = json!({ "QueueUrl": url, "WaitTimeSeconds": seconds, "MessageSystemAttributeNames": ["All"] });
         self.ok("ReceiveMessage", input).await["Messages"].as_array().cloned().unwrap_or_default()
     }
 }
 
 /// The error as an SDK reads it.
-fn must_be(reply: &Reply, status: u16, shape: &str, query_code: &str, what: &str) {
+pub fn must_be(reply: &Reply, status: u16, shape: &str, query_code: &str, what: &str) {
     assert_eq!(reply.status, status, "{what}: {}", reply.text);
     assert_eq!(reply.json()["__type"], format!("com.amazonaws.sqs#{shape}"), "{what}");
     let whose = if status < 500 { "Sender" } else { "Receiver" };
@@ -265,6 +277,100 @@ async fn what_cannot_be_understood_says_so(engine: Engine) {
     let health = Reply::of(world.http.get(url("/sqs_health"))).await;
     assert_eq!((health.status, health.text.as_str()), (200, "ok\n"));
     let health = Reply::of(world.http.get(url("/sqs_health")).header("accept", "application/json")).await;
-    assert_eq!((health.status, &health.json()["status"]), (200, &json!("ok")));
+    assert_eq!((health.status, health.text.as_str()), (200, r#"{"status":"ok","capabilities":["htfifo"]}"#));
     assert_eq!(Reply::of(world.http.post(url("/sqs_health"))).await.status, 405);
+}
+
+async fn a_throttled_queue_refuses_the_eleventh_call_in_both_protocols(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    // One token in a hundred seconds: none comes while the test runs.
+    let attributes = json!({ "ThrottleSendCapacity": "10", "ThrottleSendRefillPerSecond": "0.01" });
+    let made = client.ok("CreateQueue", json!({ "QueueName": "jobs", "Attributes": attributes })).await;
+    let url = made["QueueUrl"].as_str().unwrap();
+    let message = || json!({ "QueueUrl": url, "MessageBody": "m" });
+    let form = format!(
+        "Action=SendMessage&Version=2012-11-05&MessageBody=m&QueueUrl={}",
+        url.replace(':', "%3A").replace('/', "%2F")
+    );
+    for _ in 0..5 {
+        client.ok("SendMessage", message()).await;
+        let sent = client.query(&form).await;
+        assert_eq!(sent.status, 200, "{}", sent.text);
+    }
+    let waits = |reply: &Reply| {
+        let number = |name: &str| reply.header(name).unwrap().parse::<u64>().unwrap();
+        let seconds = number("retry-after");
+        assert!((1..=100).contains(&seconds), "{seconds}");
+        assert_eq!(number("x-amz-retry-after"), seconds * 1_000);
+    };
+    let refused = client.call("SendMessage", message()).await;
+    must_be(&refused, 400, "Throttling", "Throttling", "the eleventh send");
+    waits(&refused);
+    let told = refused.json()["message"].as_str().unwrap().to_owned();
+    assert!(told.contains("\"jobs\"") && told.contains("\"Send\""), "{told}");
+    let refused = client.query(&form).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert!(refused.text.contains("<Type>Sender</Type><Code>Throttling</Code>"), "{}", refused.text);
+    waits(&refused);
+    // What is received is another matter, and there were ten.
+    let received =
+        client.ok("ReceiveMessage", json!({ "QueueUrl": url, "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1 })).await;
+    assert_eq!(received["Messages"].as_array().unwrap().len(), 10);
+
+    let figures = world.get(&world.server.admin_key, "/metrics").await.text;
+    let of_jobs = "{account=\"000000000000\",queue=\"jobs\",action=\"send\"}";
+    let figure = |name: &str| {
+        let line = figures.lines().find_map(|line| line.strip_prefix(&format!("{name}{of_jobs} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {figures}")).parse::<f64>().unwrap()
+    };
+    assert_eq!(figure("waybill_sqs_throttled_requests_total"), 2.0);
+    assert!((0.0..1.0).contains(&figure("waybill_sqs_throttle_tokens_remaining")));
+    client.ok("DeleteQueue", json!({ "QueueUrl": url })).await;
+    let figures = world.get(&world.server.admin_key, "/metrics").await.text;
+    assert!(!figures.contains("waybill_sqs_throttle_tokens_remaining"), "{figures}");
+    assert!(figures.contains("waybill_sqs_throttled_requests_total{"), "what was counted stays counted");
+}
+
+async fn a_partitioned_queue_is_served_and_counted(engine: Engine) {
+    let mut world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    let attributes = json!({ "FifoQueue": "true", "ContentBasedDeduplication": "true", "PartitionCount": "4" });
+    let made = client.ok("CreateQueue", json!({ "QueueName": "orders.fifo", "Attributes": attributes })).await;
+    let url = made["QueueUrl"].as_str().unwrap().to_owned();
+    for group in ["g0", "g1", "g3", "user-1"] {
+        let message = json!({ "QueueUrl": url, "MessageBody": group, "MessageGroupId": group });
+        client.ok("SendMessage", message).await;
+    }
+    // A plain queue beside it has no such counters.
+    let attributes = json!({ "FifoQueue": "true", "ContentBasedDeduplication": "true" });
+    let made = client.ok("CreateQueue", json!({ "QueueName": "plain.fifo", "Attributes": attributes })).await;
+    let message = json!({ "QueueUrl": made["QueueUrl"], "MessageBody": "m", "MessageGroupId": "g" });
+    client.ok("SendMessage", message).await;
+
+    world.server.restart().unwrap();
+    let client = Client { url: world.server.sqs_url.clone(), ..client };
+    let input = json!({ "QueueUrl": url, "MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"] });
+    // One receive looks at as many partitions as it has time for.
+    let mut messages = Vec::new();
+    for _ in 0..4 {
+        let received = client.ok("ReceiveMessage", input.clone()).await;
+        messages.extend(received["Messages"].as_array().cloned().unwrap_or_default());
+    }
+    assert_eq!(messages.len(), 4);
+    for message in &messages {
+        client.ok("DeleteMessage", json!({ "QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"] })).await;
+    }
+    let figures = world.get(&world.server.admin_key, "/metrics").await.text;
+    for (partition, action) in [(0, "receive"), (1, "receive"), (2, "delete"), (3, "delete")] {
+        let series = format!(
+            r#"waybill_sqs_partition_messages_total{{account="000000000000",queue="orders.fifo",partition="{partition}",action="{action}"}} 1"#
+        );
+        assert!(figures.contains(&series), "{series} is missing from {figures}");
+    }
+    let of_partitions = |line: &&str| line.starts_with("waybill_sqs_partition_messages_total");
+    assert!(!figures.lines().filter(of_partitions).any(|line| line.contains("plain.fifo")), "{figures}");
+    // What is done with a queue as a whole is counted beside it.
+    let deleted = r#"waybill_sqs_messages_total{account="000000000000",queue="orders.fifo",action="delete"} 4"#;
+    assert!(figures.contains(deleted), "{deleted} is missing from {figures}");
 }

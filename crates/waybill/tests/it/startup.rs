@@ -40,7 +40,11 @@ async fn a_busy_port_is_named_and_costs_no_admin_key() {
     let address = taken.local_addr().unwrap().to_string();
     let start = Start::new();
     let ended = start.serve(&["--http", &address]);
-    ended.must_be(Code::AddressUnusable, "a busy port");
+    let cure = |flag: &str| format!("Stop the program that holds it, or choose another with {flag}.");
+    ended.must_be_cured(Code::AddressUnusable, &cure("--http"), "a busy port");
+    assert!(ended.stderr.contains(&address), "{}", ended.stderr);
+    let ended = program(&["serve", "--data", &start.data(), "--http", "127.0.0.1:0", "--sqs", &address]);
+    ended.must_be_cured(Code::AddressUnusable, &cure("--sqs"), "a busy port of SQS clients");
     assert!(ended.stderr.contains(&address), "{}", ended.stderr);
     assert!(!std::path::Path::new(&start.data()).join("admin.key").exists(), "a key that nobody was told of");
 
@@ -48,20 +52,21 @@ async fn a_busy_port_is_named_and_costs_no_admin_key() {
     let key = world.server.admin_key.clone();
     assert!(world.server.term().unwrap().success());
     let data = world.server.data_dir.to_str().unwrap().to_owned();
-    program(&["serve", "--data", &data, "--http", &address]).must_be(Code::AddressUnusable, "a busy port, later");
+    let ended = program(&["serve", "--data", &data, "--http", &address]);
+    ended.must_be_cured(Code::AddressUnusable, &cure("--http"), "a busy port, later");
     world.server.restart().unwrap();
     assert_eq!(world.server.admin_key, key);
     assert_eq!(world.get(&key, "/v1/tasks").await.status, 200);
 
     let ended = start.serve(&["--http", "192.0.2.1:7700"]);
-    ended.must_be(Code::AddressUnusable, "an address of another machine");
+    ended.must_be_cured(Code::AddressUnusable, &cure("--http"), "an address of another machine");
 }
 
 #[tokio::test]
 async fn a_data_folder_that_cannot_be_used_is_named() {
     let world = World::start().await;
     let data = world.server.data_dir.to_str().unwrap();
-    let ended = program(&["serve", "--data", data, "--http", "127.0.0.1:0"]);
+    let ended = program(&["serve", "--data", data, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]);
     ended.must_be(Code::DataFolderLocked, "a folder in use");
     assert!(ended.stderr.contains(&format!("process {}", world.server.pid)), "{}", ended.stderr);
     assert_eq!(world.get(&world.server.admin_key, "/v1/tasks").await.status, 200, "the first is unharmed");
@@ -70,7 +75,7 @@ async fn a_data_folder_that_cannot_be_used_is_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let below = file.path().join("data");
     for path in [below.to_str().unwrap(), "/proc/waybill"] {
-        let ended = program(&["serve", "--data", path, "--http", "127.0.0.1:0"]);
+        let ended = program(&["serve", "--data", path, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]);
         ended.must_be(Code::DataFolderUnusable, path);
         assert!(ended.stderr.contains(path), "{}", ended.stderr);
     }
@@ -91,7 +96,7 @@ async fn a_database_of_a_newer_version_is_left_alone() {
     store.system().run(Newer).await.unwrap();
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     let data = world.server.data_dir.to_str().unwrap();
-    let ended = program(&["serve", "--data", data, "--http", "127.0.0.1:0"]);
+    let ended = program(&["serve", "--data", data, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]);
     ended.must_be(Code::SchemaTooNew, "SQLite");
     assert!(ended.stderr.contains("9999"), "{}", ended.stderr);
 
@@ -146,7 +151,9 @@ fn an_unreachable_postgresql_is_told_without_its_password() {
         (format!("mysql://waybill:{PASSWORD}@127.0.0.1/waybill"), Code::ConfigInvalid, SETTING),
     ];
     for (store, code, cure) in rows {
-        for command in [vec!["serve", "--http", "127.0.0.1:0", "--log", "trace"], vec!["tenant", "list"]] {
+        for command in
+            [vec!["serve", "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--log", "trace"], vec!["tenant", "list"]]
+        {
             let data = start.data();
             let ended = program(&[command.as_slice(), &["--data", &data, "--store", &store]].concat());
             ended.must_be_cured(code, cure, &store);

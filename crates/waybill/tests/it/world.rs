@@ -10,7 +10,7 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value as Json, json};
 use tempfile::NamedTempFile;
 use waybill_kernel::entropy::OsEntropy;
-use waybill_kernel::{Clock, Code};
+use waybill_kernel::{Clock, Code, OperationSpec};
 use waybill_store::{Backend, PostgresOptions, Settings, SqliteOptions, Store};
 use waybill_testkit::postgres::{Database, Postgres};
 use waybill_testkit::server::{self, Options, Server};
@@ -61,7 +61,7 @@ impl World {
         flags.extend(args.iter().map(|flag| (*flag).to_owned()));
         let store = database.as_ref().map(|database| database.url.clone());
         let server = Server::start(Options { store, args: flags, ..Options::default() }).unwrap();
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = waybill_guard::client().no_proxy().build().unwrap();
         Self { server, http, database, _config: config }
     }
 
@@ -113,11 +113,14 @@ impl World {
         Reply::of(self.mcp_request(path, method, params).bearer_auth(key)).await
     }
 
-    /// The names in `tools/list`, without their common prefix.
+    /// The names in `tools/list`, without the prefix of the protocol.
     pub async fn tools(&self, key: &str, path: &str) -> Vec<String> {
         let listed = self.mcp(key, path, "tools/list", &json!({})).await.json();
         let tools = listed["result"]["tools"].as_array().unwrap();
-        let name = |tool: &Json| tool["name"].as_str().unwrap().strip_prefix("asyncgate.").unwrap().to_owned();
+        let name = |tool: &Json| {
+            let name = tool["name"].as_str().unwrap();
+            name.strip_prefix("asyncgate.").unwrap_or(name).to_owned()
+        };
         tools.iter().map(name).collect()
     }
 
@@ -139,6 +142,12 @@ impl World {
         let value = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64;
         figures.text.lines().filter(of_counter).map(value).sum()
     }
+}
+
+/// What an operation is called at `/mcp` by default.
+pub fn tool_name(spec: &OperationSpec) -> String {
+    let id = waybill_domains::registry().id(spec);
+    if id.contains('.') { id.into_owned() } else { format!("asyncgate.{id}") }
 }
 
 /// A settings file that lives as long as the value.

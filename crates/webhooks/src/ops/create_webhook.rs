@@ -127,7 +127,7 @@ struct NewWebhook<'a> {
 impl Operation for CreateWebhook {
     const SPEC: OperationSpec = OperationSpec {
         name: "create_webhook",
-        domain: "admin",
+        domain: "webhooks",
         route: Route::post("/admin/webhooks"),
         tool: false,
         roles: &[Role::Admin],

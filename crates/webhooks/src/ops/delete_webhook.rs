@@ -21,7 +21,7 @@ pub struct DeletedWebhook {
 impl Operation for DeleteWebhook {
     const SPEC: OperationSpec = OperationSpec {
         name: "delete_webhook",
-        domain: "admin",
+        domain: "webhooks",
         route: Route::post("/admin/webhooks/{webhook_id}/delete"),
         tool: false,
         destructive: true,

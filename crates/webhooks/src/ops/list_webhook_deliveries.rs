@@ -37,7 +37,7 @@ pub struct WebhookDeliveries {
 impl Operation for ListWebhookDeliveries {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_webhook_deliveries",
-        domain: "admin",
+        domain: "webhooks",
         route: Route::get("/admin/webhooks/{webhook_id}/deliveries"),
         tool: false,
         roles: &[Role::Admin],

@@ -39,7 +39,7 @@ fn scope(caller: &Caller) -> [&[u8]; 2] {
 impl Operation for ListWebhooks {
     const SPEC: OperationSpec = OperationSpec {
         name: "list_webhooks",
-        domain: "admin",
+        domain: "webhooks",
         route: Route::get("/admin/webhooks"),
         tool: false,
         roles: &[Role::Admin],

@@ -25,7 +25,7 @@ pub struct Redelivered {
 impl Operation for RedeliverWebhook {
     const SPEC: OperationSpec = OperationSpec {
         name: "redeliver_webhook",
-        domain: "admin",
+        domain: "webhooks",
         route: Route::post("/admin/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"),
         tool: false,
         repeatable: true,
@@ -51,7 +51,7 @@ impl Operation for RedeliverWebhook {
             let disabled = tx.query_opt(DISABLED, &[id]).await?.is_some();
             return Err(if disabled {
                 Error::new(Code::InvalidStateTransition, "The webhook is disabled.")
-                    .with_cure("Make another webhook for the same URL.")
+                    .with_cure("Enable the webhook first, with enable_webhook.")
             } else {
                 Error::not_found("webhook")
             });

@@ -17,6 +17,8 @@ waybill_testkit::both! {
     a_webhook_that_fails_for_long_is_disabled,
     what_is_never_accepted_has_failed_and_goes_in_the_end,
     attempts_come_later_and_later_and_end,
+    an_endpoint_that_asks_for_time_is_left_alone,
+    one_that_is_enabled_again_gets_what_was_waiting,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -96,4 +98,32 @@ async fn attempts_come_later_and_later_and_end(on: TestStore) {
     let attempts = delivery["attempts"].as_u64().unwrap();
     assert!((9..=14).contains(&attempts), "{attempts}");
     assert_eq!(attempts, receiver.requests().len() as u64);
+}
+
+async fn an_endpoint_that_asks_for_time_is_left_alone(on: TestStore) {
+    let receiver = Receiver::start(|number| if number == 0 { Do::AskForTime(429, 600) } else { Do::Answer(204) }).await;
+    let id = webhook_to(&on, &receiver.url).await;
+    one(&on).await;
+    assert_eq!(reach(&on, Lines::Healthy).await.failed, 1);
+    on.time.pass(590 * SECOND);
+    // Another receipt is no reason to come earlier.
+    one(&on).await;
+    assert_eq!((reach(&on, Lines::Ailing).await, receiver.requests().len()), (Round::default(), 1));
+    on.time.pass(11 * SECOND);
+    assert_eq!(reach(&on, Lines::Ailing).await.done, 1);
+    reach(&on, Lines::Healthy).await;
+    assert!(deliveries(&on, &id).await.iter().all(|delivery| delivery["status"] == "delivered"));
+}
+
+async fn one_that_is_enabled_again_gets_what_was_waiting(on: TestStore) {
+    let receiver = Receiver::start(|number| Do::Answer(if number == 0 { 500 } else { 204 })).await;
+    let id = webhook_to(&on, &receiver.url).await;
+    one(&on).await;
+    let strict = Settings { disable_after_s: 0, ..settings() };
+    assert_eq!(reach_with(&on, Lines::Healthy, &strict).await.failed, 1);
+    assert!(shown(&on, &id).await["disabled_at"].is_string());
+    let enabled = on.call(&on.admin, "enable_webhook", json!({ "webhook_id": id })).await.unwrap();
+    assert_eq!(enabled.json, json!({ "ok": true }));
+    assert_eq!(reach(&on, Lines::Healthy).await.done, 1);
+    assert_eq!(only_delivery(&on, &id).await["status"], "delivered");
 }

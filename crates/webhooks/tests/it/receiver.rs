@@ -32,6 +32,8 @@ impl Request {
 #[derive(Clone, Copy)]
 pub enum Do {
     Answer(u16),
+    /// With Retry-After, in seconds.
+    AskForTime(u16, u64),
     /// Only once it is released.
     Hold(u16),
     /// Never.
@@ -110,8 +112,13 @@ async fn serve(mut stream: TcpStream, plan: fn(usize) -> Do, state: Arc<State>, 
         requests.push(request);
         requests.len() - 1
     };
+    let mut more = String::new();
     let status = match plan(number) {
         Do::Answer(status) => status,
+        Do::AskForTime(status, seconds) => {
+            more = format!("retry-after: {seconds}\r\n");
+            status
+        }
         Do::Hold(status) => {
             released.wait_for(|released| *released).await.unwrap();
             status
@@ -126,7 +133,7 @@ async fn serve(mut stream: TcpStream, plan: fn(usize) -> Do, state: Arc<State>, 
     // Long enough for others to come meanwhile, if they may.
     tokio::time::sleep(Duration::from_millis(2)).await;
     state.under_way.fetch_sub(1, Ordering::Relaxed);
-    let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
+    let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n{more}connection: close\r\n\r\nok");
     let _ = stream.write_all(answer.as_bytes()).await;
 }
 

@@ -8,7 +8,7 @@ use waybill_kernel::id::Uuid;
 use waybill_queues::ops::delete_message::Deleted;
 use waybill_queues::ops::receive_message::Received;
 use waybill_queues::ops::send_message::Sent;
-use waybill_queues::{Blob, Message, MessageAttribute, MessageId};
+use waybill_queues::{Blob, Message, MessageAttribute, MessageId, Tally};
 
 use super::super::write;
 use super::{BatchDone, BatchFailed, shown};
@@ -53,9 +53,9 @@ fn what_has_no_result_has_no_element_for_it() {
         "TagQueue",
         "UntagQueue",
     ] {
-        assert_eq!(answer(action, &Deleted {}), "", "{action}");
+        assert_eq!(answer(action, &Deleted { tally: Tally::default() }), "", "{action}");
     }
-    let nothing = Received { messages: vec![] };
+    let nothing = Received::new(vec![]);
     assert_eq!(answer("ReceiveMessage", &nothing), "ReceiveMessageResult");
 }
 
@@ -66,11 +66,15 @@ fn send_message() {
         md5_of_message_body: "5d41402abc4b2a76b9719d911017c592".to_owned(),
         md5_of_message_attributes: None,
         md5_of_message_system_attributes: None,
+        sequence_number: None,
+        partition: None,
     };
     let expected = format!("MessageId={ID} MD5OfMessageBody=5d41402abc4b2a76b9719d911017c592");
     assert_eq!(answer("SendMessage", &sent), format!("SendMessageResult({expected})"));
     sent.md5_of_message_attributes = Some("a".to_owned());
-    let expected = format!("SendMessageResult({expected} MD5OfMessageAttributes=a)");
+    sent.sequence_number = Some("00000000000000000007".to_owned());
+    let expected =
+        format!("SendMessageResult({expected} MD5OfMessageAttributes=a SequenceNumber=00000000000000000007)");
     assert_eq!(answer("SendMessage", &sent), expected);
 }
 
@@ -94,6 +98,7 @@ fn receive_message() {
         attributes: BTreeMap::new(),
         message_attributes: BTreeMap::new(),
         md5_of_message_attributes: None,
+        partition: None,
     };
     let mut full = message("<b>&\r\n</b>");
     full.attributes = BTreeMap::from([
@@ -102,7 +107,7 @@ fn receive_message() {
     ]);
     full.message_attributes = BTreeMap::from([("b".to_owned(), bytes), ("a".to_owned(), text("x"))]);
     full.md5_of_message_attributes = Some("n".to_owned());
-    let received = Received { messages: vec![full, message("two")] };
+    let received = Received::new(vec![full, message("two")]);
     let head = format!("MessageId={ID} ReceiptHandle=AQ MD5OfBody=m");
     let expected = format!(
         "ReceiveMessageResult(Message({head} Body=<b>&\r\n</b> \
@@ -191,6 +196,8 @@ fn an_entry_that_has_taken_in_another_struct_is_written_like_any_other() {
         md5_of_message_body: "m".to_owned(),
         md5_of_message_attributes: None,
         md5_of_message_system_attributes: None,
+        sequence_number: None,
+        partition: None,
     };
     let entry = Entry { id: "a", sent, attributes: BTreeMap::from([("b", "c")]) };
     let batch = BatchDone { successful: vec![entry], failed: vec![] };

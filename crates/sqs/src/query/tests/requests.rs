@@ -84,7 +84,6 @@ fn send_message() {
     let trace = [("AWSTraceHeader".to_owned(), attribute("String", Some("Root=1"), None))];
     assert_eq!(sent.message_system_attributes, BTreeMap::from(trace));
     assert_eq!((sent.message_group_id.as_deref(), &sent.message_deduplication_id), (Some("g"), &None));
-    assert!(sent.checked().is_ok());
 }
 
 #[test]
@@ -99,6 +98,26 @@ fn receive_message() {
     assert_eq!(receive.message_system_attribute_names, ["SenderId"]);
     let numbers = (receive.max_number_of_messages, receive.visibility_timeout, receive.wait_time_seconds);
     assert_eq!(numbers, (Some(10), Some(0), Some(20)));
+}
+
+#[test]
+fn what_fifo_queues_are_told() {
+    let sent: SendMessage =
+        request("Action=SendMessage&QueueUrl=a.fifo&MessageBody=m&MessageGroupId=g&MessageDeduplicationId=d%2F1")
+            .unwrap();
+    let ids = (sent.message_group_id.as_deref(), sent.message_deduplication_id.as_deref());
+    assert_eq!(ids, (Some("g"), Some("d/1")));
+    let receive: ReceiveMessage = request("Action=ReceiveMessage&ReceiveRequestAttemptId=once").unwrap();
+    assert_eq!(receive.receive_request_attempt_id.as_deref(), Some("once"));
+    let batch: waybill_queues::ops::SendMessageBatch = request(
+        "Action=SendMessageBatch&QueueUrl=a.fifo&SendMessageBatchRequestEntry.1.Id=e\
+         &SendMessageBatchRequestEntry.1.MessageBody=m&SendMessageBatchRequestEntry.1.MessageGroupId=g\
+         &SendMessageBatchRequestEntry.1.MessageDeduplicationId=d",
+    )
+    .unwrap();
+    let entry = &batch.entries[0];
+    let ids = (entry.message_group_id.as_deref(), entry.message_deduplication_id.as_deref());
+    assert_eq!(ids, (Some("g"), Some("d")));
 }
 
 #[test]

@@ -26,7 +26,7 @@ async fn turn(on: &TestStore, caller: &Caller, input: Json) -> Turn {
 /// What a follower of the server's inbox or its own gets of what is done meanwhile.
 async fn followed(on: &TestStore, caller: &Caller, whose: Json, done: impl Future<Output = Json>) -> Vec<String> {
     let mut input = whose;
-    input["last_event_id"] = json!(turn(on, caller, input.clone()).await.place);
+    input["last_event_id"] = json!(turn(on, caller, input.clone()).await.position);
     input["wait_seconds"] = json!(20);
     let mut waits = pin!(turn(on, caller, input));
     assert!(timeout(SETTLED, &mut waits).await.is_err(), "it did not wait");

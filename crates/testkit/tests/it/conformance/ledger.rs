@@ -116,7 +116,7 @@ impl Operation for Write {
             schedule_id: None,
             parents,
             unlocated: false,
-            body,
+            body: body.into(),
         };
         receipts::emit(tx, ctx, receipt).await.map(Reply::Done)
     }

@@ -10,6 +10,7 @@ mod create_task;
 mod create_tenant;
 mod create_webhook;
 mod delete_webhook;
+mod enable_webhook;
 mod engines;
 mod examples;
 mod fail;
@@ -30,9 +31,12 @@ mod list_tasks;
 mod list_tenants;
 mod list_webhook_deliveries;
 mod list_webhooks;
+mod mail;
+mod mail_files;
 mod older_tasks;
 mod open_writes;
 mod plans;
+mod queues;
 mod redeliver_webhook;
 mod renew_lease;
 mod report_progress;
@@ -75,8 +79,61 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("create_webhook", create_webhook::CASES),
     ("list_webhooks", list_webhooks::CASES),
     ("delete_webhook", delete_webhook::CASES),
+    ("enable_webhook", enable_webhook::CASES),
     ("list_webhook_deliveries", list_webhook_deliveries::CASES),
     ("redeliver_webhook", redeliver_webhook::CASES),
+    ("list_queues", queues::CASES),
+    ("create_queue", queues::CASES),
+    ("get_queue", queues::CASES),
+    ("set_queue_attributes", queues::CASES),
+    ("peek_messages", queues::CASES),
+    ("purge_queue", queues::CASES),
+    ("start_redrive", queues::CASES),
+    ("list_redrives", queues::CASES),
+    ("cancel_redrive", queues::CASES),
+    ("health_check", mail::CASES),
+    ("ensure_project", mail::CASES),
+    ("list_projects", mail::CASES),
+    ("get_project", mail::CASES),
+    ("register_agent", mail::CASES),
+    ("create_agent_identity", mail::CASES),
+    ("whois", mail::CASES),
+    ("list_agents", mail::CASES),
+    ("retire_agent", mail::CASES),
+    ("unretire_agent", mail::CASES),
+    ("send_message", mail::CASES),
+    ("reply_message", mail::CASES),
+    ("fetch_inbox", mail::CASES),
+    ("fetch_inbox_events", mail::CASES),
+    ("get_message", mail::CASES),
+    ("read_mailbox", mail::CASES),
+    ("mark_message_read", mail::CASES),
+    ("acknowledge_message", mail::CASES),
+    ("request_contact", mail::CASES),
+    ("respond_contact", mail::CASES),
+    ("list_contacts", mail::CASES),
+    ("set_contact_policy", mail::CASES),
+    ("macro_start_session", mail::CASES),
+    ("macro_prepare_thread", mail::CASES),
+    ("macro_file_reservation_cycle", mail::CASES),
+    ("macro_contact_handshake", mail::CASES),
+    ("file_reservation_paths", mail_files::CASES),
+    ("check_file_reservation_conflicts", mail_files::CASES),
+    ("renew_file_reservations", mail_files::CASES),
+    ("release_file_reservations", mail_files::CASES),
+    ("force_release_file_reservation", mail_files::CASES),
+    ("list_file_reservations", mail_files::CASES),
+    ("search_messages", mail_files::CASES),
+    ("summarize_thread", mail_files::CASES),
+    ("get_thread", mail_files::CASES),
+    ("acquire_build_slot", mail_files::CASES),
+    ("renew_build_slot", mail_files::CASES),
+    ("release_build_slot", mail_files::CASES),
+    ("ensure_product", mail_files::CASES),
+    ("products_link", mail_files::CASES),
+    ("search_messages_product", mail_files::CASES),
+    ("fetch_inbox_product", mail_files::CASES),
+    ("summarize_thread_product", mail_files::CASES),
     ("list_sweeps", list_sweeps::CASES),
     ("whoami", whoami::CASES),
 ];

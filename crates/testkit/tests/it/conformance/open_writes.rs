@@ -164,7 +164,7 @@ async fn a_feed_waits_for_a_write_of_its_own_database_alone() {
     for place in [Where::AnotherDatabase, Where::SameDatabase] {
         let on = open_postgres().await;
         let alice = on.agent("alice").unwrap();
-        let began = turn(&on, &alice, json!({})).await.place;
+        let began = turn(&on, &alice, json!({})).await.position;
         let open = OpenWrite::begin(&on, place).await;
         several(&on, &alice).await;
         let input = json!({ "last_event_id": began, "wait_seconds": 20 });

@@ -1,7 +1,7 @@
 //! Who may do what, and that tenants are blind to each other even where their ids are the same.
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Caller, Code, Role};
+use waybill_kernel::{Caller, Code, Mode, Role};
 use waybill_testkit::stores::{self, TestStore};
 
 use crate::support::{NOBODY, ok, plain_task, refused, task, text, texts, worker};
@@ -21,6 +21,12 @@ async fn a12_11_an_agent_cannot_lease_and_a_worker_cannot_create(on: TestStore) 
     ] {
         for entry in on.registry.entries().filter(|entry| entry.spec().route.path.starts_with("/v1/")) {
             let spec = entry.spec();
+            // No role has scopes of queues or mail by itself: theirs are told apart where those are. The system reads all.
+            if ["queues", "mail"].contains(&spec.domain) {
+                let reads = role == Role::System && spec.mode == Mode::Read;
+                assert_eq!(spec.allows(&of(role)), reads, "{role} {}", spec.name);
+                continue;
+            }
             let admins = spec.roles == [Role::Admin];
             assert_eq!(spec.allows(&of(role)), !denied.contains(&spec.name) && !admins, "{role} {}", spec.name);
         }

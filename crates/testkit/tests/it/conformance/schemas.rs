@@ -1,4 +1,4 @@
-//! One migration text, two schemas: the same tables, columns and indexes.
+//! One migration text, two schemas: the same tables, columns and indexes. Only full text is kept by each engine in its own way.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,11 @@ async fn sqlite_facts(on: &TestStore) -> Facts {
             CASE WHEN c.\"notnull\" = 1 OR c.pk > 0 THEN ' not null' ELSE '' END ||
             CASE WHEN c.dflt_value IS NULL THEN '' ELSE ' default' END
         FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'
-            AND m.name NOT LIKE 'sqlite%' AND m.name NOT LIKE 'refinery%'";
+            AND m.name NOT LIKE 'sqlite%' AND m.name NOT LIKE 'refinery%' AND m.name NOT LIKE 'mail_fts%'";
     let keys = "SELECT name || ' key ' || (SELECT group_concat(name, ',') FROM (
             SELECT c.name FROM pragma_table_info(m.name) c WHERE c.pk > 0 ORDER BY c.pk))
-        FROM sqlite_master m WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'refinery%'";
+        FROM sqlite_master m WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'refinery%'
+            AND name NOT LIKE 'mail_fts%'";
     let indexes = "SELECT m.tbl_name || ' ' || i.name || ' ' || (SELECT group_concat(name, ',') FROM (
             SELECT c.name FROM pragma_index_info(i.name) c ORDER BY c.seqno)) ||
             CASE i.\"unique\" WHEN 1 THEN ' unique' ELSE '' END || CASE i.partial WHEN 1
@@ -34,7 +35,8 @@ async fn postgres_facts(on: &TestStore) -> Facts {
     let columns = "SELECT table_name || '.' || column_name || ' ' || data_type ||
             CASE is_nullable WHEN 'NO' THEN ' not null' ELSE '' END ||
             CASE WHEN column_default IS NULL THEN '' ELSE ' default' END
-        FROM information_schema.columns WHERE table_schema = 'public' AND table_name NOT LIKE 'refinery%'";
+        FROM information_schema.columns WHERE table_schema = 'public' AND table_name NOT LIKE 'refinery%'
+            AND table_name <> 'mail_search'";
     let indexes = "SELECT t.relname || ' ' || CASE WHEN x.indisprimary THEN 'key' ELSE i.relname END || ' ' ||
             (SELECT string_agg(a.attname, ',' ORDER BY k.place) FROM unnest(x.indkey) WITH ORDINALITY AS k (number, place)
                 JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.number) ||
@@ -42,7 +44,7 @@ async fn postgres_facts(on: &TestStore) -> Facts {
             coalesce(' where ' || replace(replace(lower(trim('()' FROM pg_get_expr(x.indpred, t.oid))), '::text', ''), ') and (', ' and '), '')
         FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid
             JOIN pg_namespace n ON n.oid = t.relnamespace
-        WHERE n.nspname = 'public' AND t.relname NOT LIKE 'refinery%'";
+        WHERE n.nspname = 'public' AND t.relname NOT LIKE 'refinery%' AND t.relname <> 'mail_search'";
     let client = on.database().unwrap().connect().await.unwrap();
     let mut facts = Facts::new();
     for sql in [columns, indexes] {

@@ -63,7 +63,7 @@ async fn create_tasks(store: &Store, count: usize) {
     let admin = waybill_access::admin_caller(store).await.unwrap();
     for number in 0..count {
         let input = json!({ "type": "t", "payload": format!("{number:0500}") });
-        registry().find("create_task").unwrap().call(store, &admin, &input.to_string()).await.unwrap();
+        registry().find("create_task").unwrap().call(&store.clone().into(), &admin, &input.to_string()).await.unwrap();
     }
 }
 
@@ -128,7 +128,8 @@ async fn a_log_that_lost_its_end_is_refused_with_the_number_of_missing_commits()
     assert!(error.message().contains("lost 1 commits"), "{error}");
 
     let flipped = files.copy();
-    flip(&flipped.of("db-wal"), wal_bytes / 2);
+    // Among the tasks: the tables that stand before them in the log are in the database already.
+    flip(&flipped.of("db-wal"), wal_bytes - wal_bytes / 10);
     let error = flipped.refused().await;
     assert!(error.message().contains(&flipped.of("mark").display().to_string()), "{error}");
     // The refusal has changed nothing: what stands behind the damage is still there for those who can read it.
@@ -191,15 +192,15 @@ async fn a_mark_that_says_nothing_refuses_nothing() {
     close(files.open().await.unwrap());
 }
 
-/// Writes over pages in the middle of the file, where tables and indexes are.
+/// Writes over pages behind those that are read at every start: rows of tables and indexes.
 async fn damaged() -> Files {
     let files = Files::new();
     let store = files.open().await.unwrap();
     create_tasks(&store, 300).await;
     close(store);
     let file = File::options().write(true).open(files.of("db")).unwrap();
-    let middle = files.of("db").metadata().unwrap().len() / 2 / 4096 * 4096;
-    file.write_all_at(&[0xa5; 8 * 4096], middle).unwrap();
+    let among_rows = files.of("db").metadata().unwrap().len() / 4096 * 3 / 4 * 4096;
+    file.write_all_at(&[0xa5; 8 * 4096], among_rows).unwrap();
     files
 }
 
@@ -234,7 +235,7 @@ async fn damage_found_after_the_budget_stops_writing() {
     assert!(!health.writable);
     assert!(health.detail.unwrap().contains("damaged"));
     let caller = waybill_access::admin_caller(&store).await.unwrap();
-    let answer = registry().find("create_task").unwrap().call(&store, &caller, r#"{"type":"t"}"#).await;
+    let answer = registry().find("create_task").unwrap().call(&store.clone().into(), &caller, r#"{"type":"t"}"#).await;
     assert_eq!(answer.err().unwrap().code(), Code::StoreUnavailable);
     close(store);
 }

@@ -20,6 +20,8 @@ waybill_testkit::both! {
     after_a_batch_that_took_long_the_next_is_half_as_large,
     how_long_a_sweep_has_been_behind_is_told_until_it_keeps_up,
     a_sweep_is_not_run_before_it_is_due,
+    a_sweep_that_finds_nothing_writes_nothing,
+    a_quiet_sweep_that_was_claimed_meanwhile_changes_nothing,
     a_node_takes_over_when_the_lease_ends_and_the_old_one_changes_nothing,
     a_failed_batch_leaves_nothing_but_its_reason,
     the_runner_sweeps_until_it_is_stopped,
@@ -124,6 +126,9 @@ async fn after_a_batch_that_took_long_the_next_is_half_as_large(on: TestStore) {
     }
 }
 
+/// The clock runs ahead of its source by as much as it was asked in one moment.
+const PAST: Duration = INTERVAL.saturating_add(Duration::from_millis(1));
+
 async fn a_sweep_is_not_run_before_it_is_due(on: TestStore) {
     let (sweep, holder) = (Arc::new(TakeNotes::by(4)), Holder::new(&on.store));
     let first = Run::new(&on.store, &sweep, holder).to_end(&Default::default()).await.unwrap();
@@ -131,12 +136,70 @@ async fn a_sweep_is_not_run_before_it_is_due(on: TestStore) {
     on.store.system().run(Notes(1)).await.unwrap();
     // Neither for the same node nor for another.
     for holder in [holder, Holder::new(&on.store)] {
-        assert_eq!(Run::new(&on.store, &sweep, holder).step().await.unwrap(), Progress::NotNow { until: first.next });
+        let Progress::NotNow { until } = Run::new(&on.store, &sweep, holder).step().await.unwrap() else {
+            panic!("it was run")
+        };
+        assert!(until >= first.next && until <= on.store.now().after(INTERVAL), "{until} and {}", first.next);
     }
     assert_eq!(notes(&on).await, 1);
-    on.time.pass(INTERVAL);
+    on.time.pass(PAST);
     let due = Run::new(&on.store, &sweep, Holder::new(&on.store)).to_end(&Default::default()).await.unwrap();
     assert_eq!((due.progress, due.rows), (Progress::Ended { more: false }, 1));
+}
+
+async fn a_sweep_that_finds_nothing_writes_nothing(on: TestStore) {
+    let (sweep, holder) = (Arc::new(TakeNotes::by(4)), Holder::new(&on.store));
+    let run = async || Run::new(&on.store, &sweep, holder).to_end(&Default::default()).await.unwrap();
+    let claims = async || on.count("SELECT fence FROM sweeps").await.unwrap();
+    // On PostgreSQL the sequence stays as it is, whatever is committed.
+    let commits = async || on.count("SELECT commit_seq FROM meta").await.unwrap();
+    run().await;
+    let before = (claims().await, commits().await);
+    for _ in 0..4 {
+        on.time.pass(PAST);
+        let report = run().await;
+        assert_eq!((report.progress, report.rows, report.batches), (Progress::Ended { more: false }, 0, 1));
+        assert_eq!((claims().await, commits().await), before);
+    }
+    on.time.pass(INTERVAL + Duration::from_secs(1));
+    run().await;
+    assert_eq!(claims().await, before.0 + 1, "somebody who looks at the row must see that it is looked after");
+
+    on.time.pass(PAST);
+    on.store.system().run(Notes(9)).await.unwrap();
+    let report = run().await;
+    assert_eq!((report.rows, report.batches, notes(&on).await), (9, 3, 0), "it is not found later than in an interval");
+    assert_eq!(claims().await, before.0 + 2);
+    let soon = on.count("SELECT next_at - last_finished FROM sweeps").await.unwrap();
+    assert!(Duration::from_micros(soon.unsigned_abs()) <= INTERVAL, "it is quiet although it has found something");
+}
+
+/// Takes notes away, and has the sweep's row claimed by another node before it is done.
+struct Overtaken(TakeNotes);
+
+impl Sweep for Overtaken {
+    const NAME: &'static str = "test.notes";
+
+    fn plan(&self) -> Plan {
+        self.0.plan
+    }
+
+    async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+        let taken = self.0.run_batch(ctx, tx, limit).await?;
+        tx.execute("UPDATE sweeps SET fence = fence + 1 WHERE name = 'test.notes'", &[]).await?;
+        Ok(taken)
+    }
+}
+
+async fn a_quiet_sweep_that_was_claimed_meanwhile_changes_nothing(on: TestStore) {
+    let holder = Holder::new(&on.store);
+    sweep_once(&on.store, &Arc::new(TakeNotes::by(4)), holder).await.unwrap();
+    on.time.pass(PAST);
+    on.store.system().run(Notes(3)).await.unwrap();
+    let overtaken = Arc::new(Overtaken(TakeNotes::by(4)));
+    let progress = Run::new(&on.store, &overtaken, holder).step().await.unwrap();
+    assert_eq!((progress, notes(&on).await), (Progress::Superseded, 3));
+    assert_eq!(on.count("SELECT failures FROM sweeps").await.unwrap(), 0, "it is no failure");
 }
 
 async fn a_node_takes_over_when_the_lease_ends_and_the_old_one_changes_nothing(on: TestStore) {

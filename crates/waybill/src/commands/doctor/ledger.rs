@@ -1,7 +1,7 @@
 //! Do tasks, results, receipts and their links agree? The rules are the domain's; both engines are asked the same.
 
-use waybill_kernel::Result;
 use waybill_kernel::id::Uuid;
+use waybill_kernel::{Result, hex};
 use waybill_tasks::audit::{RULES, Rule};
 
 use super::{Check, work};
@@ -53,8 +53,7 @@ pub(super) fn verdict(rules: &[Rule], broken: &[Broken]) -> Check {
 }
 
 fn id_text(id: &[u8]) -> String {
-    let hex = || -> String { id.iter().map(|byte| format!("{byte:02x}")).collect() };
-    Uuid::from_slice(id).map_or_else(|_| hex(), |id| id.to_string())
+    Uuid::from_slice(id).map_or_else(|_| hex::encode(id), |id| id.to_string())
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub async fn run(flags: Doctor) -> Result<()> {
 }
 
 async fn examine(flags: &Doctor) -> Result<Vec<Check>> {
-    let config = match Config::of_place(&flags.place) {
+    let config = match Config::at(&flags.location) {
         Ok(config) => config,
         Err(error) => return Ok(vec![Check::of_error("settings", &error)]),
     };
@@ -105,6 +105,10 @@ async fn examine(flags: &Doctor) -> Result<Vec<Check>> {
     match &config.backend {
         Backend::Sqlite(options) => checks.extend(sqlite::examine(options, &scene).await?),
         Backend::Postgres(options) => checks.extend(postgres::examine(options, &scene).await),
+    }
+    if !config.shards.is_empty() {
+        let names: Vec<_> = config.shards.iter().map(|shard| shard.name.clone()).collect();
+        checks.push(Check::skipped("shards", format!("stores beside home are not looked at: {}", list(&names))));
     }
     Ok(checks)
 }

@@ -38,7 +38,7 @@ pub(super) async fn examine(config: &Config, scene: &Scene) -> Check {
 }
 
 async fn ask(url: &str) -> reqwest::Result<(u16, Json)> {
-    let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
+    let http = waybill_guard::client().no_proxy().timeout(PATIENCE).build()?;
     let response = http.get(url).send().await?;
     let status = response.status().as_u16();
     Ok((status, response.json().await.unwrap_or_default()))

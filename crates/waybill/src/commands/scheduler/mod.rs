@@ -25,6 +25,8 @@ use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::worker::connect::{self, Stop};
 use super::worker::flags::Connection;
+use crate::config::LogFormat;
+use crate::log;
 use book::Book;
 
 /// A wall clock that is further ahead than this has not drifted: the machine has slept, and so have we.
@@ -74,7 +76,7 @@ impl Shared {
 
 pub async fn run(command: Scheduler) -> Result<()> {
     let Scheduler::Run(flags) = command;
-    connect::start_log(&flags.connection)?;
+    let _log = log::start(&flags.connection.log, LogFormat::Text)?;
     let file = flags.file.map_or_else(default_file, Ok)?;
     let shared = Arc::new(Shared {
         client: connect::client(&flags.connection)?,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 use waybill_client::{Backoff, Client, Options};
 use waybill_kernel::{Code, Error, Result};
 
@@ -49,13 +48,6 @@ fn key(connection: &Connection) -> Result<String> {
 pub fn instance_id() -> String {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{machine}-{}", std::process::id())
-}
-
-pub fn start_log(connection: &Connection) -> Result<()> {
-    let filter = EnvFilter::try_new(&connection.log)
-        .map_err(|error| Error::new(Code::ConfigInvalid, format!("--log {:?}: {error}.", connection.log)))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    Ok(())
 }
 
 /// How a worker is asked to stop: first in order, then at once.

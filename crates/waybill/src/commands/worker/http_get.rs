@@ -44,7 +44,7 @@ impl<R: Resolver> HttpGet<R> {
     }
 
     async fn fetch(&self, admitted: Admitted) -> Result<Json, Refusal> {
-        let http = reqwest::Client::builder()
+        let http = waybill_guard::client()
             .user_agent(concat!("waybill-worker/", env!("CARGO_PKG_VERSION")))
             .dns_resolver(Judged(admitted.addresses))
             .redirect(reqwest::redirect::Policy::none())

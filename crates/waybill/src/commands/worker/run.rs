@@ -13,6 +13,8 @@ use super::connect::{self, Stop};
 use super::flags::Run;
 use super::handlers::{Handlers, Work};
 use super::held::{Held, Recorded};
+use crate::config::LogFormat;
+use crate::log;
 
 /// An empty answer that comes sooner means that the server does not wait for us: then we do.
 const EMPTY_ANSWER_MIN: Duration = Duration::from_secs(1);
@@ -37,7 +39,7 @@ enum End {
 }
 
 pub async fn run(flags: Run) -> Result<()> {
-    connect::start_log(&flags.connection)?;
+    let _log = log::start(&flags.connection.log, LogFormat::Text)?;
     let handlers = Handlers::new(&flags)?;
     let claim = Claim {
         worker_id: flags.connection.worker_id.clone(),

@@ -8,6 +8,8 @@
 mod bad_rows;
 mod doors;
 mod ledger;
+mod mail;
+mod mail_files;
 mod normal;
 mod scenarios;
 
@@ -95,6 +97,10 @@ struct Cast<'a> {
 impl<'a> Cast<'a> {
     async fn gather(world: &'a World) -> Self {
         world.admin_post("/admin/tenants", &json!({ "name": "elsewhere" })).await;
+        // What makes queues is no tool.
+        for queue in ["jobs", "orders.fifo"] {
+            world.admin_post("/v1/queues", &json!({ "queue": queue, "tags": { "team": "a" } })).await;
+        }
         let keys = HashMap::from([("admin".to_owned(), world.server.admin_key.clone())]);
         Self { world, keys }
     }

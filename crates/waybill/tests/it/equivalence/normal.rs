@@ -19,13 +19,17 @@ impl Ordinals {
             Json::Array(items) => items.iter().map(|item| self.normal(item)).collect(),
             Json::Object(fields) => {
                 let mut kept = Map::new();
-                for (name, field) in fields.iter().filter(|(name, _)| !name.ends_with("_at")) {
+                for (name, field) in fields.iter().filter(|(name, _)| !name.ends_with("_at") && !name.ends_with("_ts"))
+                {
                     // A cursor holds an id and a checksum over it: that there is one is all that can be compared.
                     let field = match name.as_str() {
-                        "next_cursor" => json!("a cursor"),
+                        name if name.ends_with("cursor") => json!("a cursor"),
+                        "registration_token" => json!("a token"),
                         // How long two servers have been up is their own affair; digests cover ids.
                         "uptime" => json!("a while"),
                         "hash" => json!("a digest"),
+                        // Of a queue: it begins with the time at which the queue was made.
+                        "generation" => json!("a generation"),
                         _ => self.normal(field),
                     };
                     kept.insert(name.clone(), field);

@@ -16,7 +16,7 @@ pub struct Scenario {
     pub rows: Vec<Row>,
 }
 
-pub fn of(operation: &str) -> Option<Scenario> {
+pub fn of(operation: &'static str) -> Option<Scenario> {
     match operation {
         "create_task" => Some(create_task()),
         "get_task" => Some(get_task()),
@@ -33,7 +33,10 @@ pub fn of(operation: &str) -> Option<Scenario> {
         "ack_receipt" => Some(ack_receipt()),
         "get_config" => Some(get_config()),
         "bootstrap" => Some(bootstrap()),
-        _ => None,
+        "list_queues" => Some(list_queues()),
+        "get_queue" => Some(get_queue()),
+        "peek_messages" => Some(peek_messages()),
+        _ => super::mail::of(operation).or_else(|| super::mail_files::of(operation)),
     }
 }
 
@@ -343,6 +346,50 @@ fn bootstrap() -> Scenario {
             row("after a receipt", "alice", json!({ "since_receipt_id": "$receipt" })),
             row("another's", "bob", json!({ "principal_kind": "agent", "principal_id": "alice" }))
                 .refused(Code::Forbidden),
+        ],
+    }
+}
+
+/// May receive from queues, and no more.
+const CONSUMER: &str = "agent/queues:receive";
+const SENDER: &str = "agent/queues:send";
+
+fn list_queues() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "list_queues", args);
+    Scenario {
+        good: json!({}),
+        rows: vec![
+            row("all queues", "admin", json!({})),
+            row("some queues", CONSUMER, json!({ "prefix": "o" })),
+            row("the first page", SENDER, json!({ "limit": 1 })).keep("queue_page", "next_cursor"),
+            row("the second page", SENDER, json!({ "limit": 1, "cursor": "$queue_page" })),
+            row("a page with another filter", SENDER, json!({ "prefix": "j", "cursor": "$queue_page" }))
+                .refused(Code::InvalidCursor),
+        ],
+    }
+}
+
+fn get_queue() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "get_queue", args);
+    Scenario {
+        good: json!({ "queue": "jobs" }),
+        rows: vec![
+            row("a queue", "admin", json!({ "queue": "jobs" })),
+            row("a FIFO queue", SENDER, json!({ "queue": "orders.fifo" })),
+            row("a queue that there is not", "admin", json!({ "queue": "nowhere" })).refused(Code::QueueDoesNotExist),
+            row("what is no name", "admin", json!({ "queue": "a b" })).refused(Code::QueueDoesNotExist),
+        ],
+    }
+}
+
+fn peek_messages() -> Scenario {
+    let row = |what: &str, who: &str, args: Json| Row::new(what, who, "peek_messages", args);
+    Scenario {
+        good: json!({ "queue": "jobs" }),
+        rows: vec![
+            row("an empty queue", CONSUMER, json!({ "queue": "jobs", "limit": 100, "body_bytes": 256 })),
+            row("by a sender", SENDER, json!({ "queue": "jobs" })).refused(Code::Forbidden),
+            row("a queue that there is not", CONSUMER, json!({ "queue": "nowhere" })).refused(Code::QueueDoesNotExist),
         ],
     }
 }

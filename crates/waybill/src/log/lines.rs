@@ -1,18 +1,14 @@
-//! The log: lines are gathered in memory and written by a thread of their own, many at a time.
+//! Lines are gathered in memory and written by a thread of their own, many at a time.
 //!
 //! A line that was written by whoever had something to say would cost every request a system call, and a terminal or a pipe
 //! that takes nothing would stop the server. Here it stops the log alone: what has no room is dropped, counted, and said.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
-use waybill_kernel::{Code, Error, Result};
-
-use crate::config::{Config, LogFormat};
+use waybill_kernel::{Error, Result};
 
 /// Lines that wait to be written.
 const WAITING_BYTES_MAX: usize = 4 << 20;
@@ -21,48 +17,24 @@ const ENOUGH_BYTES: usize = 64 << 10;
 /// How long a line waits for others at most.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// The MCP library tells two lines per request and every client's mistake, and from `debug` on the arguments of every
-/// tool call; the migrations' library tells each step of a first start. From `debug` on PostgreSQL's client tells the
-/// values of every statement, payloads and hashes of keys among them, and HTTP's libraries what they carry.
-const QUIET: &str = "rmcp=warn,rmcp::service=error,refinery_core=warn,tokio_postgres=warn,h2=info,hyper=info,\
-                     hyper_util=info,reqwest=info";
-
-/// Writes what is left when it is dropped.
-#[must_use]
-pub struct Log {
+/// The thread that writes. What is left is written when it is dropped.
+pub(super) struct Writing {
     lines: Lines,
-    writing: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// From now on, to standard error.
-pub fn start(config: &Config) -> Result<Log> {
-    // Before what was asked for, so that naming them goes above it.
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", config.log))
-        .map_err(|error| Error::new(Code::ConfigInvalid, format!("--log {:?}: {error}.", config.log)))?;
-    let lines = Lines::default();
-    let written = lines.clone();
-    let writing =
-        std::thread::Builder::new().name("log".to_owned()).spawn(move || written.write_all_to(&mut io::stderr()));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines.clone());
-    match config.log_format {
-        LogFormat::Text => log.with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
-    Ok(Log { lines, writing: Some(writing.map_err(Error::internal)?) })
-}
-
-impl Drop for Log {
+impl Drop for Writing {
     fn drop(&mut self) {
         self.lines.lock().is_over = true;
         self.lines.0.some.notify_one();
-        if let Some(writing) = self.writing.take() {
-            let _ = writing.join();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Shared>);
+pub(super) struct Lines(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -78,11 +50,18 @@ struct Waiting {
 }
 
 impl Lines {
+    /// To standard error.
+    pub(super) fn write_on_a_thread(self) -> Result<Writing> {
+        let lines = self.clone();
+        let thread = Builder::new().name("log".to_owned()).spawn(move || self.write_all_to(&mut io::stderr()));
+        Ok(Writing { lines, thread: Some(thread.map_err(Error::internal)?) })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, line: &[u8]) {
+    pub(super) fn add(&self, line: &[u8]) {
         let mut waiting = self.lock();
         if waiting.bytes.len() + line.len() > WAITING_BYTES_MAX {
             waiting.dropped += 1;
@@ -126,28 +105,6 @@ impl Lines {
         }
         std::mem::swap(&mut waiting.bytes, batch);
         (std::mem::take(&mut waiting.dropped), waiting.is_over)
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(self)
-    }
-}
-
-/// The subscriber writes a line whole.
-struct Line<'a>(&'a Lines);
-
-impl Write for Line<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.add(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

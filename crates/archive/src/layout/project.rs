@@ -1,0 +1,27 @@
+//! What a project is called.
+
+use serde::{Deserialize, Serialize};
+use waybill_kernel::Time;
+
+use super::json;
+use crate::error::Result;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectFile {
+    pub id: i64,
+    pub slug: String,
+    /// The absolute path as people know it.
+    pub human_key: String,
+    #[serde(with = "json::timestamp")]
+    pub created_ts: Time,
+}
+
+impl ProjectFile {
+    pub fn write(&self) -> Result<Vec<u8>> {
+        json::write(self)
+    }
+
+    pub fn read(text: &[u8]) -> Result<Self> {
+        json::read(text)
+    }
+}

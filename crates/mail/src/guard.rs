@@ -1,0 +1,138 @@
+//! For the guard of repositories (`waybill guard`), which must answer without a server: what is held exclusively in a project as
+//! one statement for a look at a SQLite file, and which files of a commit a reservation is about.
+
+use serde::Deserialize;
+use waybill_kernel::{Tenant, Time, hex};
+
+use crate::rules::globs::{Budget, Pattern};
+use crate::rules::projects;
+
+/// More than a project has; what is beyond it is not looked at.
+const HELD_MAX: usize = 20_000;
+
+/// One reservation, as [`held_sql`] gives them in a list.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Row {
+    pub agent: String,
+    pub path: String,
+    pub reason: String,
+    /// In microseconds.
+    pub expires_at: i64,
+}
+
+/// A statement for SQLite that gives one text, the JSON list of what agents of the default tenant hold, and no row where there
+/// is no such project. A path or slug that was not made here stands in it as bytes, so that nothing in it can end the text.
+pub fn held_sql(project_key: &str, now: Time) -> String {
+    let digest = hex::encode(&projects::digest(&projects::human_key(project_key)));
+    let slug = hex::encode(project_key.as_bytes());
+    let (tenant, now) = (Tenant::DEFAULT.0, now.micros());
+    format!(
+        "SELECT (SELECT json_group_array(json_object('agent', h.name, 'path', h.path, 'reason', h.reason, \
+         'expires_at', h.expires_at)) FROM (SELECT a.name, r.path, r.reason, r.expires_at FROM mail_reservations r \
+         JOIN mail_agents a ON a.agent = r.agent WHERE r.tenant = {tenant} AND r.project = p.project \
+         AND r.released_at IS NULL AND r.expires_at > {now} AND r.exclusive = 1 LIMIT {HELD_MAX}) h) \
+         FROM mail_projects p WHERE p.tenant = {tenant} \
+         AND (p.digest = x'{digest}' OR p.slug = CAST(x'{slug}' AS TEXT)) LIMIT 1"
+    )
+}
+
+/// A file of a commit. Its name is no pattern, whatever characters it has.
+pub struct Target {
+    text: String,
+    pattern: Option<Pattern>,
+}
+
+impl Target {
+    pub fn of(file: &str, ignores_case: bool) -> Self {
+        let text = folded(file, ignores_case);
+        let pattern = Pattern::read(&literal(&text)).ok();
+        Self { text, pattern }
+    }
+}
+
+/// What a reservation is about.
+pub struct Reach {
+    text: String,
+    pattern: Option<Pattern>,
+}
+
+impl Reach {
+    pub fn of(path_pattern: &str, ignores_case: bool) -> Self {
+        let text = folded(path_pattern, ignores_case);
+        let pattern = Pattern::read(&text).ok();
+        Self { text, pattern }
+    }
+
+    /// What cannot be decided is held.
+    pub fn holds(&self, target: &Target) -> bool {
+        // Whoever names a file with brackets in its name means that file.
+        if self.text == target.text {
+            return true;
+        }
+        match (&self.pattern, &target.pattern) {
+            (Some(mine), Some(theirs)) => mine.overlaps(theirs, &mut Budget::default()),
+            _ => true,
+        }
+    }
+}
+
+fn folded(text: &str, ignores_case: bool) -> String {
+    if ignores_case { text.to_lowercase() } else { text.to_owned() }
+}
+
+/// A pattern that means this text alone: what would be a wildcard becomes a set of one. What can be in no set stands as any one
+/// character.
+fn literal(text: &str) -> String {
+    let mut written = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '*' | '?' | '[' => written.extend(['[', char, ']']),
+            ']' | '{' | '}' => written.push('?'),
+            other => written.push(other),
+        }
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(pattern: &str, file: &str, ignores_case: bool) -> bool {
+        Reach::of(pattern, ignores_case).holds(&Target::of(file, ignores_case))
+    }
+
+    #[test]
+    fn a_file_is_held_by_its_name_its_folder_or_a_pattern() {
+        for (pattern, file, held) in [
+            ("src/a.rs", "src/a.rs", true),
+            ("src", "src/deep/a.rs", true),
+            ("src/*.rs", "src/a.rs", true),
+            ("src/*.rs", "src/deep/a.rs", false),
+            ("src/**/*.rs", "src/deep/a.rs", true),
+            ("src/a.rs", "src/a.rst", false),
+            ("src/a.rs", "src/A.rs", false),
+            ("docs", "src/a.rs", false),
+        ] {
+            assert_eq!(holds(pattern, file, false), held, "{pattern} {file}");
+        }
+        assert!(holds("src/a.rs", "SRC/A.rs", true) && holds("Src/*.RS", "src/a.rs", true));
+    }
+
+    #[test]
+    fn characters_of_patterns_in_the_name_of_a_file_mean_themselves() {
+        for file in ["app/[id].tsx", "app/[...all]/page.tsx", "a*b", "what?", "a]b", "{x}.txt"] {
+            assert!(holds(file, file, false), "{file} by its own name");
+            assert!(holds("app", file, false) == file.starts_with("app/"), "{file} by its folder");
+        }
+        assert!(!holds("app/i.tsx", "app/[id].tsx", false), "the name is not read as a set");
+        assert!(holds("app/*.tsx", "app/[id].tsx", false));
+        assert!(!holds("axb", "a*b", false));
+    }
+
+    #[test]
+    fn the_statement_holds_no_text_of_others() {
+        let sql = held_sql("/data/x'; DROP TABLE mail_projects; --", Time::from_micros(7));
+        assert!(!sql.contains("DROP") && sql.contains("expires_at > 7"), "{sql}");
+    }
+}

@@ -1,0 +1,320 @@
+//! Reading mail: the lists of an inbox and of an outbox, and one message.
+//!
+//! Every list has an index that holds what it shows and nothing else, newest last: a page costs its own length, whatever else the
+//! agent has got.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Code, Error, Result, Time};
+use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Value};
+
+use crate::Settings;
+use crate::acting::Agent;
+use crate::archive_rows;
+use crate::rules::addresses::Kind;
+use crate::rules::message::Importance;
+use crate::sending::Attachment;
+
+pub(crate) const LIMIT_USUAL: i64 = 20;
+pub(crate) const LIMIT_MAX: i64 = 1_000;
+/// Bodies of one answer, in bytes; a page ends before the message that would exceed it.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+/// Counts go no further: what is beyond costs as much as there is.
+const COUNT_MAX: i64 = 1_000;
+
+/// Which messages of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum List {
+    All,
+    Unread,
+    Urgent,
+    UrgentUnread,
+    /// An acknowledgement is asked for and has not been given.
+    AckOpen,
+}
+
+/// A message of an inbox or an outbox.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct MessageView {
+    pub id: i64,
+    pub subject: String,
+    pub from: String,
+    /// Of all recipients, those who are hidden are shown to the sender alone.
+    pub to: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cc: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bcc: Vec<String>,
+    pub created_ts: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_ts: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_ts: Option<Time>,
+    pub importance: Importance,
+    pub ack_required: bool,
+    /// Which list the reader is on: to, cc or bcc; from for what the agent sent.
+    pub kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_md: Option<String>,
+}
+
+/// The columns that [`MessageView::read`] reads first, in its order, of a message with the alias `m`. `body` is read only where
+/// it is shown.
+macro_rules! message_columns {
+    () => {
+        "m.message, m.subject, m.sender_name, m.names, m.created_at, m.importance, m.ack_required, m.thread, m.reply_to, \
+         m.attachments"
+    };
+}
+pub(crate) use message_columns;
+
+#[derive(Deserialize, Default)]
+struct Names {
+    #[serde(default)]
+    to: Vec<String>,
+    #[serde(default)]
+    cc: Vec<String>,
+    #[serde(default)]
+    bcc: Vec<String>,
+}
+
+impl MessageView {
+    /// For whoever may not see the hidden recipients.
+    pub(crate) fn read(row: &Row, kind: &'static str) -> Result<Self> {
+        let names: Names = serde_json::from_str(row.text(3)?).map_err(Error::internal)?;
+        let attachments = match row.text_opt(9)? {
+            Some(text) => serde_json::from_str(text).map_err(Error::internal)?,
+            None => Vec::new(),
+        };
+        let is_sender = kind == SENT;
+        Ok(Self {
+            id: row.int(0)?,
+            subject: row.text(1)?.to_owned(),
+            from: row.text(2)?.to_owned(),
+            to: names.to,
+            cc: names.cc,
+            bcc: if is_sender { names.bcc } else { Vec::new() },
+            created_ts: row.time(4)?,
+            read_ts: None,
+            ack_ts: None,
+            importance: Importance::stored(row.text(5)?),
+            ack_required: row.bool(6)?,
+            kind,
+            thread_id: row.text_opt(7)?.map(str::to_owned),
+            reply_to: row.int_opt(8)?,
+            attachments,
+            body_md: None,
+        })
+    }
+}
+
+/// The kind of a message for who sent it.
+pub(crate) const SENT: &str = "from";
+
+/// What a page of an inbox shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    pub list: List,
+    /// Strictly newer than this.
+    pub after: Option<Time>,
+    /// Strictly older than this.
+    pub before: Option<Time>,
+    pub limit: i64,
+    pub bodies: bool,
+}
+
+macro_rules! inbox_sql {
+    ($filter:literal, $body:literal) => {
+        concat!(
+            "SELECT ",
+            message_columns!(),
+            ", r.kind, r.read_at, r.ack_at, ",
+            $body,
+            " FROM mail_recipients r JOIN mail_messages m ON m.tenant = $1 AND m.message = r.message \
+             WHERE r.tenant = $1 AND r.agent = $2 AND r.created_at > $3 AND r.created_at < $4",
+            $filter,
+            " ORDER BY r.created_at DESC, r.message DESC LIMIT $5"
+        )
+    };
+}
+
+impl List {
+    /// With the bodies and without: text is not read in order not to be shown.
+    const fn sql(self, bodies: bool) -> &'static str {
+        match (self, bodies) {
+            (List::All, true) => inbox_sql!("", "m.body"),
+            (List::All, false) => inbox_sql!("", "NULL"),
+            (List::Unread, true) => inbox_sql!(" AND r.read_at IS NULL", "m.body"),
+            (List::Unread, false) => inbox_sql!(" AND r.read_at IS NULL", "NULL"),
+            (List::Urgent, true) => inbox_sql!(" AND r.urgent = 1", "m.body"),
+            (List::Urgent, false) => inbox_sql!(" AND r.urgent = 1", "NULL"),
+            (List::UrgentUnread, true) => inbox_sql!(" AND r.urgent = 1 AND r.read_at IS NULL", "m.body"),
+            (List::UrgentUnread, false) => inbox_sql!(" AND r.urgent = 1 AND r.read_at IS NULL", "NULL"),
+            (List::AckOpen, true) => inbox_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL", "m.body"),
+            (List::AckOpen, false) => inbox_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL", "NULL"),
+        }
+    }
+
+    const fn count_sql(self) -> &'static str {
+        macro_rules! count_sql {
+            ($filter:literal) => {
+                concat!(
+                    "SELECT count(*) FROM (SELECT 1 AS one FROM mail_recipients r WHERE r.tenant = $1 AND r.agent = $2",
+                    $filter,
+                    " LIMIT $3) AS counted"
+                )
+            };
+        }
+        match self {
+            List::All => count_sql!(""),
+            List::Unread => count_sql!(" AND r.read_at IS NULL"),
+            List::Urgent => count_sql!(" AND r.urgent = 1"),
+            List::UrgentUnread => count_sql!(" AND r.urgent = 1 AND r.read_at IS NULL"),
+            List::AckOpen => count_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL"),
+        }
+    }
+}
+
+/// The newest first.
+pub(crate) async fn read(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<MessageView>> {
+    let after = page.after.unwrap_or(Time::from_micros(i64::MIN));
+    let before = page.before.unwrap_or(Time::from_micros(i64::MAX));
+    let params = [agent.id.into(), after.into(), before.into(), page.limit.into()];
+    let rows = tx.query(page.list.sql(page.bodies), &params).await?;
+    let mut messages = Vec::with_capacity(rows.len());
+    let mut bytes = 0;
+    for row in &rows {
+        let mut message = MessageView::read(row, Kind::stored(row.text(10)?).as_str())?;
+        message.read_ts = row.time_opt(11)?;
+        message.ack_ts = row.time_opt(12)?;
+        message.body_md = row.text_opt(13)?.map(str::to_owned);
+        bytes += message.body_md.as_ref().map_or(0, String::len);
+        if bytes > PAGE_BYTES_MAX && !messages.is_empty() {
+            break;
+        }
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+/// What the agent sent, the newest first.
+pub(crate) async fn read_sent(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<MessageView>> {
+    macro_rules! outbox_sql {
+        ($body:literal) => {
+            concat!(
+                "SELECT ",
+                message_columns!(),
+                ", ",
+                $body,
+                " FROM mail_messages m WHERE m.tenant = $1 AND m.sender = $2 AND m.created_at > $3 AND m.created_at < $4 \
+                 ORDER BY m.created_at DESC, m.message DESC LIMIT $5"
+            )
+        };
+    }
+    let after = page.after.unwrap_or(Time::from_micros(i64::MIN));
+    let before = page.before.unwrap_or(Time::from_micros(i64::MAX));
+    let params = [agent.id.into(), after.into(), before.into(), page.limit.into()];
+    let sql = if page.bodies { outbox_sql!("m.body") } else { outbox_sql!("NULL") };
+    let rows = tx.query(sql, &params).await?;
+    let mut messages = Vec::with_capacity(rows.len());
+    let mut bytes = 0;
+    for row in &rows {
+        let mut message = MessageView::read(row, SENT)?;
+        message.body_md = row.text_opt(10)?.map(str::to_owned);
+        bytes += message.body_md.as_ref().map_or(0, String::len);
+        if bytes > PAGE_BYTES_MAX && !messages.is_empty() {
+            break;
+        }
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+/// How many messages there are of each kind, up to a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Counts {
+    /// Up to 1,000, as all of them.
+    pub unread: i64,
+    pub urgent_unread: i64,
+    pub ack_open: i64,
+}
+
+pub(crate) async fn counts(tx: &mut Tx<'_>, agent: &Agent) -> Result<Counts> {
+    let params = || vec![Value::from(agent.id), COUNT_MAX.into()];
+    let lists = [List::Unread, List::UrgentUnread, List::AckOpen];
+    let rows = tx.query_all(&lists.map(|list| (list.count_sql(), params()))).await?;
+    let count = |at: usize| rows[at].first().map_or(Ok(0), |row| row.int(0));
+    Ok(Counts { unread: count(0)?, urgent_unread: count(1)?, ack_open: count(2)? })
+}
+
+/// Marks what is unread of these messages as read, and shows when each was read and acknowledged: somebody else may have come first.
+pub(crate) async fn mark_read(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    agent: &Agent,
+    messages: &mut [MessageView],
+) -> Result<()> {
+    const READ: &str = "UPDATE mail_recipients SET read_at = $4 \
+                        WHERE tenant = $1 AND message = $2 AND agent = $3 AND read_at IS NULL";
+    const FOUND: &str = "SELECT read_at, ack_at FROM mail_recipients WHERE tenant = $1 AND message = $2 AND agent = $3";
+    let mut marked = 0;
+    let mut unread: Vec<_> = messages.iter_mut().filter(|message| message.read_ts.is_none()).collect();
+    for some in unread.chunks_mut(STATEMENTS_MAX) {
+        let read: Vec<Statement<'_>> =
+            some.iter().map(|one| (READ, vec![one.id.into(), agent.id.into(), ctx.now.into()])).collect();
+        marked += tx.execute_all(&read).await?.iter().sum::<u64>();
+        let found: Vec<Statement<'_>> = some.iter().map(|one| (FOUND, vec![one.id.into(), agent.id.into()])).collect();
+        for (message, rows) in some.iter_mut().zip(tx.query_all(&found).await?) {
+            let row = rows.first().ok_or_else(|| Error::internal("a message of an inbox is gone"))?;
+            (message.read_ts, message.ack_ts) = (row.time_opt(0)?, row.time_opt(1)?);
+        }
+    }
+    if marked > 0 {
+        archive_rows::changed(tx, ctx.now, agent.project, agent.id).await?;
+    }
+    Ok(())
+}
+
+/// A message and what its parties may do with it.
+pub(crate) struct Found {
+    pub view: MessageView,
+    pub sender: i64,
+}
+
+/// A message that the agent sent or got; as for everybody else there is none.
+pub(crate) async fn find(tx: &mut Tx<'_>, agent: &Agent, id: i64) -> Result<Option<Found>> {
+    const FIND: &str = concat!(
+        "SELECT ",
+        message_columns!(),
+        ", r.kind, r.read_at, r.ack_at, m.body, m.sender FROM mail_messages m LEFT JOIN mail_recipients r \
+         ON r.tenant = $1 AND r.message = m.message AND r.agent = $3 \
+         WHERE m.tenant = $1 AND m.message = $2 AND (m.sender = $3 OR r.agent IS NOT NULL)"
+    );
+    let Some(row) = tx.query_opt(FIND, &[id.into(), agent.id.into()]).await? else { return Ok(None) };
+    let sender = row.int(14)?;
+    let kind = if sender == agent.id { SENT } else { Kind::stored(row.text(10)?).as_str() };
+    let mut view = MessageView::read(&row, kind)?;
+    view.read_ts = row.time_opt(11)?;
+    view.ack_ts = row.time_opt(12)?;
+    view.body_md = row.text_opt(13)?.map(str::to_owned);
+    Ok(Some(Found { view, sender }))
+}
+
+/// Whether there is one that others have is not told.
+pub(crate) fn no_message(agent: &Agent) -> Error {
+    Error::new(Code::NotFound, format!("{} has neither sent nor got such a message.", agent.name))
+        .with_cure("Check message_id against fetch_inbox.")
+}
+
+/// What came before this and is not acknowledged is overdue.
+pub(crate) fn overdue(now: Time, settings: &Settings) -> Time {
+    Time::from_micros(now.micros().saturating_sub(settings.ack_ttl().as_micros() as i64))
+}

@@ -1,0 +1,208 @@
+//! Force: ends somebody else's reservation that nobody seems to need any more. The former holder is told by mail.
+//!
+//! Judged by the database alone: the server does not look at the files of a project.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use waybill_kernel::{Code, Error, Example, OperationSpec, Profile, Result, Route, Time};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use super::list_file_reservations::Shown;
+use crate::acting::{Agent, Project, act_as, agent_columns, project, touch};
+use crate::archive_rows::changed;
+use crate::recipients::Recipient;
+use crate::reservations::{Reservation, lock, reservation_columns};
+use crate::rules::addresses::Kind;
+use crate::rules::message::Importance;
+use crate::sending::{Files, Outgoing, deliver};
+
+/// A holder that has done nothing for so long is not at work.
+const INACTIVE: Duration = Duration::from_secs(1_800);
+/// A holder that has written so recently is.
+const MAIL_GRACE: Duration = Duration::from_secs(900);
+const NOTE_CHARS_MAX: usize = 1_000;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForceReleaseFileReservation {
+    /// The project's absolute path or slug.
+    pub project_key: String,
+    /// Who ends it.
+    pub agent_name: String,
+    pub file_reservation_id: i64,
+    /// Why, for the former holder.
+    #[schemars(length(max = 1000))]
+    pub note: Option<String>,
+    /// True unless given: the former holder gets a message.
+    #[schemars(extend("x-rare" = true))]
+    pub notify_previous: Option<bool>,
+    /// The agent's token, where somebody else registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ForceReleased {
+    /// False when it had been released before; nothing was changed then, and nobody was told.
+    pub released: bool,
+    pub released_at: Time,
+    pub reservation: Shown,
+    /// Why it could be ended.
+    pub reasons: Vec<String>,
+    /// The message that the former holder was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice_id: Option<i64>,
+}
+
+impl Operation for ForceReleaseFileReservation {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "force_release_file_reservation",
+        route: Route::post("/v1/mail/file_reservations/{file_reservation_id}/force_release"),
+        profile: Profile::Core,
+        destructive: true,
+        repeatable: true,
+        title: "End another's reservation",
+        description: "End a reservation whose holder has gone: one that has expired, or whose holder was inactive for 30 minutes \
+                      and sent nothing for 15. Otherwise RESERVATION_ACTIVE says why it stays. The former holder is told.",
+        example: Example {
+            arguments: r#"{"project_key": "/data/projects/backend", "agent_name": "GreenCastle", "file_reservation_id": 33,
+                "note": "Needed for the release."}"#,
+            answer: r#"{"released": true, "released_at": "2026-01-05T12:40:00.000000Z", "reservation": {"id": 33,
+                "agent": "BlueLake", "path_pattern": "docs/**", "exclusive": true, "reason": "", "active": false,
+                "created_ts": "2026-01-05T10:00:00.000000Z", "expires_ts": "2026-01-05T12:45:00.000000Z",
+                "released_ts": "2026-01-05T12:40:00.000000Z"},
+                "reasons": ["The holder was last active at 2026-01-05T10:02:00.000000Z."], "notice_id": 12}"#,
+        },
+        ..super::WRITE
+    };
+    type Output = ForceReleased;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ForceReleased>> {
+        let note = self.note.as_deref().unwrap_or("").trim();
+        if note.chars().count() > NOTE_CHARS_MAX {
+            return Err(Error::invalid(format!("note must have at most {NOTE_CHARS_MAX} characters.")));
+        }
+        if self.file_reservation_id < 1 {
+            return Err(Error::invalid("file_reservation_id must be a number that file_reservation_paths has given."));
+        }
+        let project = project(tx, &self.project_key).await?;
+        let acting = act_as(ctx, tx, &project, &self.agent_name, self.registration_token.as_deref()).await?;
+        let now = lock(ctx, tx, project.id).await?;
+        let (held, holder) = self.find(tx, &project).await?;
+        if let Some(released_at) = held.released_at {
+            let reasons = vec!["It had been released before.".to_owned()];
+            let reservation = Shown::new(held, now);
+            return Ok(Reply::Done(ForceReleased {
+                released: false,
+                released_at,
+                reservation,
+                reasons,
+                notice_id: None,
+            }));
+        }
+        let reasons = judge(tx, now, &held, &holder).await?;
+        let held = self.release(tx, now, held).await?;
+        changed(tx, now, project.id, holder.id).await?;
+        touch(ctx, tx, &acting.agent).await?;
+        let notice_id = match self.notify_previous.unwrap_or(true) && holder.id != acting.agent.id {
+            true => Some(notify(ctx, tx, &project, &acting.agent, &holder, &held, note).await?),
+            false => None,
+        };
+        let reservation = Shown::new(held, now);
+        Ok(Reply::Done(ForceReleased { released: true, released_at: now, reservation, reasons, notice_id }))
+    }
+}
+
+impl ForceReleaseFileReservation {
+    async fn find(&self, tx: &mut Tx<'_>, project: &Project) -> Result<(Reservation, Agent)> {
+        const ONE: &str = concat!(
+            "SELECT ",
+            reservation_columns!(),
+            " FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
+             WHERE r.tenant = $1 AND r.project = $2 AND r.reservation = $3"
+        );
+        const HOLDER: &str =
+            concat!("SELECT ", agent_columns!(), " FROM mail_agents a WHERE a.tenant = $1 AND a.agent = $2");
+        let row = tx.query_opt(ONE, &[project.id.into(), self.file_reservation_id.into()]).await?;
+        let held = Reservation::read(&row.ok_or_else(|| Error::not_found("file reservation"))?)?;
+        let holder = tx.query_opt(HOLDER, &[held.agent.into()]).await?;
+        let holder = holder.ok_or_else(|| Error::internal("a reservation has no holder"))?;
+        Ok((held, Agent::read(&holder)?))
+    }
+
+    async fn release(&self, tx: &mut Tx<'_>, now: Time, held: Reservation) -> Result<Reservation> {
+        const RELEASE: &str = "UPDATE mail_reservations SET released_at = $3 \
+            WHERE tenant = $1 AND reservation = $2 AND released_at IS NULL";
+        match tx.execute(RELEASE, &[held.id.into(), now.into()]).await? {
+            1 => Ok(Reservation { released_at: Some(now), ..held }),
+            _ => Err(Error::internal("a reservation was released by somebody else under the lock")),
+        }
+    }
+}
+
+/// Why it may be ended, or the error that says why not.
+async fn judge(tx: &mut Tx<'_>, now: Time, held: &Reservation, holder: &Agent) -> Result<Vec<String>> {
+    const LAST_SENT: &str = "SELECT created_at FROM mail_messages WHERE tenant = $1 AND sender = $2 \
+                             ORDER BY created_at DESC, message DESC LIMIT 1";
+    if held.expires_at <= now {
+        return Ok(vec![format!("It expired at {}.", held.expires_at)]);
+    }
+    let last_sent = tx.query_opt(LAST_SENT, &[holder.id.into()]).await?.map(|row| row.time(0)).transpose()?;
+    let (mut stale, mut alive) = (Vec::new(), Vec::new());
+    match holder.retired_at {
+        Some(retired) => stale.push(format!("The holder was retired at {retired}.")),
+        None if holder.active_at.after(INACTIVE) < now => {
+            stale.push(format!("The holder was last active at {}.", holder.active_at));
+        }
+        None => alive.push(format!("The holder was active at {}.", holder.active_at)),
+    }
+    match last_sent {
+        Some(sent) if sent.after(MAIL_GRACE) >= now => alive.push(format!("The holder sent a message at {sent}.")),
+        Some(sent) => stale.push(format!("The holder last sent a message at {sent}.")),
+        None => stale.push("The holder has sent no message.".to_owned()),
+    }
+    if alive.is_empty() {
+        return Ok(stale);
+    }
+    let message = format!("The reservation of {} by {} is in use. {}", held.path, holder.name, alive.join(" "));
+    let error = Error::new(Code::ReservationActive, message).with("reasons", json!(alive));
+    Err(error.with("holder", holder.name.as_str()).with("expires_ts", held.expires_at.to_string()))
+}
+
+/// A message like any other, which no policy keeps from its reader: it says what was done to them.
+async fn notify(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    project: &Project,
+    from: &Agent,
+    to: &Agent,
+    held: &Reservation,
+    note: &str,
+) -> Result<i64> {
+    let mut body = format!(
+        "{} has ended your reservation {} of `{}`. Reserve the files again before you go on with them.",
+        from.name, held.id, held.path
+    );
+    if !note.is_empty() {
+        body.push_str(&format!("\n\n{note}"));
+    }
+    let recipients = [Recipient { kind: Kind::To, agent: to.clone(), project: project.clone() }];
+    let message = Outgoing {
+        project,
+        sender: from,
+        recipients: &recipients,
+        subject: "A reservation of yours was ended",
+        body: &body,
+        importance: Importance::Normal,
+        ack_required: false,
+        thread: None,
+        reply_to: None,
+        files: &Files::NONE,
+        // It does not make the two acquainted.
+        intro: true,
+    };
+    deliver(ctx, tx, &message).await.map(|payload| payload.id)
+}

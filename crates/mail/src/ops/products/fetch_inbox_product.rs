@@ -1,0 +1,88 @@
+//! The inboxes of an agent's name in all projects of a product. Marks nothing as read.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Code, Error, Example, OperationSpec, Profile, Result, Route, Time};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use super::{product, projects};
+use crate::acting::{find_agent, may_act};
+use crate::inbox::{self, LIMIT_USUAL, List, MessageView};
+use crate::rules::message::page;
+
+const LIMIT_MAX: i64 = 200;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FetchInboxProduct {
+    pub product_key: String,
+    /// The agents of this name that you registered.
+    pub agent_name: String,
+    /// Messages at most: 20 unless given, at most 200.
+    #[schemars(range(min = 1))]
+    pub limit: Option<i64>,
+    /// Only those of high or urgent importance.
+    pub urgent_only: Option<bool>,
+    /// Only those that came after this time.
+    pub since_ts: Option<Time>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ProductInbox {
+    /// Newest first.
+    pub result: Vec<ProductMessage>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ProductMessage {
+    /// The slug of the project whose inbox it is in.
+    pub project: String,
+    #[serde(flatten)]
+    pub message: MessageView,
+}
+
+impl Operation for FetchInboxProduct {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "fetch_inbox_product",
+        route: Route::post("/v1/mail/products/inbox"),
+        profile: Profile::Full,
+        title: "Fetch a product's inboxes",
+        description: "The messages of your agents of one name in all projects of a product, newest first. Nothing is marked as \
+                      read.",
+        example: Example {
+            arguments: r#"{"product_key": "shop", "agent_name": "BlueLake"}"#,
+            answer: r#"{"result": [{"project": "data-projects-backend", "id": 42, "subject": "The login page",
+                "from": "GreenCastle", "to": ["BlueLake"], "created_ts": "2026-01-05T12:30:00.000000Z",
+                "importance": "normal", "ack_required": true, "kind": "to", "thread_id": "FEAT-123"}]}"#,
+        },
+        ..super::READ
+    };
+    type Output = ProductInbox;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ProductInbox>> {
+        let limit = page(self.limit, LIMIT_USUAL, LIMIT_MAX)?;
+        let product = product(tx, &self.product_key).await?;
+        let list = if self.urgent_only.unwrap_or(false) { List::Urgent } else { List::All };
+        let wanted = inbox::Page { list, after: self.since_ts, before: None, limit, bodies: false };
+        let (mut all, mut is_known): (Vec<ProductMessage>, bool) = (Vec::new(), false);
+        for project in projects(tx, &product).await? {
+            let Some(agent) = find_agent(tx, project.id, &self.agent_name).await? else { continue };
+            // The same name in another project may be another principal's.
+            if may_act(ctx, &agent, None).is_err() {
+                continue;
+            }
+            is_known = true;
+            let messages = inbox::read(tx, &agent, wanted).await?;
+            all.extend(messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }));
+        }
+        if !is_known {
+            return Err(Error::new(Code::NotFound, "No agent of yours has that name in the product's projects."));
+        }
+        all.sort_by(|one, other| {
+            let key = |item: &ProductMessage| (item.message.created_ts, item.message.id);
+            key(other).cmp(&key(one))
+        });
+        all.truncate(limit as usize);
+        Ok(Reply::Done(ProductInbox { result: all }))
+    }
+}

@@ -1,0 +1,85 @@
+//! What a thread comes to over all projects of a product.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use super::{product, projects};
+use crate::ops::find::get_thread::of_thread;
+use crate::ops::find::summarize_thread::SummaryView;
+use crate::rules::summary::{Said, summarize};
+
+const MESSAGES: i64 = 50;
+const MESSAGES_MAX: i64 = 200;
+/// Of each body.
+const BODY_CHARS_MAX: i64 = 8_192;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SummarizeThreadProduct {
+    pub product_key: String,
+    #[schemars(length(min = 1, max = 128))]
+    pub thread_id: String,
+    /// The newest messages of each project that are read: 50 unless given.
+    #[schemars(range(min = 1, max = 200))]
+    #[schemars(extend("x-rare" = true))]
+    pub per_thread_limit: Option<i64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ProductSummary {
+    pub thread_id: String,
+    /// The slugs of the projects that have messages of it.
+    pub projects: Vec<String>,
+    pub summary: SummaryView,
+}
+
+impl Operation for SummarizeThreadProduct {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "summarize_thread_product",
+        route: Route::post("/v1/mail/products/summarize"),
+        profile: Profile::Full,
+        title: "Summarize a product's thread",
+        description: "As summarize_thread, over all projects of a product that have messages of the thread.",
+        example: Example {
+            arguments: r#"{"product_key": "shop", "thread_id": "FEAT-123"}"#,
+            answer: r#"{"thread_id": "FEAT-123", "projects": ["data-projects-backend"], "summary": {
+                "participants": ["BlueLake"], "key_points": ["deploy on Friday"], "action_items": [], "total_messages": 1,
+                "open_actions": 0, "done_actions": 0, "mentions": [], "code_references": []}}"#,
+        },
+        ..super::READ
+    };
+    type Output = ProductSummary;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ProductSummary>> {
+        let limit = self.per_thread_limit.unwrap_or(MESSAGES);
+        if !(1..=MESSAGES_MAX).contains(&limit) {
+            return Err(Error::invalid(format!("per_thread_limit must be from 1 to {MESSAGES_MAX}.")));
+        }
+        let thread = self.thread_id.trim();
+        if thread.is_empty() || thread.chars().count() > 128 {
+            return Err(Error::invalid("thread_id must have 1 to 128 characters."));
+        }
+        let product = product(tx, &self.product_key).await?;
+        let (mut found, mut slugs) = (Vec::new(), Vec::new());
+        for project in projects(tx, &product).await? {
+            let some = of_thread(ctx, tx, project.id, thread, i64::MAX, limit, BODY_CHARS_MAX).await?;
+            if !some.is_empty() {
+                slugs.push(project.slug);
+            }
+            found.extend(some);
+            // Only the newest of all are kept, so what is held does not grow with the number of projects.
+            found.sort_by_key(|found| std::cmp::Reverse(found.view.id));
+            found.dedup_by_key(|found| found.view.id);
+            found.truncate(MESSAGES_MAX as usize);
+        }
+        if found.is_empty() {
+            return Err(Error::not_found("thread"));
+        }
+        found.reverse();
+        let summary = summarize(found.iter().map(|found| Said { from: &found.view.from, body: &found.body }));
+        let summary = SummaryView::new(summary, found.len());
+        Ok(Reply::Done(ProductSummary { thread_id: thread.to_owned(), projects: slugs, summary }))
+    }
+}

@@ -1,0 +1,203 @@
+//! Reply: in the thread of the message, to whoever wrote it unless others are named.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use crate::acting::{self, AFTER_AGENT, Agent, Project, agent_columns, project_columns};
+use crate::inbox::{self, Found};
+use crate::keys::{self, Claim};
+use crate::recipients::{self, Recipient};
+use crate::rules::addresses::{Kind, Names};
+use crate::rules::message::{self, Importance};
+use crate::rules::threads;
+use crate::sending::{self, Delivery, File, Files, Outgoing, Payload};
+use crate::sent;
+
+const PREFIX_CHARS_MAX: usize = 64;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplyMessage {
+    /// The project's absolute path or slug.
+    pub project_key: String,
+    /// The message that is answered, which your agent must have sent or got.
+    #[schemars(range(min = 1))]
+    pub message_id: i64,
+    /// Your agent's name.
+    pub sender_name: String,
+    /// The answer, in Markdown. At most 1 MiB.
+    pub body_md: String,
+    /// Who gets it; whoever wrote the message unless given.
+    #[serde(default)]
+    pub to: Names,
+    #[serde(default)]
+    pub cc: Names,
+    /// Hidden from the others.
+    #[serde(default)]
+    pub bcc: Names,
+    /// Before the subject, once: `Re:` unless given.
+    #[schemars(length(max = PREFIX_CHARS_MAX))]
+    #[schemars(extend("x-rare" = true))]
+    pub subject_prefix: Option<String>,
+    /// That of the message unless given.
+    pub importance: Option<Importance>,
+    /// As the message asked for unless given.
+    pub ack_required: Option<bool>,
+    /// Files as bytes.
+    #[serde(default)]
+    #[schemars(extend("x-rare" = true))]
+    pub attachments: Vec<File>,
+    /// Your agent's registration token, to prove who is writing.
+    #[schemars(extend("x-rare" = true))]
+    pub sender_token: Option<String>,
+    /// Makes the call safe to repeat within 24 hours.
+    #[schemars(length(min = 1, max = 255))]
+    #[schemars(extend("x-rare" = true))]
+    pub idempotency_key: Option<String>,
+}
+
+/// The answer as it was sent.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Replied {
+    #[serde(flatten)]
+    pub message: Payload,
+    pub deliveries: Vec<Delivery>,
+    pub count: usize,
+    /// The sender has shown its token.
+    pub verified_sender: bool,
+}
+
+impl Operation for ReplyMessage {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "reply_message",
+        domain: crate::NAME,
+        route: Route::post("/v1/mail/messages/{message_id}/reply"),
+        roles: &[Role::Agent, Role::Admin, Role::System],
+        scopes: &[Scope::MailWrite],
+        title: "Reply to a message",
+        description: "Answers a message in its thread: same subject, importance and wish for acknowledgement, to whoever wrote \
+                      it unless you name others. A reply to a message of your own goes to those who got it.",
+        example: Example {
+            arguments: r#"{"project_key": "/data/projects/backend", "message_id": 42, "sender_name": "BlueLake",
+                "body_md": "Looks good."}"#,
+            answer: r#"{"id": 43, "project_id": 1, "from": "BlueLake", "to": ["GreenCastle"], "cc": [], "bcc": [],
+                "subject": "Re: The login page", "body_md": "Looks good.", "importance": "normal", "ack_required": true,
+                "thread_id": "FEAT-123", "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z",
+                "deliveries": [{"project": "/data/projects/backend", "payload": {"id": 43, "project_id": 1,
+                "from": "BlueLake", "to": ["GreenCastle"], "cc": [], "bcc": [], "subject": "Re: The login page",
+                "body_md": "Looks good.", "importance": "normal", "ack_required": true, "thread_id": "FEAT-123",
+                "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1,
+                "verified_sender": false}"#,
+        },
+        ..OperationSpec::WRITE
+    };
+    const REPLAYS: bool = true;
+    type Output = Replied;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Replied>> {
+        message::check_id(self.message_id)?;
+        let prefix = self.subject_prefix.as_deref().unwrap_or("Re:");
+        if prefix.chars().count() > PREFIX_CHARS_MAX {
+            return Err(Error::invalid(format!("subject_prefix has at most {PREFIX_CHARS_MAX} characters.")));
+        }
+        let files = Files::decode(ctx.settings(), &self.attachments)?;
+        let project = acting::project(tx, &self.project_key).await?;
+        let acting = acting::act_as(ctx, tx, &project, &self.sender_name, self.sender_token.as_deref()).await?;
+        let scope = keys::Scope {
+            project: project.id,
+            agent: acting.agent.id,
+            tool: "reply_message",
+            key: self.idempotency_key.as_deref(),
+        };
+        if let Claim::Replay(answer) = keys::claim(ctx, tx, scope, &self.meaning(&files)).await? {
+            let (payload, recipients) = sent::again(tx, &project, &answer).await?;
+            return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
+        }
+        sent::check_active(&acting.agent)?;
+        let parent = inbox::find(tx, &acting.agent, self.message_id).await?;
+        let parent = parent.ok_or_else(|| inbox::no_message(&acting.agent))?;
+        let subject = threads::reply_subject(prefix, &parent.view.subject);
+        message::check(ctx.settings(), &subject, &self.body_md)?;
+        let thread = parent.view.thread_id.clone().unwrap_or_else(|| self.message_id.to_string());
+        let recipients = self.recipients(ctx, tx, &project, &acting.agent, &parent).await?;
+        let walls = recipients::walls(ctx, tx, &project, &acting.agent, Some(&thread), &recipients).await?;
+        if !walls.is_empty() {
+            return Err(walls.refusal(&project, &acting.agent));
+        }
+        let message = Outgoing {
+            project: &project,
+            sender: &acting.agent,
+            recipients: &recipients,
+            subject: &subject,
+            body: &self.body_md,
+            importance: self.importance.unwrap_or(parent.view.importance),
+            ack_required: self.ack_required.unwrap_or(parent.view.ack_required),
+            thread: Some(&thread),
+            reply_to: Some(self.message_id),
+            files: &files,
+            intro: false,
+        };
+        let payload = sending::deliver(ctx, tx, &message).await?;
+        keys::keep(tx, scope, &payload.id.to_string()).await?;
+        Ok(Reply::Done(of(payload, &recipients, acting.verified)))
+    }
+}
+
+fn of(message: Payload, recipients: &[Recipient], verified_sender: bool) -> Replied {
+    let deliveries = sending::deliveries(&message, recipients);
+    Replied { message, deliveries, count: recipients.len(), verified_sender }
+}
+
+impl ReplyMessage {
+    fn meaning(&self, files: &Files) -> serde_json::Value {
+        json!({
+            "message_id": self.message_id, "body_md": self.body_md, "to": self.to, "cc": self.cc, "bcc": self.bcc,
+            "subject_prefix": self.subject_prefix, "importance": self.importance, "ack_required": self.ack_required,
+            "attachments": files.shown(),
+        })
+    }
+
+    /// Those who are named; otherwise who wrote the message, or who got it when the agent wrote it itself.
+    async fn recipients(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        project: &Project,
+        sender: &Agent,
+        parent: &Found,
+    ) -> Result<Vec<Recipient>> {
+        let mut own = Vec::new();
+        if self.to.0.is_empty() {
+            own = match parent.sender == sender.id {
+                false => vec![writer(tx, parent.sender).await?],
+                true => {
+                    let got = sent::recipients(tx, self.message_id).await?;
+                    got.into_iter().filter(|one| one.kind == Kind::To).collect()
+                }
+            };
+        }
+        let to: Vec<String> = match own.is_empty() {
+            true => self.to.0.clone(),
+            false => own.iter().map(|one| one.shown(project)).collect(),
+        };
+        recipients::resolve(ctx, tx, project, [&to, &self.cc.0, &self.bcc.0]).await
+    }
+}
+
+/// Who wrote the message, maybe in another project.
+async fn writer(tx: &mut Tx<'_>, sender: i64) -> Result<Recipient> {
+    const WRITER: &str = concat!(
+        "SELECT ",
+        agent_columns!(),
+        ", ",
+        project_columns!(),
+        " FROM mail_agents a JOIN mail_projects p ON p.tenant = $1 AND p.project = a.project \
+         WHERE a.tenant = $1 AND a.agent = $2"
+    );
+    let row = tx.query_opt(WRITER, &[sender.into()]).await?;
+    let row = row.ok_or_else(|| Error::internal("who sent a message is gone"))?;
+    Ok(Recipient { kind: Kind::To, agent: Agent::read(&row)?, project: Project::read_at(&row, AFTER_AGENT)? })
+}

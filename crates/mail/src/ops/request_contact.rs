@@ -1,0 +1,94 @@
+//! Ask an agent for contact.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use waybill_kernel::{Example, OperationSpec, Profile, Result, Role, Route, Scope, Time};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use crate::contacts::{self, Pair, REASON_CHARS_MAX, REQUEST_TTL_S, Status};
+use crate::{acting, sent};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestContact {
+    /// The project's absolute path or slug.
+    pub project_key: String,
+    /// Your agent's name.
+    pub from_agent: String,
+    /// The agent that is asked.
+    pub to_agent: String,
+    /// Its project, where that is another.
+    #[schemars(extend("x-rare" = true))]
+    pub to_project: Option<String>,
+    /// Why, for the one that is asked.
+    #[serde(default)]
+    #[schemars(length(max = REASON_CHARS_MAX))]
+    pub reason: String,
+    /// How long the request waits: 7 days unless given.
+    #[schemars(range(min = 60, max = 31_536_000))]
+    #[schemars(extend("x-rare" = true))]
+    pub ttl_seconds: Option<i64>,
+    /// Your agent's token, where another key has registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
+}
+
+/// A request for contact.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ContactRequested {
+    pub from: String,
+    pub to: String,
+    pub to_project: String,
+    /// Approved or blocked where it was answered before.
+    pub status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ts: Option<Time>,
+    /// The message that told of it; absent where one had told of it before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intro_message_id: Option<i64>,
+}
+
+impl Operation for RequestContact {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "request_contact",
+        domain: crate::NAME,
+        route: Route::post("/v1/mail/contacts/request"),
+        profile: Profile::Core,
+        roles: &[Role::Agent, Role::Admin, Role::System],
+        scopes: &[Scope::MailWrite],
+        title: "Ask for contact",
+        description: "Asks an agent that does not let you write to it, and tells it so by a message. It answers with \
+                      respond_contact; until then nothing is open. Repeated, the request that waits is prolonged.",
+        example: Example {
+            arguments: r#"{"project_key": "/data/projects/backend", "from_agent": "GreenCastle", "to_agent": "BlueLake",
+                "reason": "We both touch the login page."}"#,
+            answer: r#"{"from": "GreenCastle", "to": "BlueLake", "to_project": "/data/projects/backend",
+                "status": "pending", "expires_ts": "2026-01-12T12:30:00.000000Z", "intro_message_id": 44}"#,
+        },
+        ..OperationSpec::WRITE
+    };
+    type Output = ContactRequested;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ContactRequested>> {
+        let ttl = contacts::ttl(self.ttl_seconds, REQUEST_TTL_S)?;
+        let project = acting::project(tx, &self.project_key).await?;
+        let token = self.registration_token.as_deref();
+        let from = acting::act_as(ctx, tx, &project, &self.from_agent, token).await?.agent;
+        sent::check_active(&from)?;
+        let to_project = match &self.to_project {
+            Some(key) => acting::project(tx, key).await?,
+            None => project.clone(),
+        };
+        let to = acting::agent(tx, &to_project, &self.to_agent).await?;
+        let pair = Pair { project: &project, from: &from, to_project: &to_project, to: &to };
+        let requested = contacts::request(ctx, tx, pair, &self.reason, ttl).await?;
+        Ok(Reply::Done(ContactRequested {
+            from: from.name,
+            to: to.name,
+            to_project: to_project.human_key,
+            status: requested.link.status,
+            expires_ts: requested.link.expires_at,
+            intro_message_id: requested.intro,
+        }))
+    }
+}

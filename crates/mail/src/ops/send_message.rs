@@ -1,0 +1,234 @@
+//! Send: one message to any number of agents, all of them or none.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use waybill_kernel::{Code, Error, Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+
+use crate::Settings;
+use crate::acting::{self, Acting, Project};
+use crate::contacts::{self, Pair, REQUEST_TTL_S};
+use crate::keys::{self, Claim};
+use crate::recipients::{self, Recipient, Walls};
+use crate::rules::addresses::Names;
+use crate::rules::message::{self, Importance};
+use crate::rules::threads;
+use crate::sending::{self, Attachment, Delivery, File, Files, Outgoing, Payload};
+use crate::sent;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendMessage {
+    /// The project's absolute path or slug.
+    pub project_key: String,
+    /// Your agent's name.
+    pub sender_name: String,
+    /// Names of agents; `project:<path or slug>#<name>` for one of another project.
+    #[serde(default)]
+    pub to: Names,
+    /// What it is about. At most 1 KiB.
+    pub subject: String,
+    /// The message, in Markdown. At most 1 MiB.
+    pub body_md: String,
+    #[serde(default)]
+    pub cc: Names,
+    /// Hidden from the others.
+    #[serde(default)]
+    pub bcc: Names,
+    /// Files as bytes.
+    #[serde(default)]
+    #[schemars(extend("x-rare" = true))]
+    pub attachments: Vec<File>,
+    /// Not offered: files come as bytes in `attachments`.
+    #[schemars(extend("x-rare" = true))]
+    pub attachment_paths: Option<Vec<String>>,
+    /// Accepted; images are kept as they come.
+    #[schemars(extend("deprecated" = true))]
+    pub convert_images: Option<bool>,
+    pub importance: Option<Importance>,
+    /// The recipients are asked to acknowledge it.
+    #[serde(default)]
+    pub ack_required: bool,
+    /// Letters, digits, dots, underscores and hyphens, as in FEAT-123.
+    pub thread_id: Option<String>,
+    /// Not offered.
+    #[schemars(extend("deprecated" = true))]
+    pub topic: Option<String>,
+    /// Not offered: name the recipients.
+    #[serde(default)]
+    #[schemars(extend("deprecated" = true))]
+    pub broadcast: bool,
+    /// Ask those for contact who do not let you write. The message is not sent by that.
+    #[serde(default)]
+    #[schemars(extend("x-rare" = true))]
+    pub auto_contact_if_blocked: bool,
+    /// Your agent's registration token, to prove who is writing.
+    #[schemars(extend("x-rare" = true))]
+    pub sender_token: Option<String>,
+    /// Makes the call safe to repeat within 24 hours.
+    #[schemars(length(min = 1, max = 255))]
+    #[schemars(extend("x-rare" = true))]
+    pub idempotency_key: Option<String>,
+}
+
+/// What was sent.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Sent {
+    /// One for each project that has recipients.
+    pub deliveries: Vec<Delivery>,
+    pub count: usize,
+    pub attachments: Vec<Attachment>,
+    /// The sender has shown its token.
+    pub verified_sender: bool,
+    /// With `auto_contact_if_blocked`: who was asked for contact instead. Then nothing was sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contacts_requested: Vec<String>,
+}
+
+impl Operation for SendMessage {
+    const SPEC: OperationSpec = OperationSpec {
+        name: "send_message",
+        domain: crate::NAME,
+        route: Route::post("/v1/mail/messages"),
+        roles: &[Role::Agent, Role::Admin, Role::System],
+        scopes: &[Scope::MailWrite],
+        title: "Send a message",
+        description: "Writes to one or more agents by name. Everybody on the lists gets it, or, when a name is unknown or an \
+                      agent has to be asked for contact first, nobody; the error then names all of them and what to do. Give \
+                      an idempotency_key to be able to repeat the call safely after a lost answer.",
+        example: Example {
+            arguments: r#"{"project_key": "/data/projects/backend", "sender_name": "GreenCastle", "to": ["BlueLake"],
+                "subject": "The login page", "body_md": "I changed `auth.rs`; please look.", "ack_required": true,
+                "thread_id": "FEAT-123"}"#,
+            answer: r#"{"deliveries": [{"project": "/data/projects/backend", "payload": {"id": 42, "project_id": 1,
+                "from": "GreenCastle", "to": ["BlueLake"], "cc": [], "bcc": [], "subject": "The login page",
+                "body_md": "I changed `auth.rs`; please look.", "importance": "normal", "ack_required": true,
+                "thread_id": "FEAT-123", "attachments": [], "created_ts": "2026-01-05T12:30:00.000000Z"}}], "count": 1,
+                "attachments": [], "verified_sender": false}"#,
+        },
+        ..OperationSpec::WRITE
+    };
+    const REPLAYS: bool = true;
+    type Output = Sent;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Sent>> {
+        let files = self.check(ctx.settings())?;
+        let project = acting::project(tx, &self.project_key).await?;
+        let acting = acting::act_as(ctx, tx, &project, &self.sender_name, self.sender_token.as_deref()).await?;
+        let scope = keys::Scope {
+            project: project.id,
+            agent: acting.agent.id,
+            tool: "send_message",
+            key: self.idempotency_key.as_deref(),
+        };
+        if let Claim::Replay(answer) = keys::claim(ctx, tx, scope, &self.meaning(&files)).await? {
+            let (payload, recipients) = sent::again(tx, &project, &answer).await?;
+            return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
+        }
+        sent::check_active(&acting.agent)?;
+        self.check_thread(tx, &project).await?;
+        let lists = [&self.to.0[..], &self.cc.0, &self.bcc.0];
+        let recipients = recipients::resolve(ctx, tx, &project, lists).await?;
+        let thread = self.thread_id.as_deref();
+        let walls = recipients::walls(ctx, tx, &project, &acting.agent, thread, &recipients).await?;
+        if !walls.is_empty() {
+            return self.ask(ctx, tx, &project, &acting, &walls).await;
+        }
+        let message = Outgoing {
+            project: &project,
+            sender: &acting.agent,
+            recipients: &recipients,
+            subject: &self.subject,
+            body: &self.body_md,
+            importance: self.importance.unwrap_or(Importance::Normal),
+            ack_required: self.ack_required,
+            thread,
+            reply_to: None,
+            files: &files,
+            intro: false,
+        };
+        let payload = sending::deliver(ctx, tx, &message).await?;
+        keys::keep(tx, scope, &payload.id.to_string()).await?;
+        Ok(Reply::Done(of(payload, &recipients, acting.verified)))
+    }
+}
+
+fn of(payload: Payload, recipients: &[Recipient], verified_sender: bool) -> Sent {
+    Sent {
+        deliveries: sending::deliveries(&payload, recipients),
+        count: recipients.len(),
+        attachments: payload.attachments,
+        verified_sender,
+        contacts_requested: Vec::new(),
+    }
+}
+
+impl SendMessage {
+    fn check(&self, settings: &Settings) -> Result<Files> {
+        if self.broadcast {
+            return Err(Error::new(Code::BroadcastDisabled, "`broadcast` is not offered: name the recipients."));
+        }
+        if self.topic.as_deref().is_some_and(|topic| !topic.is_empty()) {
+            return Err(Error::new(Code::FeatureDisabled, "`topic` is not offered: use thread_id."));
+        }
+        sending::refuse_paths(settings, self.attachment_paths.as_deref())?;
+        message::check(settings, &self.subject, &self.body_md)?;
+        if let Some(thread) = &self.thread_id {
+            threads::check(thread)?;
+        }
+        Files::decode(settings, &self.attachments)
+    }
+
+    /// Everything that makes this call this call: a key stands for it.
+    fn meaning(&self, files: &Files) -> serde_json::Value {
+        json!({
+            "to": self.to, "cc": self.cc, "bcc": self.bcc, "subject": self.subject, "body_md": self.body_md,
+            "importance": self.importance.unwrap_or(Importance::Normal), "ack_required": self.ack_required,
+            "thread_id": self.thread_id, "attachments": files.shown(),
+        })
+    }
+
+    /// A bare number names the thread that replies to that message make: nobody begins one that others will fall into.
+    async fn check_thread(&self, tx: &mut Tx<'_>, project: &Project) -> Result<()> {
+        const SEEDED: &str = "SELECT 1 FROM mail_messages WHERE tenant = $1 AND project = $2 AND thread = $3 LIMIT 1";
+        let Some(thread) = self.thread_id.as_deref().filter(|thread| threads::is_number(thread)) else { return Ok(()) };
+        if tx.query_opt(SEEDED, &[project.id.into(), thread.into()]).await?.is_some() {
+            return Ok(());
+        }
+        let message = format!("The thread {thread} does not exist: bare numbers are for replies.");
+        Err(Error::new(Code::InvalidThreadId, message))
+    }
+
+    /// Nobody gets the message. Those who can be asked are asked where the sender wants that, which is then the answer: an error
+    /// would take the requests back.
+    async fn ask(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        project: &Project,
+        acting: &Acting,
+        walls: &Walls,
+    ) -> Result<Reply<Sent>> {
+        let refusal = walls.refusal(project, &acting.agent);
+        // A key would remember that nothing was sent.
+        if !self.auto_contact_if_blocked || !walls.blocked.is_empty() || self.idempotency_key.is_some() {
+            return Err(refusal);
+        }
+        let mut contacts_requested = Vec::new();
+        for recipient in &walls.required {
+            let pair = Pair { project, from: &acting.agent, to_project: &recipient.project, to: &recipient.agent };
+            let ttl = contacts::ttl(None, REQUEST_TTL_S)?;
+            contacts::request(ctx, tx, pair, &self.subject, ttl).await?;
+            contacts_requested.push(recipient.shown(project));
+        }
+        let (deliveries, attachments) = (Vec::new(), Vec::new());
+        Ok(Reply::Done(Sent {
+            deliveries,
+            count: 0,
+            attachments,
+            verified_sender: acting.verified,
+            contacts_requested,
+        }))
+    }
+}

@@ -1,0 +1,445 @@
+//! Do two patterns have a path in common? Decided exactly and in bounded time.
+//!
+//! | written | means |
+//! |---|---|
+//! | `**` as a whole part | any number of parts, also none |
+//! | `*`, `?` | any run, any one character within a part |
+//! | `[a-z]`, `[!a-z]`, `[^a-z]` | one character of, or not of, a set |
+//! | `{a,b/c}` | one of several; may be nested and may hold separators |
+//! | none of these | that path, and everything below it if it is a folder |
+//!
+//! Braces are written out when the pattern is read, so everything else is about patterns without them. Two of those are
+//! compared by walking both at once, part by part and within a part character by character: the places reached are pairs of
+//! a place here and a place there, each visited once. Matching by trial and retreat would take exponential time on
+//! patterns like `*a*a*a*b`.
+//!
+//! # Contract
+//! [`Pattern::overlaps`] is symmetric. It takes at most as many steps as the product of both sizes; [`Budget`] bounds a
+//! whole call, and what it no longer covers counts as overlapping: a path is refused rather than given twice.
+
+use super::paths::Why;
+
+/// A pattern with wildcards, in bytes. A plain path may be longer.
+pub const GLOB_BYTES_MAX: usize = 512;
+/// What braces may be written out to.
+pub const ALTERNATIVES_MAX: usize = 32;
+/// All alternatives of one pattern together, in bytes.
+const ALTERNATIVES_BYTES_MAX: usize = 1_024;
+/// Braces within braces.
+const BRACES_DEPTH_MAX: usize = 8;
+/// Steps of comparison that one call may take, some milliseconds. The two largest patterns there can be take about a quarter.
+pub const STEPS_MAX: u64 = 4_194_304;
+
+/// What is left of a call's comparisons.
+#[derive(Debug)]
+pub struct Budget(u64);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(STEPS_MAX)
+    }
+}
+
+impl Budget {
+    pub fn is_used_up(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// False once it is used up.
+    fn spend(&mut self, steps: usize) -> bool {
+        self.0 = self.0.saturating_sub(steps as u64);
+        self.0 > 0
+    }
+}
+
+/// A pattern as it is compared.
+#[derive(Clone, Debug)]
+pub struct Pattern(Vec<Alternative>);
+
+#[derive(Clone, Debug)]
+struct Alternative {
+    parts: Vec<Part>,
+    /// Without any wildcard: it also means what lies below it.
+    is_plain: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    /// `**`
+    Any,
+    Plain(String),
+    Glob(Vec<Token>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    /// `*`
+    Run,
+    /// `?`
+    One,
+    Char(char),
+    /// Ranges in ascending order that do not touch.
+    Set(Vec<(char, char)>),
+}
+
+impl Pattern {
+    /// Of a path in its normal form.
+    pub fn read(text: &str) -> Result<Self, Why> {
+        if !text.contains(['*', '?', '[', ']', '{', '}']) {
+            return Ok(Self(vec![Alternative::read(text)?]));
+        }
+        if text.len() > GLOB_BYTES_MAX {
+            return Err(broken(&format!("with wildcards it may have {GLOB_BYTES_MAX} bytes at most")));
+        }
+        let mut texts = Vec::new();
+        expand(text, &mut texts)?;
+        texts.iter().map(|text| Alternative::read(text)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The first part of every path it can mean, if there is only one: two patterns that begin in different folders are
+    /// told apart by an index.
+    pub fn head(&self) -> Option<&str> {
+        let mut heads = self.0.iter().map(|alternative| match alternative.parts.first() {
+            Some(Part::Plain(text)) => Some(text.as_str()),
+            _ => None,
+        });
+        let first = heads.next()??;
+        heads.all(|head| head == Some(first)).then_some(first)
+    }
+
+    /// Has no wildcard.
+    pub fn is_plain(&self) -> bool {
+        matches!(&self.0[..], [only] if only.is_plain)
+    }
+
+    pub fn overlaps(&self, other: &Self, budget: &mut Budget) -> bool {
+        self.0.iter().any(|here| other.0.iter().any(|there| here.overlaps(there, budget)))
+    }
+}
+
+impl Alternative {
+    fn read(text: &str) -> Result<Self, Why> {
+        let mut parts: Vec<Part> = Vec::new();
+        if text.starts_with('/') {
+            return Err(Why::Suspicious("is absolute"));
+        }
+        for part in text.split('/').filter(|part| !part.is_empty() && *part != ".") {
+            match Part::read(part)? {
+                Part::Any if parts.last() == Some(&Part::Any) => {}
+                part => parts.push(part),
+            }
+        }
+        if parts.iter().all(Part::is_nothing_but_stars) {
+            return Err(Why::Suspicious("takes the whole project"));
+        }
+        let is_plain = parts.iter().all(|part| matches!(part, Part::Plain(_)));
+        Ok(Self { parts, is_plain })
+    }
+
+    /// Walks over both: `reached[j]` says that the first parts here and the first `j` there have a path in common.
+    fn overlaps(&self, other: &Self, budget: &mut Budget) -> bool {
+        // A plain path also means what lies below it, as if `**` followed.
+        let (here, there) = (self.parts.len(), other.parts.len());
+        let mut reached = vec![false; there + 1];
+        reached[0] = true;
+        for i in 0..=here {
+            let mut next = vec![false; there + 1];
+            for j in 0..=there {
+                if !reached[j] {
+                    continue;
+                }
+                if !budget.spend(1) {
+                    return true;
+                }
+                match (self.parts.get(i), other.parts.get(j)) {
+                    (None, None) => return true,
+                    (None, Some(_)) if self.is_plain => return true,
+                    (Some(_), None) if other.is_plain => return true,
+                    (mine, theirs) => {
+                        if mine == Some(&Part::Any) {
+                            next[j] = true;
+                        }
+                        if theirs == Some(&Part::Any) {
+                            reached[j + 1] = true;
+                        }
+                        match (mine, theirs) {
+                            (Some(Part::Any), Some(_)) => reached[j + 1] = true,
+                            (Some(_), Some(Part::Any)) => next[j] = true,
+                            (Some(mine), Some(theirs)) if mine.meets(theirs, budget) => next[j + 1] = true,
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            reached = next;
+        }
+        false
+    }
+}
+
+impl Part {
+    fn read(text: &str) -> Result<Self, Why> {
+        if text == ".." {
+            return Err(Why::Suspicious("leaves the project by `..`"));
+        }
+        if text.len() > 1 && text.bytes().all(|byte| byte == b'*') {
+            return Ok(Part::Any);
+        }
+        if !text.contains(['*', '?', '[', ']']) {
+            return Ok(Part::Plain(text.to_owned()));
+        }
+        let mut tokens = Vec::new();
+        let mut rest = text.chars();
+        while let Some(c) = rest.next() {
+            match c {
+                '*' if tokens.last() == Some(&Token::Run) => {}
+                '*' => tokens.push(Token::Run),
+                '?' => tokens.push(Token::One),
+                '[' => tokens.push(Token::Set(set(&mut rest)?)),
+                ']' => return Err(broken("`]` closes nothing")),
+                c => tokens.push(Token::Char(c)),
+            }
+        }
+        Ok(Part::Glob(tokens))
+    }
+
+    fn is_nothing_but_stars(&self) -> bool {
+        match self {
+            Part::Any => true,
+            Part::Plain(_) => false,
+            Part::Glob(tokens) => tokens.iter().all(|token| *token == Token::Run),
+        }
+    }
+
+    fn meets(&self, other: &Self, budget: &mut Budget) -> bool {
+        match (self, other) {
+            (Part::Plain(mine), Part::Plain(theirs)) => mine == theirs,
+            (Part::Plain(plain), Part::Glob(tokens)) | (Part::Glob(tokens), Part::Plain(plain)) => {
+                let plain: Vec<Token> = plain.chars().map(Token::Char).collect();
+                meet(&plain, tokens, budget)
+            }
+            (Part::Glob(mine), Part::Glob(theirs)) => meet(mine, theirs, budget),
+            (Part::Any, _) | (_, Part::Any) => true,
+        }
+    }
+}
+
+/// As [`Alternative::overlaps`], of the characters of one part. A part is never empty, and needs no care here: both can
+/// mean the empty text only if both are `*`, and then they have every other text in common as well.
+fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
+    let mut reached = vec![false; there.len() + 1];
+    reached[0] = true;
+    for i in 0..=here.len() {
+        if !budget.spend(there.len() + 1) {
+            return true;
+        }
+        let mut next = vec![false; there.len() + 1];
+        for j in 0..=there.len() {
+            if !reached[j] {
+                continue;
+            }
+            match (here.get(i), there.get(j)) {
+                (None, None) => return true,
+                (Some(Token::Run), Some(_)) => {
+                    next[j] = true;
+                    reached[j + 1] = true;
+                }
+                (Some(Token::Run), None) => next[j] = true,
+                (Some(_), Some(Token::Run)) => {
+                    reached[j + 1] = true;
+                    next[j] = true;
+                }
+                (None, Some(Token::Run)) => reached[j + 1] = true,
+                (Some(mine), Some(theirs)) if mine.shares(theirs) => next[j + 1] = true,
+                _ => {}
+            }
+        }
+        reached = next;
+    }
+    false
+}
+
+impl Token {
+    fn ranges(&self) -> &[(char, char)] {
+        match self {
+            Token::Set(ranges) => ranges,
+            _ => &[],
+        }
+    }
+
+    /// One character that both can be. Sets are never empty, so `?` shares with all of them.
+    fn shares(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Token::Char(mine), Token::Char(theirs)) => mine == theirs,
+            (Token::Char(c), set @ Token::Set(_)) | (set @ Token::Set(_), Token::Char(c)) => {
+                set.ranges().iter().any(|(low, high)| low <= c && c <= high)
+            }
+            (Token::Set(mine), Token::Set(theirs)) => {
+                mine.iter().any(|(low, high)| theirs.iter().any(|(from, to)| low <= to && from <= high))
+            }
+            _ => true,
+        }
+    }
+}
+
+/// What stands after `[`, up to its `]`.
+fn set(rest: &mut std::str::Chars<'_>) -> Result<Vec<(char, char)>, Why> {
+    let unclosed = || broken("`[` is not closed");
+    let mut look = rest.clone();
+    let negated = matches!(look.next(), Some('!' | '^'));
+    if negated {
+        rest.next();
+    }
+    let mut ranges = Vec::new();
+    loop {
+        let low = match rest.next().ok_or_else(unclosed)? {
+            ']' => break,
+            low => low,
+        };
+        let mut look = rest.clone();
+        let high = match (look.next(), look.next()) {
+            (Some('-'), Some(high)) if high != ']' => {
+                *rest = look;
+                high
+            }
+            _ => low,
+        };
+        if low > high {
+            return Err(broken("a range in `[…]` runs backwards"));
+        }
+        ranges.push((low, high));
+    }
+    if ranges.is_empty() {
+        return Err(broken("`[…]` is empty"));
+    }
+    let ranges = if negated { complement(&joined(ranges)) } else { joined(ranges) };
+    let ranges = without_separator(&ranges);
+    if ranges.is_empty() { Err(broken("`[…]` can be no character")) } else { Ok(ranges) }
+}
+
+/// In order, and none that touches the next.
+fn joined(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(char, char)> = Vec::new();
+    for (low, high) in ranges {
+        match joined.last_mut() {
+            Some((_, end)) if low <= *end || after(*end) == Some(low) => *end = high.max(*end),
+            _ => joined.push((low, high)),
+        }
+    }
+    joined
+}
+
+fn complement(ranges: &[(char, char)]) -> Vec<(char, char)> {
+    let mut others = Vec::new();
+    let mut from = Some('\0');
+    for (low, high) in ranges {
+        if let (Some(from), Some(to)) = (from, before(*low))
+            && from <= to
+        {
+            others.push((from, to));
+        }
+        from = after(*high);
+    }
+    others.extend(from.map(|from| (from, char::MAX)));
+    others
+}
+
+fn without_separator(ranges: &[(char, char)]) -> Vec<(char, char)> {
+    let (below, above) = ('.', '0');
+    let cut = |(low, high): &(char, char)| [(*low, (*high).min(below)), ((*low).max(above), *high)];
+    ranges.iter().flat_map(cut).filter(|(low, high)| low <= high).collect()
+}
+
+fn after(c: char) -> Option<char> {
+    (c..=char::MAX).nth(1)
+}
+
+fn before(c: char) -> Option<char> {
+    ('\0'..=c).rev().nth(1)
+}
+
+/// Writes braces out: `a{b,c{d,e}}` is `ab`, `acd` and `ace`.
+fn expand(text: &str, into: &mut Vec<String>) -> Result<(), Why> {
+    let mut waiting = vec![text.to_owned()];
+    let mut steps = 0;
+    while let Some(text) = waiting.pop() {
+        steps += 1;
+        let Some((before, inside, after)) = outermost(&text)? else {
+            into.push(text);
+            if into.len() > ALTERNATIVES_MAX || into.iter().map(String::len).sum::<usize>() > ALTERNATIVES_BYTES_MAX {
+                return Err(too_many());
+            }
+            continue;
+        };
+        for alternative in inside.iter().rev() {
+            waiting.push(format!("{before}{alternative}{after}"));
+        }
+        // Each pair of braces at least doubles what waits, or is one of a chain that is no longer than the pattern.
+        if waiting.len() > ALTERNATIVES_MAX || steps > GLOB_BYTES_MAX * 2 {
+            return Err(too_many());
+        }
+    }
+    Ok(())
+}
+
+fn too_many() -> Why {
+    broken(&format!(
+        "its braces stand for more than {ALTERNATIVES_MAX} patterns or {ALTERNATIVES_BYTES_MAX} bytes; reserve them one by one"
+    ))
+}
+
+/// What stands before the first pair of braces, between its commas, and after it.
+type Braces<'a> = (&'a str, Vec<&'a str>, &'a str);
+
+/// Braces and commas in a set are characters.
+fn outermost(text: &str) -> Result<Option<Braces<'_>>, Why> {
+    let (mut depth, mut in_set, mut begin, mut from) = (0_usize, false, 0, 0);
+    let mut inside = Vec::new();
+    for (at, c) in text.char_indices() {
+        match c {
+            '[' if !in_set => in_set = true,
+            ']' if in_set => in_set = false,
+            _ if in_set => {}
+            '{' => {
+                depth += 1;
+                if depth == 1 {
+                    (begin, from) = (at, at + 1);
+                }
+                if depth > BRACES_DEPTH_MAX {
+                    return Err(broken(&format!("braces are nested more than {BRACES_DEPTH_MAX} deep")));
+                }
+            }
+            ',' if depth == 1 => {
+                inside.push(&text[from..at]);
+                from = at + 1;
+            }
+            '}' if depth == 0 => return Err(broken("`}` closes nothing")),
+            '}' => {
+                depth -= 1;
+                if depth == 0 {
+                    inside.push(&text[from..at]);
+                    return if inside == [""] {
+                        Err(broken("`{}` is empty"))
+                    } else {
+                        Ok(Some((&text[..begin], inside, &text[at + 1..])))
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+    match (depth, in_set) {
+        (0, false) => Ok(None),
+        (0, true) => Err(broken("`[` is not closed")),
+        _ => Err(broken("`{` is not closed")),
+    }
+}
+
+fn broken(why: &str) -> Why {
+    Why::Broken(why.to_owned())
+}
+
+#[cfg(test)]
+#[path = "globs_tests.rs"]
+mod tests;

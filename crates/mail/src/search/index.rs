@@ -1,0 +1,50 @@
+//! A message's row in the index, in the transaction that sends it: whoever has the answer finds the message.
+
+use waybill_kernel::Result;
+use waybill_store::{Ctx, Sql, Tx, Value};
+
+use crate::rules::terms::{Indexed, Space};
+use crate::sending::Outgoing;
+
+/// Which of the two forms the index has here.
+const FORM: Sql = Sql { sqlite: "fts5", postgres: "tsvector" };
+
+pub(crate) async fn index_message(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>, id: i64) -> Result<()> {
+    const FTS5: &str = "INSERT INTO mail_fts (rowid, marks, subject, body) VALUES ($2, $3, $4, $5)";
+    const TSVECTOR: &str =
+        "INSERT INTO mail_search (tenant, message, created_at, words) VALUES ($1, $2, $3, $4::text::tsvector)";
+    let indexed = indexed(ctx, message, id);
+    if tx.text(FORM) == FORM.sqlite {
+        let [marks, subject, body] = indexed.columns();
+        let params = [id.into(), Value::from(&marks), Value::from(&subject), Value::from(&body)];
+        return tx.execute(FTS5, &params).await.map(drop);
+    }
+    let words = indexed.tsvector();
+    tx.execute(TSVECTOR, &[id.into(), ctx.now.into(), Value::from(&words)]).await.map(drop)
+}
+
+/// Found in the sender's project by all its parties, and by its recipients in theirs.
+fn indexed(ctx: &Ctx<'_>, message: &Outgoing<'_>, id: i64) -> Indexed {
+    let of = |project: i64| Space { tenant: ctx.caller.tenant, project };
+    let home = of(message.project.id);
+    let own_thread = id.to_string();
+    let mut spaces = vec![home];
+    let mut marks = vec![home.party(&message.sender.principal)];
+    for recipient in message.recipients {
+        let theirs = of(recipient.project.id);
+        if !spaces.contains(&theirs) {
+            spaces.push(theirs);
+        }
+        marks.extend([home, theirs].map(|space| space.party(&recipient.agent.principal)));
+    }
+    for space in &spaces {
+        marks.push(space.everybody());
+        marks.push(space.sender(message.sender.id));
+        // A message without a thread begins one by its number, if it is answered.
+        marks.push(space.thread(message.thread.unwrap_or(&own_thread)));
+        marks.push(space.importance(message.importance.as_str()));
+    }
+    marks.sort_unstable();
+    marks.dedup();
+    Indexed::new(&spaces, marks, message.subject, message.body)
+}

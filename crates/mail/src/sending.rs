@@ -1,0 +1,350 @@
+//! Writing a message: its row, those of its recipients, their deliveries, what came with it and what the archive has to do, in one
+//! transaction. A reader sees all of it or nothing.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use waybill_kernel::visible::unseen;
+use waybill_kernel::{Code, Error, Result, Tenant, Time, hex};
+use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Topic, Tx, Value};
+
+use crate::Settings;
+use crate::acting::{self, Agent, Project};
+use crate::archive_rows::{self, ArchiveKind};
+use crate::files_and_search;
+use crate::recipients::Recipient;
+use crate::rules::addresses::Kind;
+use crate::rules::message::{Importance, too_large};
+use crate::rules::projects;
+
+const FILE_NAME_CHARS_MAX: usize = 255;
+
+/// Woken when a message comes for this agent. Made of what the caller names it by, before anything is looked up.
+pub fn inbox_topic(tenant: Tenant, project_key: &str, agent: &str) -> Topic {
+    let name = format!("{}\0{}", projects::common_name(project_key), crate::rules::names::key(agent));
+    Topic::new("mail.inbox", tenant, name.as_bytes())
+}
+
+/// A file that comes with a message.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct File {
+    /// What it is called, without a path.
+    #[schemars(length(min = 1, max = FILE_NAME_CHARS_MAX))]
+    pub name: String,
+    /// Its bytes, in base64.
+    pub content_base64: String,
+    /// As in `image/png`; `application/octet-stream` unless given.
+    pub media_type: Option<String>,
+}
+
+/// A file of a message, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Attachment {
+    pub name: String,
+    pub media_type: String,
+    pub bytes: usize,
+    pub sha256: String,
+}
+
+/// Decoded files, in order.
+pub struct Files(Vec<(Attachment, [u8; 32], Vec<u8>)>);
+
+impl Files {
+    pub const NONE: Files = Files(Vec::new());
+
+    pub fn decode(settings: &Settings, files: &[File]) -> Result<Self> {
+        if files.len() > settings.attachments_max {
+            let max = settings.attachments_max;
+            return Err(Error::invalid(format!("A message has at most {max} attachments.")).with("limit", max));
+        }
+        let mut left = settings.attachments_bytes_max;
+        let mut decoded = Vec::with_capacity(files.len());
+        for file in files {
+            let (attachment, digest, content) = file.decode(settings.attachment_bytes_max)?;
+            left = left.checked_sub(content.len()).ok_or_else(|| {
+                let max = settings.attachments_bytes_max;
+                too_large(&format!("The attachments have more than {max} bytes together."), max)
+            })?;
+            decoded.push((attachment, digest, content));
+        }
+        Ok(Self(decoded))
+    }
+
+    pub fn shown(&self) -> Vec<Attachment> {
+        self.0.iter().map(|(attachment, ..)| attachment.clone()).collect()
+    }
+}
+
+impl File {
+    fn decode(&self, max: usize) -> Result<(Attachment, [u8; 32], Vec<u8>)> {
+        let length = self.name.chars().count();
+        if length == 0 || length > FILE_NAME_CHARS_MAX || self.name.contains(['/', '\\']) {
+            let message = format!("An attachment's name has 1 to {FILE_NAME_CHARS_MAX} characters and no path.");
+            return Err(Error::invalid(message));
+        }
+        if let Some(why) = unseen(&self.name) {
+            return Err(Error::invalid(format!("An attachment's name {why}.")));
+        }
+        let media_type = self.media_type.as_deref().unwrap_or("application/octet-stream");
+        let plain = |c: char| c.is_ascii_alphanumeric() || "!#$&^_.+-/".contains(c);
+        if media_type.len() > FILE_NAME_CHARS_MAX || !media_type.contains('/') || !media_type.chars().all(plain) {
+            return Err(Error::invalid("An attachment's media_type is written as in image/png."));
+        }
+        // Four characters for three bytes: what is too large is not decoded first.
+        if self.content_base64.len() / 4 * 3 > max + 3 {
+            return Err(too_large(&format!("The attachment {:?} has more than {max} bytes.", self.name), max));
+        }
+        let content = STANDARD
+            .decode(self.content_base64.as_bytes())
+            .map_err(|_| Error::invalid(format!("content_base64 of {:?} is not base64.", self.name)))?;
+        if content.len() > max {
+            return Err(too_large(&format!("The attachment {:?} has more than {max} bytes.", self.name), max));
+        }
+        let digest: [u8; 32] = Sha256::digest(&content).into();
+        let attachment = Attachment {
+            name: self.name.clone(),
+            media_type: media_type.to_owned(),
+            bytes: content.len(),
+            sha256: hex::encode(&digest),
+        };
+        Ok((attachment, digest, content))
+    }
+}
+
+/// Files on the server's disk are not read: an agent would reach what its own system keeps from it.
+pub fn refuse_paths(settings: &Settings, paths: Option<&[String]>) -> Result<()> {
+    if paths.is_none_or(<[String]>::is_empty) {
+        return Ok(());
+    }
+    let message = if settings.project_roots.is_empty() {
+        "attachment_paths is not offered: this server reads no files of projects."
+    } else {
+        "attachment_paths is not offered."
+    };
+    Err(Error::new(Code::FeatureDisabled, message)
+        .with_cure("Send each file's bytes in `attachments`, as content_base64."))
+}
+
+/// A message that is about to be written.
+pub struct Outgoing<'a> {
+    pub project: &'a Project,
+    pub sender: &'a Agent,
+    pub recipients: &'a [Recipient],
+    pub subject: &'a str,
+    pub body: &'a str,
+    pub importance: Importance,
+    pub ack_required: bool,
+    pub thread: Option<&'a str>,
+    pub reply_to: Option<i64>,
+    pub files: &'a Files,
+    /// A request for contact, which opens nothing by itself.
+    pub intro: bool,
+}
+
+/// A message as its sender is shown it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Payload {
+    pub id: i64,
+    pub project_id: i64,
+    pub from: String,
+    pub to: Vec<String>,
+    pub cc: Vec<String>,
+    pub bcc: Vec<String>,
+    pub subject: String,
+    pub body_md: String,
+    pub importance: Importance,
+    pub ack_required: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<i64>,
+    pub attachments: Vec<Attachment>,
+    pub created_ts: Time,
+}
+
+/// What went to the agents of one project.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Delivery {
+    /// Its absolute path.
+    pub project: String,
+    pub payload: Payload,
+}
+
+impl Outgoing<'_> {
+    pub fn names(&self, kind: Kind) -> Vec<String> {
+        self.recipients.iter().filter(|one| one.kind == kind).map(|one| one.shown(self.project)).collect()
+    }
+
+    fn payload(&self, id: i64, created_at: Time) -> Payload {
+        Payload {
+            id,
+            project_id: self.project.id,
+            from: self.sender.name.clone(),
+            to: self.names(Kind::To),
+            cc: self.names(Kind::Cc),
+            bcc: self.names(Kind::Bcc),
+            subject: self.subject.to_owned(),
+            body_md: self.body.to_owned(),
+            importance: self.importance,
+            ack_required: self.ack_required,
+            thread_id: self.thread.map(str::to_owned),
+            reply_to: self.reply_to,
+            attachments: self.files.shown(),
+            created_ts: created_at,
+        }
+    }
+
+    /// The projects whose agents get it, the sender's own always among them: its archive has the message.
+    fn projects(&self) -> Vec<&Project> {
+        let mut projects = vec![self.project];
+        for recipient in self.recipients {
+            if projects.iter().all(|known| known.id != recipient.project.id) {
+                projects.push(&recipient.project);
+            }
+        }
+        projects
+    }
+}
+
+/// Writes the message and wakes those it is for.
+pub async fn deliver(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Result<Payload> {
+    let id = insert(ctx, tx, message).await?;
+    let projects = message.projects();
+    let mut statements: Vec<Statement<'_>> = Vec::new();
+    for recipient in message.recipients {
+        statements.push(received(ctx, message, id, recipient));
+        statements.push(delivered(ctx, id, recipient));
+        let topic = inbox_topic(ctx.caller.tenant, &recipient.project.human_key, &recipient.agent.name);
+        tx.wake(topic, u32::MAX);
+    }
+    for (position, (attachment, digest, content)) in message.files.0.iter().enumerate() {
+        statements.push(attached(id, position as i64, attachment, digest, content));
+    }
+    for project in projects {
+        statements.push(archive_rows::noting(tx, ctx.now, project.id, ArchiveKind::Message, id));
+    }
+    for some in statements.chunks(STATEMENTS_MAX) {
+        tx.execute_all(some).await?;
+    }
+    files_and_search::index_message(ctx, tx, message, id).await?;
+    acting::touch(ctx, tx, message.sender).await?;
+    Ok(message.payload(id, ctx.now))
+}
+
+async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Result<i64> {
+    const INSERT: &str = "INSERT INTO mail_messages (tenant, project, sender, sender_name, thread, reply_to, subject, body, \
+        importance, ack_required, intro, names, attachments, created_at) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING message";
+    let [to, cc, bcc] = [Kind::To, Kind::Cc, Kind::Bcc].map(|kind| message.names(kind));
+    let names = json!({ "to": to, "cc": cc, "bcc": bcc }).to_string();
+    let files = message.files.shown();
+    let attachments =
+        if files.is_empty() { None } else { Some(serde_json::to_string(&files).map_err(Error::internal)?) };
+    let params = [
+        message.project.id.into(),
+        message.sender.id.into(),
+        Value::from(&message.sender.name),
+        message.thread.into(),
+        Value::Int(message.reply_to),
+        message.subject.into(),
+        message.body.into(),
+        message.importance.as_str().into(),
+        message.ack_required.into(),
+        message.intro.into(),
+        Value::from(&names),
+        attachments.as_deref().into(),
+        ctx.now.into(),
+    ];
+    let row = tx.query_opt(INSERT, &params).await?.ok_or_else(|| Error::internal("a message got no number"))?;
+    row.int(0)
+}
+
+fn received<'a>(ctx: &Ctx<'_>, message: &Outgoing<'_>, id: i64, recipient: &Recipient) -> Statement<'a> {
+    const INSERT: &str = "INSERT INTO mail_recipients (tenant, message, agent, kind, sender, urgent, ack_required, intro, \
+                          created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let params = vec![
+        id.into(),
+        recipient.agent.id.into(),
+        recipient.kind.as_str().into(),
+        message.sender.id.into(),
+        message.importance.is_urgent().into(),
+        message.ack_required.into(),
+        message.intro.into(),
+        ctx.now.into(),
+    ];
+    (INSERT, params)
+}
+
+fn delivered<'a>(ctx: &Ctx<'_>, id: i64, recipient: &Recipient) -> Statement<'a> {
+    const INSERT: &str = "INSERT INTO mail_inbox_events (tenant, agent, message, at) VALUES ($1, $2, $3, $4)";
+    (INSERT, vec![recipient.agent.id.into(), id.into(), ctx.now.into()])
+}
+
+fn attached<'a>(
+    id: i64,
+    position: i64,
+    attachment: &'a Attachment,
+    digest: &'a [u8; 32],
+    content: &'a [u8],
+) -> Statement<'a> {
+    const INSERT: &str = "INSERT INTO mail_attachments (tenant, message, position, name, media_type, sha256, content) \
+                          VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    let params = vec![
+        id.into(),
+        position.into(),
+        Value::from(&attachment.name),
+        Value::from(&attachment.media_type),
+        Value::from(&digest[..]),
+        Value::from(content),
+    ];
+    (INSERT, params)
+}
+
+/// One delivery for each project that has recipients.
+pub fn deliveries(payload: &Payload, recipients: &[Recipient]) -> Vec<Delivery> {
+    let mut projects: Vec<&Project> = Vec::new();
+    for recipient in recipients {
+        if projects.iter().all(|known| known.id != recipient.project.id) {
+            projects.push(&recipient.project);
+        }
+    }
+    let of = |project: &Project| Delivery { project: project.human_key.clone(), payload: payload.clone() };
+    projects.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, content: &str) -> File {
+        File { name: name.to_owned(), content_base64: content.to_owned(), media_type: None }
+    }
+
+    #[test]
+    fn files_are_decoded_within_their_bounds() {
+        let settings = Settings { attachment_bytes_max: 100, attachments_bytes_max: 150, ..Settings::default() };
+        let decoded = Files::decode(&settings, &[file("a.txt", "aGVsbG8=")]).unwrap();
+        let [(attachment, _, content)] = decoded.0.as_slice() else { panic!("one file") };
+        assert_eq!((attachment.bytes, content.as_slice()), (5, &b"hello"[..]));
+        assert_eq!(attachment.sha256, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
+        let code = |files: &[File]| Files::decode(&settings, files).map(|_| ()).unwrap_err().code();
+        let large = STANDARD.encode([0; 101]);
+        let hundred = STANDARD.encode([0; 100]);
+        assert_eq!(code(&[file("a", &large)]), Code::PayloadTooLarge);
+        assert_eq!(code(&[file("a", &STANDARD.encode([0; 10_000]))]), Code::PayloadTooLarge);
+        assert!(Files::decode(&settings, &[file("a", &hundred)]).is_ok());
+        assert_eq!(code(&[file("a", &hundred), file("b", &hundred)]), Code::PayloadTooLarge);
+        for (name, content) in [("", "aGk="), ("a/b", "aGk="), ("a\\b", "aGk="), ("a", "no!"), ("a\u{0}", "aGk=")] {
+            assert_eq!(code(&[file(name, content)]), Code::InvalidRequest, "{name:?} {content}");
+        }
+        assert_eq!(code(&vec![file("a", ""); settings.attachments_max + 1]), Code::InvalidRequest);
+    }
+}

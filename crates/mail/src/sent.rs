@@ -1,0 +1,66 @@
+//! A message that was sent, as its sender is shown it again: for calls that are repeated under their key.
+
+use waybill_kernel::{Code, Error, Result};
+use waybill_store::Tx;
+
+use crate::acting::{AFTER_AGENT, Agent, Project, agent_columns, project_columns};
+use crate::inbox::{MessageView, SENT, message_columns};
+use crate::recipients::Recipient;
+use crate::rules::addresses::Kind;
+use crate::sending::Payload;
+
+/// `answer` is what was kept under the key: the number of the message.
+pub(crate) async fn again(tx: &mut Tx<'_>, project: &Project, answer: &str) -> Result<(Payload, Vec<Recipient>)> {
+    const MESSAGE: &str =
+        concat!("SELECT ", message_columns!(), ", m.body FROM mail_messages m WHERE m.tenant = $1 AND m.message = $2");
+    let id: i64 = answer.parse().map_err(|_| Error::internal("a key was kept without the message's number"))?;
+    let row = tx.query_opt(MESSAGE, &[id.into()]).await?;
+    let row = row.ok_or_else(|| Error::internal("the message of a key is gone"))?;
+    let view = MessageView::read(&row, SENT)?;
+    let payload = Payload {
+        id: view.id,
+        project_id: project.id,
+        from: view.from,
+        to: view.to,
+        cc: view.cc,
+        bcc: view.bcc,
+        subject: view.subject,
+        body_md: row.text(10)?.to_owned(),
+        importance: view.importance,
+        ack_required: view.ack_required,
+        thread_id: view.thread_id,
+        reply_to: view.reply_to,
+        attachments: view.attachments,
+        created_ts: view.created_ts,
+    };
+    Ok((payload, recipients(tx, id).await?))
+}
+
+/// Who got a message.
+pub(crate) async fn recipients(tx: &mut Tx<'_>, id: i64) -> Result<Vec<Recipient>> {
+    const RECIPIENTS: &str = concat!(
+        "SELECT ",
+        agent_columns!(),
+        ", ",
+        project_columns!(),
+        ", r.kind FROM mail_recipients r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
+         JOIN mail_projects p ON p.tenant = $1 AND p.project = a.project \
+         WHERE r.tenant = $1 AND r.message = $2 ORDER BY r.agent"
+    );
+    let rows = tx.query(RECIPIENTS, &[id.into()]).await?;
+    let read = |row: &waybill_store::Row| {
+        Ok(Recipient {
+            kind: Kind::stored(row.text(18)?),
+            agent: Agent::read(row)?,
+            project: Project::read_at(row, AFTER_AGENT)?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+pub(crate) fn check_active(agent: &Agent) -> Result<()> {
+    match agent.retired_at {
+        Some(_) => Err(Error::new(Code::AgentRetired, format!("{} is retired and writes to nobody.", agent.name))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,116 @@
+//! Bounds of mail, as the section `[mail]` has them.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use waybill_kernel::ranges::{BYTES, MANY, SECONDS, Setting, check, setting};
+
+/// Each recipient is woken after the commit, and a transaction wakes at most 128.
+const RECIPIENTS: RangeInclusive<i64> = 1..=120;
+/// Every call that reserves compares its paths with them.
+const RESERVATIONS: RangeInclusive<i64> = 1..=20_000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Of one tenant.
+    pub projects_max: i64,
+    /// Of one tenant, in all its projects, retired ones included.
+    pub agents_max: i64,
+    /// Contacts asked for by one agent, whatever came of them.
+    pub contacts_max: i64,
+    /// Of one message: to, cc and bcc together.
+    pub recipients_max: usize,
+    pub subject_bytes_max: usize,
+    pub body_bytes_max: usize,
+    /// Of one file, decoded.
+    pub attachment_bytes_max: usize,
+    /// Of all files of one message, decoded.
+    pub attachments_bytes_max: usize,
+    /// Files of one message.
+    pub attachments_max: usize,
+    /// Active reservations of one project.
+    pub reservations_max: i64,
+    /// Active reservations of one agent.
+    pub reservations_of_agent_max: i64,
+    /// Who wrote to whom within this time may write back.
+    pub contact_auto_ttl_s: u64,
+    /// An acknowledgement that was asked for is overdue after this.
+    pub ack_ttl_s: u64,
+    /// How long deliveries can be followed by cursor.
+    pub events_retention_s: u64,
+    /// How often deliveries and keys that are over are looked for.
+    pub sweep_interval_s: u64,
+    /// Let projects be named after folders whose contents do not last, such as /tmp.
+    pub allow_ephemeral_projects: bool,
+    /// Folders beneath which the server may read and write files of projects. None by default: then files come as bytes in
+    /// the call.
+    pub project_roots: Vec<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            projects_max: 1_000,
+            agents_max: 10_000,
+            contacts_max: 1_000,
+            recipients_max: 100,
+            subject_bytes_max: 1 << 10,
+            body_bytes_max: 1 << 20,
+            attachment_bytes_max: 10 << 20,
+            attachments_bytes_max: 20 << 20,
+            attachments_max: 16,
+            reservations_max: 5_000,
+            reservations_of_agent_max: 500,
+            contact_auto_ttl_s: 86_400,
+            ack_ttl_s: 1_800,
+            events_retention_s: 30 * 86_400,
+            sweep_interval_s: 60,
+            allow_ephemeral_projects: false,
+            project_roots: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    pub fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("projects_max", self.projects_max, MANY),
+            setting("agents_max", self.agents_max, MANY),
+            setting("contacts_max", self.contacts_max, MANY),
+            setting("recipients_max", self.recipients_max, RECIPIENTS),
+            setting("subject_bytes_max", self.subject_bytes_max, BYTES),
+            setting("body_bytes_max", self.body_bytes_max, BYTES),
+            setting("attachment_bytes_max", self.attachment_bytes_max, BYTES),
+            setting("attachments_bytes_max", self.attachments_bytes_max, BYTES),
+            setting("attachments_max", self.attachments_max, 0..=100),
+            setting("reservations_max", self.reservations_max, RESERVATIONS),
+            setting("reservations_of_agent_max", self.reservations_of_agent_max, RESERVATIONS),
+            setting("contact_auto_ttl_s", self.contact_auto_ttl_s, SECONDS),
+            setting("ack_ttl_s", self.ack_ttl_s, SECONDS),
+            setting("events_retention_s", self.events_retention_s, SECONDS),
+            setting("sweep_interval_s", self.sweep_interval_s, SECONDS),
+        ]
+    }
+
+    /// What could not work, in words for whoever wrote the file.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        check("mail", &self.ranges())?;
+        match self.project_roots.iter().find(|root| !root.is_absolute()) {
+            Some(root) => {
+                Err(format!("mail.project_roots has {}; its folders must be absolute paths.", root.display()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn contact_auto_ttl(&self) -> Duration {
+        Duration::from_secs(self.contact_auto_ttl_s)
+    }
+
+    pub(crate) fn ack_ttl(&self) -> Duration {
+        Duration::from_secs(self.ack_ttl_s)
+    }
+}

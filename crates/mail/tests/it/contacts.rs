@@ -1,0 +1,244 @@
+//! Who may write to whom.
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Caller, Code};
+use waybill_testkit::stores::TestStore;
+
+use crate::support::*;
+
+waybill_testkit::both! {
+    rule_12_the_same_policy_again_is_a_success_and_an_unknown_one_leaves_the_old,
+    rule_19_a_repeated_request_is_one_contact,
+    rule_20_the_same_answer_again_leaves_everything_as_it_was,
+    nobody_writes_to_a_stranger_until_it_is_approved,
+    a_request_opens_nothing_and_a_refusal_stays,
+    block_all_comes_before_everything,
+    a_shared_thread_opens_and_a_foreign_one_does_not,
+    other_projects_need_an_approved_contact,
+    blocked_sends_may_file_requests_and_send_nothing,
+    handshakes_are_for_those_who_act_for_both,
+    wishes_for_acknowledgement_open_nothing,
+}
+
+/// As [`two`], with the policy that agents have at first.
+async fn strangers(on: &TestStore) -> (Caller, Caller) {
+    let (alice, bob) = (person(on, "alice"), person(on, "bob"));
+    agent(on, &alice, "GreenCastle").await;
+    agent(on, &bob, "BlueLake").await;
+    (alice, bob)
+}
+
+fn ask() -> Json {
+    json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "BlueLake", "reason": "We share a page." })
+}
+
+fn answer(accept: bool) -> Json {
+    json!({ "project_key": HOME, "to_agent": "BlueLake", "from_agent": "GreenCastle", "accept": accept })
+}
+
+async fn rule_12_the_same_policy_again_is_a_success_and_an_unknown_one_leaves_the_old(on: TestStore) {
+    let (_, bob) = strangers(&on).await;
+    for _ in 0..2 {
+        policy(&on, &bob, "BlueLake", "contacts_only").await;
+    }
+    let unknown = with(of("BlueLake"), json!({ "policy": "friends" }));
+    assert_eq!(refusal(&on, &bob, "set_contact_policy", unknown).await, Code::InvalidRequest);
+    assert_eq!(ok(&on, &bob, "whois", of("BlueLake")).await["contact_policy"], "contacts_only");
+}
+
+async fn rule_19_a_repeated_request_is_one_contact(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let first = ok(&on, &alice, "request_contact", ask()).await;
+    assert_eq!(first["status"], "pending");
+    pass(&on, 3600);
+    let again = ok(&on, &alice, "request_contact", ask()).await;
+    assert!(text(&again, "expires_ts") > text(&first, "expires_ts"), "prolonged");
+    assert_eq!(on.count("SELECT count(*) FROM mail_contacts").await.unwrap(), 1);
+    let got = inbox(&on, &bob, "BlueLake", json!({ "include_bodies": true })).await;
+    assert_eq!((got.len(), &got[0]["id"], &got[0]["ack_required"]), (1, &first["intro_message_id"], &json!(true)));
+    assert!(text(&got[0], "body_md").contains("We share a page."));
+    let listed = ok(&on, &bob, "list_contacts", of("BlueLake")).await;
+    assert_eq!(
+        (&listed["incoming"][0]["agent"], &listed["incoming"][0]["status"]),
+        (&json!("GreenCastle"), &json!("pending"))
+    );
+    assert_eq!(listed["outgoing"], json!([]));
+    pass(&on, 8 * 86_400);
+    let listed = ok(&on, &alice, "list_contacts", of("GreenCastle")).await;
+    assert_eq!(listed["outgoing"][0]["status"], "expired");
+    assert!(ok(&on, &alice, "request_contact", ask()).await.get("intro_message_id").is_some(), "it begins anew");
+}
+
+async fn rule_20_the_same_answer_again_leaves_everything_as_it_was(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    assert_eq!(refusal(&on, &bob, "respond_contact", answer(true)).await, Code::NotFound, "nobody has asked");
+    ok(&on, &alice, "request_contact", ask()).await;
+    for accept in [true, false] {
+        let first = ok(&on, &bob, "respond_contact", answer(accept)).await;
+        let rows = on.rows("SELECT * FROM mail_contacts").await.unwrap();
+        pass(&on, 60);
+        let again = ok(&on, &bob, "respond_contact", answer(accept)).await;
+        assert_eq!((&first["updated"], &again["updated"]), (&json!(1), &json!(0)));
+        assert_eq!((&again["status"], again.get("expires_ts")), (&first["status"], first.get("expires_ts")));
+        assert_eq!(on.rows("SELECT * FROM mail_contacts").await.unwrap(), rows);
+    }
+    assert_eq!(
+        refusal(&on, &alice, "respond_contact", answer(true)).await,
+        Code::Forbidden,
+        "only whoever was asked answers"
+    );
+}
+
+async fn nobody_writes_to_a_stranger_until_it_is_approved(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let carol = person(&on, "carol");
+    agent(&on, &carol, "RedFox").await;
+    policy(&on, &carol, "RedFox", "open").await;
+    let both = with(letter("a"), json!({ "to": ["RedFox", "BlueLake"] }));
+    let error = refused(&on, &alice, "send_message", both).await;
+    assert_eq!((error.code(), error.detail("blocked")), (Code::ContactRequired, Some(&json!(["BlueLake"]))));
+    let call = error.detail("suggested_calls").unwrap()[0].clone();
+    assert_eq!(on.count("SELECT count(*) FROM mail_messages").await.unwrap(), 0, "nobody gets it");
+    ok(&on, &alice, &text(&call, "tool"), call["arguments"].clone()).await;
+    assert_eq!(
+        refusal(&on, &alice, "send_message", letter("a")).await,
+        Code::ContactRequired,
+        "a request opens nothing"
+    );
+    ok(&on, &bob, "respond_contact", with(answer(true), json!({ "ttl_seconds": 3600 }))).await;
+    send(&on, &alice, letter("a")).await;
+    // Whoever was written to lately may write back, and whoever asked for contact takes answers.
+    send(&on, &bob, with(letter("b"), json!({ "sender_name": "BlueLake", "to": ["GreenCastle"] }))).await;
+    pass(&on, 4_000);
+    send(&on, &alice, letter("within a day")).await;
+    pass(&on, 90_000);
+    assert_eq!(refusal(&on, &alice, "send_message", letter("c")).await, Code::ContactRequired);
+}
+
+async fn a_request_opens_nothing_and_a_refusal_stays(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let intro = number(&ok(&on, &alice, "request_contact", ask()).await, "intro_message_id");
+    let into = json!({ "project_key": HOME, "message_id": intro, "sender_name": "GreenCastle", "body_md": "Please?" });
+    assert_eq!(
+        refusal(&on, &alice, "reply_message", into).await,
+        Code::ContactRequired,
+        "one's own request is no thread"
+    );
+    ok(&on, &bob, "respond_contact", answer(false)).await;
+    assert_eq!(refusal(&on, &alice, "send_message", letter("a")).await, Code::ContactRequired);
+    let again = ok(&on, &alice, "request_contact", ask()).await;
+    assert_eq!((&again["status"], again.get("intro_message_id")), (&json!("blocked"), None));
+    assert_eq!(inbox(&on, &bob, "BlueLake", json!({})).await.len(), 1, "it is not asked again");
+    ok(&on, &bob, "respond_contact", answer(true)).await;
+    send(&on, &alice, letter("a")).await;
+}
+
+async fn block_all_comes_before_everything(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    ok(&on, &alice, "request_contact", ask()).await;
+    ok(&on, &bob, "respond_contact", answer(true)).await;
+    send(&on, &alice, letter("a")).await;
+    policy(&on, &bob, "BlueLake", "block_all").await;
+    let error = refused(&on, &alice, "send_message", letter("b")).await;
+    assert_eq!((error.code(), error.detail("blocked")), (Code::ContactBlocked, Some(&json!(["BlueLake"]))));
+    let asking = with(letter("b"), json!({ "auto_contact_if_blocked": true }));
+    assert_eq!(refusal(&on, &alice, "send_message", asking).await, Code::ContactBlocked);
+    assert_eq!(refusal(&on, &alice, "request_contact", ask()).await, Code::ContactBlocked);
+    let own = with(letter("c"), json!({ "sender_name": "BlueLake", "to": ["BlueLake"] }));
+    send(&on, &bob, own).await;
+}
+
+async fn a_shared_thread_opens_and_a_foreign_one_does_not(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let carol = person(&on, "carol");
+    agent(&on, &carol, "RedFox").await;
+    policy(&on, &carol, "RedFox", "open").await;
+    // Both write to RedFox in one thread, and so share it.
+    for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+        let input = with(letter("a"), json!({ "sender_name": name, "to": ["RedFox"], "thread_id": "FEAT-1" }));
+        send(&on, caller, input).await;
+    }
+    pass(&on, 2 * 86_400);
+    let foreign = with(letter("b"), json!({ "thread_id": "FEAT-2" }));
+    assert_eq!(refusal(&on, &alice, "send_message", foreign).await, Code::ContactRequired);
+    assert_eq!(refusal(&on, &alice, "send_message", letter("b")).await, Code::ContactRequired);
+    send(&on, &alice, with(letter("b"), json!({ "thread_id": "FEAT-1" }))).await;
+    pass(&on, 2 * 86_400);
+    let dave = person(&on, "dave");
+    agent(&on, &dave, "CalmRiver").await;
+    let intruder = with(letter("c"), json!({ "sender_name": "CalmRiver", "thread_id": "FEAT-1" }));
+    assert_eq!(
+        refusal(&on, &dave, "send_message", intruder).await,
+        Code::ContactRequired,
+        "the sender has no part in it"
+    );
+}
+
+async fn other_projects_need_an_approved_contact(on: TestStore) {
+    let (alice, bob) = (person(&on, "alice"), person(&on, "bob"));
+    agent(&on, &alice, "GreenCastle").await;
+    agent_in(&on, &bob, "/data/other", "BlueLake").await;
+    let open = json!({ "project_key": "/data/other", "agent_name": "BlueLake", "policy": "open" });
+    ok(&on, &bob, "set_contact_policy", open).await;
+    let across = with(letter("a"), json!({ "to": ["project:/data/other#bluelake"] }));
+    let error = refused(&on, &alice, "send_message", across.clone()).await;
+    assert_eq!(
+        (error.code(), error.detail("blocked")),
+        (Code::ContactRequired, Some(&json!(["project:data-other#BlueLake"])))
+    );
+    let call = error.detail("suggested_calls").unwrap()[0]["arguments"].clone();
+    ok(&on, &alice, "request_contact", call).await;
+    let accept = json!({ "project_key": "/data/other", "to_agent": "BlueLake", "from_agent": "GreenCastle",
+        "from_project": HOME, "accept": true });
+    ok(&on, &bob, "respond_contact", accept).await;
+    let sent = ok(&on, &alice, "send_message", across).await;
+    assert_eq!((&sent["deliveries"][0]["project"], &sent["count"]), (&json!("/data/other"), &json!(1)));
+    let payload = &sent["deliveries"][0]["payload"];
+    let theirs = json!({ "project_key": "data-other", "agent_name": "BlueLake" });
+    let got = ok(&on, &bob, "fetch_inbox", theirs).await["result"][0].clone();
+    assert_eq!((&got["id"], &got["from"]), (&payload["id"], &json!("GreenCastle")));
+    let reply = json!({ "project_key": "/data/other", "message_id": payload["id"], "sender_name": "BlueLake", "body_md": "Hi." });
+    let reply = ok(&on, &bob, "reply_message", reply).await;
+    assert_eq!(reply["to"], json!(["project:data-projects-backend#GreenCastle"]));
+    assert_eq!(subjects(&inbox(&on, &alice, "GreenCastle", json!({})).await), ["Re: a"]);
+    let noted = on
+        .rows(
+            "SELECT project FROM mail_archive_rows WHERE kind = 'message' AND ref = \
+        (SELECT max(message) FROM mail_messages)",
+        )
+        .await
+        .unwrap();
+    assert_eq!(noted.len(), 2, "both projects archive it");
+}
+
+async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let asking = with(letter("a"), json!({ "auto_contact_if_blocked": true }));
+    let answered = ok(&on, &alice, "send_message", asking).await;
+    assert_eq!((&answered["count"], &answered["contacts_requested"]), (&json!(0), &json!(["BlueLake"])));
+    assert_eq!(subjects(&inbox(&on, &bob, "BlueLake", json!({})).await), ["Contact request from GreenCastle"]);
+    assert_eq!(on.count("SELECT count(*) FROM mail_contacts WHERE status = 'pending'").await.unwrap(), 1);
+}
+
+async fn handshakes_are_for_those_who_act_for_both(on: TestStore) {
+    let (alice, _) = strangers(&on).await;
+    agent(&on, &alice, "RedFox").await;
+    let hands = |target: &str| {
+        json!({ "project_key": HOME, "requester": "GreenCastle", "target": target,
+        "auto_accept": true, "welcome_subject": "Hello", "welcome_body": "Let us begin." })
+    };
+    assert_eq!(refusal(&on, &alice, "macro_contact_handshake", hands("BlueLake")).await, Code::Forbidden);
+    assert_eq!(on.count("SELECT count(*) FROM mail_contacts").await.unwrap(), 0, "nothing half-done");
+    let shaken = ok(&on, &alice, "macro_contact_handshake", hands("RedFox")).await;
+    assert_eq!((&shaken["status"], &shaken["welcome_message"]["subject"]), (&json!("approved"), &json!("Hello")));
+    assert_eq!(subjects(&inbox(&on, &alice, "RedFox", json!({})).await), ["Hello", "Contact request from GreenCastle"]);
+    let waiting = with(hands("BlueLake"), json!({ "auto_accept": false }));
+    let waiting = ok(&on, &alice, "macro_contact_handshake", waiting).await;
+    assert_eq!((&waiting["status"], waiting.get("welcome_message")), (&json!("pending"), None));
+}
+
+async fn wishes_for_acknowledgement_open_nothing(on: TestStore) {
+    let (alice, _) = strangers(&on).await;
+    let wish = with(letter("a"), json!({ "ack_required": true, "importance": "urgent" }));
+    assert_eq!(refusal(&on, &alice, "send_message", wish).await, Code::ContactRequired);
+}

@@ -1,0 +1,32 @@
+//! What mail promises, kept by both engines.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod contacts;
+mod contract;
+mod identities;
+mod inboxes;
+mod limits;
+mod messages;
+mod products;
+mod reservations;
+mod search;
+mod support;
+mod threads;
+
+#[test]
+fn every_case_runs_on_both_engines() {
+    let cases = [
+        contacts::CASES,
+        contract::CASES,
+        identities::CASES,
+        inboxes::CASES,
+        limits::CASES,
+        messages::CASES,
+        products::CASES,
+        reservations::CASES,
+        search::CASES,
+        threads::CASES,
+    ];
+    assert!(cases.iter().all(|cases| !cases.is_empty()));
+}

@@ -1,0 +1,146 @@
+//! What a server remembers about queues beside its database. Nothing of it is needed to be right, only to be fair.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use waybill_kernel::Tenant;
+use waybill_store::{Ctx, Flow};
+
+use crate::shards::Routes;
+
+/// Partitioned queues whose turn is remembered. Beyond it all of them begin at their first partition again.
+const QUEUES_MAX: usize = 4_096;
+
+/// All partitions of a queue together are looked at by one receive for about so long. Those that are left come first the
+/// next time.
+const PASS_MAX: Duration = Duration::from_millis(100);
+
+/// Given to the store with the settings; its clones are one.
+#[derive(Clone, Debug)]
+pub struct Process {
+    turns: Arc<Mutex<HashMap<(Tenant, String), i64>>>,
+    pass_max: Duration,
+    routes: Arc<Routes>,
+    /// Stores that have failed when they were asked last.
+    failing: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self { turns: Arc::default(), pass_max: PASS_MAX, routes: Arc::default(), failing: Arc::default() }
+    }
+}
+
+impl Process {
+    /// For tests, whose machine may stand still for longer than a receive has.
+    #[must_use]
+    pub fn with_pass_max(self, pass_max: Duration) -> Self {
+        Self { pass_max, ..self }
+    }
+
+    /// That of the process where the store was opened without.
+    pub(crate) fn of<'a>(flow: &Flow<'a>) -> &'a Self {
+        static USUAL: LazyLock<Process> = LazyLock::new(Process::default);
+        flow.home().settings().find().unwrap_or(&*USUAL)
+    }
+
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    pub(crate) fn pass_max(&self) -> Duration {
+        self.pass_max
+    }
+
+    pub(crate) fn is_failing(&self, store: &str) -> bool {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).contains(store)
+    }
+
+    /// True when it is news.
+    pub(crate) fn set_failing(&self, store: &str, failing: bool) -> bool {
+        let mut known = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        if failing { known.insert(store.to_owned()) } else { known.remove(store) }
+    }
+
+    /// The partition that the next receive from a queue begins with.
+    pub(crate) fn turn(&self, tenant: Tenant, queue: &str) -> i64 {
+        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.get(&(tenant, queue.to_owned())).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_turn(&self, tenant: Tenant, queue: &str, partition: i64) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if turns.len() >= QUEUES_MAX {
+            turns.clear();
+        }
+        turns.insert((tenant, queue.to_owned()), partition);
+    }
+
+    fn forget(&self, tenant: Tenant, queue: &str) {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(&(tenant, queue.to_owned()));
+    }
+}
+
+/// Where a receive from a partitioned queue begins, so that no partition is always the last to be looked at. Each queue has
+/// its own count: with one for all, two queues that are received from in turn would each see every other partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rotation<'a> {
+    process: Option<&'a Process>,
+    tenant: Tenant,
+    queue: &'a str,
+}
+
+impl<'a> Rotation<'a> {
+    pub(crate) fn of(ctx: &'a Ctx<'_>, queue: &'a str) -> Self {
+        Self { process: ctx.settings_if_given(), tenant: ctx.caller.tenant, queue }
+    }
+
+    pub(crate) fn first(&self) -> i64 {
+        self.process.map_or(0, |process| process.turn(self.tenant, self.queue))
+    }
+
+    pub(crate) fn pass_max(&self) -> Duration {
+        self.process.map_or(PASS_MAX, |process| process.pass_max)
+    }
+
+    /// A run that is made again sets it again: that is no harm.
+    pub(crate) fn set_next(&self, partition: i64) {
+        if let Some(process) = self.process {
+            process.set_turn(self.tenant, self.queue, partition);
+        }
+    }
+}
+
+/// Of a queue that ends or begins.
+pub(crate) fn forget_rotation(ctx: &Ctx<'_>, queue: &str) {
+    if let Some(process) = ctx.settings_if_given::<Process>() {
+        process.forget(ctx.caller.tenant, queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_of_each_tenant_has_its_own_turn() {
+        let process = Process::default();
+        assert_eq!(process.turn(Tenant(1), "a.fifo"), 0);
+        process.set_turn(Tenant(1), "a.fifo", 3);
+        process.set_turn(Tenant(2), "a.fifo", 5);
+        process.set_turn(Tenant(1), "b.fifo", 7);
+        process.forget(Tenant(1), "b.fifo");
+        let turn = |tenant, queue| process.turn(Tenant(tenant), queue);
+        assert_eq!((turn(1, "a.fifo"), turn(2, "a.fifo"), turn(1, "b.fifo")), (3, 5, 0));
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let process = Process::default();
+        for number in 0..=QUEUES_MAX {
+            process.set_turn(Tenant(1), &format!("q{number}.fifo"), 1);
+        }
+        assert_eq!((process.turn(Tenant(1), "q0.fifo"), process.turns.lock().unwrap().len()), (0, 1));
+    }
+}

@@ -1,0 +1,43 @@
+//! Looking into a queue store by store.
+
+use waybill_kernel::{Result, cursor};
+use waybill_store::{Answered, Flow, Reply};
+
+use super::placed::OnShards;
+use super::step::Calls;
+use crate::ops::operator::peek_messages::{PeekMessages, Peeked};
+use crate::rules::names::is_fifo;
+
+impl OnShards for PeekMessages {
+    async fn place(self, flow: &Flow<'_>) -> Answered<Peeked> {
+        if !flow.stores.has_shards() || !is_fifo(&self.queue) {
+            return flow.home().run_in_turn(self, flow.caller.clone()).await;
+        }
+        match Calls::of(flow, &self.queue).await? {
+            None => flow.home().run_in_turn(self, flow.caller.clone()).await,
+            Some(calls) => Ok((Reply::Done(page(self, flow, &calls).await?), None)),
+        }
+    }
+}
+
+/// One page of one store. Its cursor is that of the store, behind the number of the store in the order of partitions.
+async fn page(request: PeekMessages, flow: &Flow<'_>, calls: &Calls<'_>) -> Result<Peeked> {
+    let stores = calls.route.stores(0);
+    let (place, inner) = match request.cursor.as_deref() {
+        None => (0, None),
+        Some(text) => {
+            let (place, inner) = text.split_once('.').ok_or_else(cursor::refused)?;
+            let place = place.parse::<usize>().map_err(|_| cursor::refused())?;
+            (place, Some(inner.to_owned()).filter(|inner| !inner.is_empty()))
+        }
+    };
+    let name = stores.get(place).ok_or_else(cursor::refused)?;
+    let step = PeekMessages { cursor: inner, ..request };
+    let (Reply::Done(mut peeked) | Reply::Replay(mut peeked) | Reply::Empty { answer: mut peeked, .. }) =
+        flow.run(calls.store(name)?, step).await?;
+    peeked.next_cursor = match peeked.next_cursor.take() {
+        Some(inner) => Some(format!("{place}.{inner}")),
+        None => (place + 1 < stores.len()).then(|| format!("{}.", place + 1)),
+    };
+    Ok(peeked)
+}

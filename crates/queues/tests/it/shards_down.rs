@@ -1,0 +1,102 @@
+//! One of the stores is away: what is there cannot be had, and everything else goes on.
+
+use std::time::{Duration, Instant};
+
+use waybill_kernel::Code;
+use waybill_queues::ops::delete_queue::DeleteQueue;
+use waybill_queues::ops::purge_queue::PurgeQueue;
+use waybill_queues::ops::receive_message::ReceiveMessage;
+use waybill_queues::ops::send_message_batch::{SendEntry, SendMessageBatch};
+use waybill_testkit::both;
+use waybill_testkit::stores::TestStore;
+
+use crate::fifo::{ORDERS, delete, message, orders, receive, send, texts, up_to};
+use crate::partitions::{FOUR, GROUPS, send_to_all};
+use crate::support::{ok, refused, url};
+
+both! {
+    crate::shards::placed(), shards crate::shards_rules::SHARDS =>
+    messages_of_other_stores_are_sent_received_and_deleted,
+    a_batch_says_which_entries_could_not_be_sent,
+    a_wait_goes_on_in_the_other_stores,
+    a_purge_and_a_deletion_are_not_begun,
+}
+
+/// The store that has the second partition, and so the group `g1`.
+fn take_away(on: &TestStore) {
+    on.stores.find("b").unwrap().close();
+}
+
+fn is_away(code: Code) -> bool {
+    code.entry().http == 503
+}
+
+async fn messages_of_other_stores_are_sent_received_and_deleted(on: TestStore) {
+    orders(&on, FOUR).await;
+    send_to_all(&on, "1").await;
+    take_away(&on);
+    assert!(is_away(refused(&on, message("g1", "2")).await.code()));
+    for group in ["user-1", "g0", "g3"] {
+        send(&on, group, &format!("{group} 2")).await;
+    }
+    let mut got = Vec::new();
+    for _ in 0..3 {
+        got.extend(receive(&on, 10).await);
+    }
+    assert_eq!(got.len(), 6, "{:?}", texts(&got));
+    for message in &got {
+        delete(&on, message).await;
+    }
+    // The rest cannot be counted, and no figure is made up.
+    let names = vec!["All".to_owned()];
+    let counts = waybill_queues::ops::GetQueueAttributes { queue_url: url(ORDERS), attribute_names: names };
+    assert!(is_away(refused(&on, counts).await.code()));
+    let names = vec!["PartitionCount".to_owned()];
+    let other = waybill_queues::ops::GetQueueAttributes { queue_url: url(ORDERS), attribute_names: names };
+    assert_eq!(ok(&on, other).await.attributes["PartitionCount"], "4");
+}
+
+async fn a_batch_says_which_entries_could_not_be_sent(on: TestStore) {
+    orders(&on, FOUR).await;
+    take_away(&on);
+    let entry = |group: &&str| SendEntry {
+        id: (*group).to_owned(),
+        message_body: "m".to_owned(),
+        message_group_id: Some((*group).to_owned()),
+        ..SendEntry::default()
+    };
+    let entries = GROUPS.iter().map(entry).collect();
+    let batch = ok(&on, SendMessageBatch { queue_url: url(ORDERS), entries, ..Default::default() }).await;
+    let sent: Vec<&str> = batch.successful.iter().map(|entry| entry.id.as_str()).collect();
+    assert_eq!(sent, ["user-1", "g0", "g3"]);
+    assert_eq!((batch.failed.len(), batch.failed[0].id.as_str(), batch.failed[0].sender_fault), (1, "g1", false));
+    assert_eq!(receive(&on, 10).await.len(), 3);
+}
+
+async fn a_wait_goes_on_in_the_other_stores(on: TestStore) {
+    orders(&on, FOUR).await;
+    take_away(&on);
+    let on = std::sync::Arc::new(on);
+    let waits = std::sync::Arc::clone(&on);
+    let wait = ReceiveMessage { wait_time_seconds: Some(20), ..up_to(10) };
+    let waiter = tokio::spawn(async move { ok(&waits, wait).await.messages });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let began = Instant::now();
+    send(&on, "g3", "m").await;
+    assert_eq!(texts(&waiter.await.unwrap()), ["m"]);
+    assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
+    // An empty answer comes in its time.
+    let began = Instant::now();
+    let wait = ReceiveMessage { wait_time_seconds: Some(1), ..up_to(10) };
+    assert!(ok(&on, wait).await.messages.is_empty());
+    assert!(began.elapsed() < Duration::from_secs(8), "it took {:?}", began.elapsed());
+}
+
+async fn a_purge_and_a_deletion_are_not_begun(on: TestStore) {
+    orders(&on, FOUR).await;
+    send_to_all(&on, "m").await;
+    take_away(&on);
+    assert!(is_away(refused(&on, PurgeQueue { queue_url: url(ORDERS) }).await.code()));
+    assert!(is_away(refused(&on, DeleteQueue { queue_url: url(ORDERS) }).await.code()));
+    assert_eq!(receive(&on, 10).await.len(), 3, "what can be reached is there");
+}

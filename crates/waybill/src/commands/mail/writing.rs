@@ -1,0 +1,214 @@
+//! `waybill mail register`, `send` and `reply`
+
+use std::io::Read;
+
+use clap::Args;
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Code, Error, Result};
+
+use super::{Actor, Project, call, told};
+use crate::cli::Reach;
+use crate::commands::session::Session;
+use crate::output;
+
+/// As the server has it: what is longer is refused there, and need not be read to its end here.
+const BODY_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Args)]
+pub struct Register {
+    /// The name to have, as in GreenCastle [default: one is made].
+    #[arg(long, env = "AGENT_NAME", value_name = "NAME")]
+    agent: Option<String>,
+    /// The program that the agent is.
+    #[arg(long, default_value = "waybill-cli")]
+    program: String,
+    /// The model that it runs on.
+    #[arg(long, default_value = "none")]
+    model: String,
+    /// What it is working on.
+    #[arg(long, value_name = "TEXT")]
+    task: Option<String>,
+    #[command(flatten)]
+    project: Project,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
+pub struct Send {
+    /// Who gets it; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    to: Vec<String>,
+    #[arg(long, value_name = "NAME")]
+    cc: Vec<String>,
+    /// Hidden from the others.
+    #[arg(long, value_name = "NAME")]
+    bcc: Vec<String>,
+    #[arg(long)]
+    subject: String,
+    /// The thread it belongs to, as in FEAT-123.
+    #[arg(long, value_name = "ID")]
+    thread: Option<String>,
+    #[command(flatten)]
+    words: Words,
+    #[command(flatten)]
+    actor: Actor,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Args)]
+pub struct Reply {
+    /// The message that is answered.
+    message_id: i64,
+    /// Who gets it; may be given several times [default: whoever wrote the message].
+    #[arg(long, value_name = "NAME")]
+    to: Vec<String>,
+    #[arg(long, value_name = "NAME")]
+    cc: Vec<String>,
+    /// Hidden from the others.
+    #[arg(long, value_name = "NAME")]
+    bcc: Vec<String>,
+    #[command(flatten)]
+    words: Words,
+    #[command(flatten)]
+    actor: Actor,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What is written, and how it is meant.
+#[derive(Args)]
+struct Words {
+    /// The text, in Markdown; `-` for stdin [default: stdin].
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    /// low, normal, high or urgent [default: normal, or that of the message that is answered].
+    #[arg(long)]
+    importance: Option<String>,
+    /// Ask for an acknowledgement.
+    #[arg(long)]
+    ack: bool,
+    /// Makes the command safe to repeat within 24 hours.
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+pub async fn register(flags: Register) -> Result<()> {
+    let Register { agent, program, model, task, project, reach } = flags;
+    let project = project.key()?;
+    let session = Session::open(&reach).await?;
+    let registered = async {
+        // A path that is not known yet becomes a project; a slug must be one already.
+        if project.starts_with('/') {
+            session.call("mail.ensure_project", json!({ "human_key": project })).await?;
+        }
+        let agent = agent.filter(|name| !name.trim().is_empty());
+        let input = given(json!({
+            "project_key": project, "name": agent, "program": program, "model": model, "task_description": task,
+        }));
+        session.call("mail.register_agent", input).await
+    };
+    let answer = registered.await;
+    session.close().await;
+    let answer = answer?;
+    told(&reach, &answer, &output::cell(&answer["name"]))
+}
+
+pub async fn send(flags: Send) -> Result<()> {
+    let Send { to, cc, bcc, subject, thread, words, actor, reach } = flags;
+    let input = given(json!({
+        "project_key": actor.project.key()?,
+        "sender_name": actor.name()?,
+        "sender_token": actor.token,
+        "to": to, "cc": cc, "bcc": bcc,
+        "subject": subject,
+        "thread_id": thread,
+        "body_md": words.body()?,
+        "importance": words.importance,
+        "ack_required": words.ack,
+        "idempotency_key": words.idempotency_key,
+    }));
+    let answer = call(&reach, "mail.send_message", input).await?;
+    told(&reach, &answer, &sent(&answer))
+}
+
+pub async fn reply(flags: Reply) -> Result<()> {
+    let Reply { message_id, to, cc, bcc, words, actor, reach } = flags;
+    let input = given(json!({
+        "project_key": actor.project.key()?,
+        "sender_name": actor.name()?,
+        "sender_token": actor.token,
+        "message_id": message_id,
+        "to": to, "cc": cc, "bcc": bcc,
+        "body_md": words.body()?,
+        "importance": words.importance,
+        // What is not asked for anew is asked for as the message did.
+        "ack_required": words.ack.then_some(true),
+        "idempotency_key": words.idempotency_key,
+    }));
+    let answer = call(&reach, "mail.reply_message", input).await?;
+    told(&reach, &answer, &sent(&answer))
+}
+
+fn sent(answer: &Json) -> String {
+    let deliveries = answer["deliveries"].as_array().map_or(&[][..], Vec::as_slice);
+    let one = |delivery: &Json| {
+        let message = &delivery["payload"];
+        let to: Vec<String> = ["to", "cc", "bcc"].iter().map(|list| output::cell(&message[list])).collect();
+        format!("Sent {} to {}.", output::cell(&message["id"]), to.join(" ").trim())
+    };
+    deliveries.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+impl Words {
+    fn body(&self) -> Result<String> {
+        match self.text.as_deref() {
+            Some(text) if text != "-" => Ok(text.to_owned()),
+            _ => from_reader(std::io::stdin().lock()),
+        }
+    }
+}
+
+fn from_reader(reader: impl Read) -> Result<String> {
+    let mut text = String::new();
+    // One more than is allowed, so that the server sees that it is too much.
+    let read = reader.take(BODY_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| Error::new(Code::InvalidRequest, "The text on stdin cannot be read.").because(error))?;
+    Ok(text)
+}
+
+/// Without what was not said.
+fn given(mut input: Json) -> Json {
+    if let Some(fields) = input.as_object_mut() {
+        fields.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+    }
+    input
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_said_is_left_out() {
+        let input = given(json!({ "to": ["A"], "cc": [], "thread_id": null, "ack_required": false }));
+        assert_eq!(input, json!({ "to": ["A"], "ack_required": false }));
+    }
+
+    #[test]
+    fn a_text_comes_from_stdin_and_is_bounded() {
+        assert_eq!(from_reader(&b"hello\n"[..]).unwrap(), "hello\n");
+        assert_eq!(from_reader(&b"\xff"[..]).unwrap_err().code(), Code::InvalidRequest);
+        let endless = std::io::repeat(b'x');
+        assert_eq!(from_reader(endless).unwrap().len() as u64, BODY_BYTES_MAX + 1);
+    }
+
+    #[test]
+    fn what_was_sent_is_told_by_project() {
+        let payload = json!({ "id": 7, "to": ["BlueLake"], "cc": ["RedFox"], "bcc": [] });
+        let answer = json!({ "deliveries": [{ "project": "/x", "payload": payload }] });
+        assert_eq!(sent(&answer), "Sent 7 to BlueLake RedFox.");
+        assert_eq!(sent(&json!({})), "");
+    }
+}

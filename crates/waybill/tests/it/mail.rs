@@ -1,0 +1,219 @@
+//! Mail as clients and people meet it: its tools by profile, its resources, and `waybill mail …`.
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+
+use crate::world::{Ended, Engine, World, program};
+
+const PROJECT: &str = "/data/projects/backend";
+const MINIMAL: [&str; 8] = [
+    "acknowledge_message",
+    "ensure_project",
+    "fetch_inbox",
+    "file_reservation_paths",
+    "register_agent",
+    "release_file_reservations",
+    "reply_message",
+    "send_message",
+];
+/// What a client puts before its model with every question.
+const CORE_TOOLS_BYTES_MAX: usize = 16 << 10;
+
+fn mail(world: &World, args: &[&str]) -> Ended {
+    let url = world.url("");
+    program(&[&["mail"], args, &["--url", &url, "--key", &world.server.admin_key]].concat())
+}
+
+/// In the project, with the answer as JSON.
+fn asked(world: &World, args: &[&str]) -> Json {
+    let ended = mail(world, &[args, &["--project", PROJECT, "--json"]].concat());
+    assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
+    ended.json()
+}
+
+/// A new agent, and its name.
+fn registered(world: &World) -> String {
+    let ended = mail(world, &["register", "--project", PROJECT, "--task", "tests"]);
+    assert_eq!(ended.exit, 0, "{}", ended.stderr);
+    ended.stdout.trim().to_owned()
+}
+
+async fn a_day_of_two_agents(engine: Engine) {
+    let world = World::with(engine, "", &[]).await;
+    let (one, two) = (registered(&world), registered(&world));
+    assert_ne!(one, two);
+    assert_eq!(asked(&world, &["register", "--agent", &one])["name"], json!(one), "who comes back is the same");
+
+    let granted = asked(&world, &["reserve", "src/*.rs", "README.md", "--reason", "the API", "--agent", &one]);
+    assert_eq!(granted["granted"].as_array().unwrap().len(), 2, "{granted}");
+    let met = mail(&world, &["reserve", "src/a.rs", "docs/a.md", "--project", PROJECT, "--agent", &two]);
+    met.must_be_cured(Code::AlreadyExists, "What they do not hold was reserved.", "a file of another's");
+    assert!(
+        met.stdout.contains("docs/a.md") && met.stderr.contains(&one) && met.stderr.contains("the API"),
+        "{}",
+        met.stderr
+    );
+
+    let unasked = mail(&world, &["send", "--project", PROJECT, "--agent", &two, "--to", &one, "--subject", "x", "x"]);
+    assert!(unasked.exit != 0 && unasked.stderr.contains("CONTACT_REQUIRED"), "{}", unasked.stderr);
+    let requested = asked(&world, &["contact", &one, "--reason", "a.rs", "--agent", &two]);
+    assert_eq!(requested["status"], "pending", "{requested}");
+    assert_eq!(asked(&world, &["answer", &two, "--agent", &one])["status"], "approved");
+    asked(&world, &["ack", &requested["intro_message_id"].to_string(), "--agent", &one]);
+
+    let sent = asked(
+        &world,
+        &["send", "--to", &one, "--subject", "May I?", "--ack", "--thread", "FEAT-1", "I need a.rs.", "--agent", &two],
+    );
+    let id = sent["deliveries"][0]["payload"]["id"].to_string();
+    let listed = mail(&world, &["inbox", "--unread", "--project", PROJECT, "--agent", &one]);
+    assert!(listed.stdout.contains("May I?") && listed.stdout.contains("wanted"), "{}", listed.stdout);
+    let read = mail(&world, &["read", &id, "--project", PROJECT, "--agent", &one]);
+    let letter = format!("Message: {id}\nFrom: {two}\nTo: {one}\nSubject: May I?\nThread: FEAT-1\n");
+    assert!(read.stdout.starts_with(&letter) && read.stdout.contains("\n\nI need a.rs."), "{}", read.stdout);
+    assert_eq!(asked(&world, &["inbox", "--unread", "--agent", &one])["result"], json!([]), "what was read is read");
+
+    let replied = asked(&world, &["reply", &id, "At noon.", "--agent", &one]);
+    assert_eq!((&replied["subject"], &replied["to"]), (&json!("Re: May I?"), &json!([two])));
+    assert_eq!(asked(&world, &["ack", &id, "--agent", &one])["acknowledged"], true);
+    let found = asked(&world, &["search", "noon"]);
+    assert_eq!(found["result"][0]["id"], replied["id"], "{found}");
+    let thread = mail(&world, &["thread", "FEAT-1", "--project", PROJECT]);
+    let places = ["I need a.rs.", "At noon."].map(|text| thread.stdout.find(text));
+    assert!(places[0].is_some() && places[0] < places[1], "{}", thread.stdout);
+
+    assert_eq!(asked(&world, &["release", "--agent", &one])["released"], 2);
+    let agents = mail(&world, &["agents", "--project", PROJECT]);
+    assert!(agents.stdout.contains(&one) && agents.stdout.contains(&two), "{}", agents.stdout);
+    let projects = mail(&world, &["projects"]);
+    assert!(projects.stdout.contains(PROJECT), "{}", projects.stdout);
+}
+
+#[tokio::test]
+async fn the_commands_of_mail_do_a_day_of_two_agents_on_sqlite() {
+    a_day_of_two_agents(Engine::Sqlite).await;
+}
+
+#[tokio::test]
+async fn the_commands_of_mail_do_a_day_of_two_agents_on_postgresql() {
+    a_day_of_two_agents(Engine::Postgres).await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_command_of_mail_is_told() {
+    let world = World::start().await;
+    let nobody = mail(&world, &["inbox", "--project", PROJECT]);
+    nobody.must_be_cured(Code::InvalidRequest, "AGENT_NAME", "no agent");
+    let one = registered(&world);
+    let unknown = mail(&world, &["inbox", "--project", "/data/projects/other", "--agent", &one]);
+    assert_eq!(unknown.exit, i32::from(Code::NotFound.entry().exit), "{}", unknown.stderr);
+    let stranger =
+        mail(&world, &["send", "--project", PROJECT, "--agent", &one, "--to", "Nobody", "--subject", "x", "x"]);
+    assert!(stranger.exit != 0 && stranger.stderr.contains("Nobody"), "{}", stranger.stderr);
+    let slug = mail(&world, &["register", "--project", "no-such-slug"]);
+    assert_ne!(slug.exit, 0, "{}", slug.stdout);
+}
+
+#[tokio::test]
+async fn profiles_say_how_many_tools_there_are() {
+    let world = World::start().await;
+    let admin = &world.server.admin_key;
+    let tools = async |path: &str| {
+        let mut names = world.tools(admin, path).await;
+        names.sort();
+        names
+    };
+    assert_eq!(tools("/mcp/mail?profile=minimal").await, MINIMAL);
+    let (core, full) = (tools("/mcp/mail").await, tools("/mcp/mail?profile=full").await);
+    assert_eq!(core, tools("/mcp/mail?profile=core").await);
+    assert!(MINIMAL.iter().all(|name| core.contains(&(*name).to_owned())), "{core:?}");
+    assert!(core.iter().all(|name| full.contains(name)) && core.len() < full.len(), "{core:?} {full:?}");
+    assert!(core.contains(&"search_messages".to_owned()) && !core.contains(&"list_agents".to_owned()));
+
+    let listed = world.mcp(admin, "/mcp/mail", "tools/list", &json!({})).await;
+    assert!(listed.text.len() <= CORE_TOOLS_BYTES_MAX, "the tools of /mcp/mail take {} bytes", listed.text.len());
+
+    // Where all domains are served, the name says which.
+    let all = tools("/mcp").await;
+    assert!(all.contains(&"mail.send_message".to_owned()) && all.contains(&"create_task".to_owned()), "{all:?}");
+    assert!(!all.contains(&"send_message".to_owned()) && !all.contains(&"mail.list_agents".to_owned()));
+
+    let call = json!({ "name": "list_agents", "arguments": { "project_key": PROJECT } });
+    let outside = world.mcp(admin, "/mcp/mail", "tools/call", &call).await.json();
+    let told = outside["error"]["message"].as_str().unwrap_or_else(|| panic!("{outside}"));
+    assert!(told.contains("profile core") && told.contains("?profile=full"), "{told}");
+    let inside = world.mcp(admin, "/mcp/mail?profile=full", "tools/call", &call).await.json();
+    assert_eq!(inside["result"]["structuredContent"]["error"], "not_found", "{inside}");
+}
+
+#[tokio::test]
+async fn resources_of_mail_are_what_rest_reads() {
+    let world = World::start().await;
+    let admin = &world.server.admin_key;
+    let (one, two) = (registered(&world), registered(&world));
+    assert_eq!(asked(&world, &["policy", "contacts_only", "--agent", &one])["policy"], "contacts_only");
+    asked(&world, &["reserve", "src/*.rs", "--agent", &one]);
+    let unasked = ["send", "--project", PROJECT, "--agent", &two, "--to", &one, "--subject", "x", "x"];
+    let refused = mail(&world, &unasked);
+    assert!(refused.exit != 0 && refused.stderr.contains("CONTACT_REQUIRED"), "{}", refused.stderr);
+    assert_eq!(asked(&world, &["contact", &one, "--reason", "a.rs", "--agent", &two])["status"], "pending");
+    assert_eq!(asked(&world, &["answer", &two, "--agent", &one])["status"], "approved");
+    asked(&world, &["ack", "1", "--agent", &one]);
+
+    let sent = asked(
+        &world,
+        &[
+            "send",
+            "--to",
+            &one,
+            "--subject",
+            "Hello",
+            "--importance",
+            "urgent",
+            "--thread",
+            "T-1",
+            "Text.",
+            "--agent",
+            &two,
+        ],
+    );
+    let id = sent["deliveries"][0]["payload"]["id"].to_string();
+    let (project, slug) = ("%2Fdata%2Fprojects%2Fbackend", "data-projects-backend");
+    let of = format!("project_key={project}&agent_name={one}");
+    for (uri, route) in [
+        (format!("inbox/{one}?project={PROJECT}"), format!("/v1/mail/mailbox/inbox?{of}")),
+        (
+            format!("inbox/{one}?project={project}&limit=1&urgent_only=true&include_bodies=true"),
+            format!("/v1/mail/mailbox/inbox?{of}&limit=1&urgent_only=true&include_bodies=true"),
+        ),
+        (
+            format!("outbox/{two}?project={slug}"),
+            format!("/v1/mail/mailbox/outbox?project_key={slug}&agent_name={two}"),
+        ),
+        (format!("mailbox/{one}?project={project}"), format!("/v1/mail/mailbox/mailbox?{of}")),
+        (format!("views/urgent-unread/{one}?project={project}"), format!("/v1/mail/mailbox/urgent-unread?{of}")),
+        (format!("views/ack-required/{one}?project={project}"), format!("/v1/mail/mailbox/ack-required?{of}")),
+        (format!("views/ack-overdue/{one}?project={project}"), format!("/v1/mail/mailbox/ack-overdue?{of}")),
+        (format!("views/acks-stale/{one}?project={project}"), format!("/v1/mail/mailbox/acks-stale?{of}")),
+        (format!("thread/T-1?project={project}"), format!("/v1/mail/threads/T-1?project_key={project}")),
+        (format!("message/{id}?project={project}"), format!("/v1/mail/messages/{id}?project_key={project}")),
+        ("projects".to_owned(), "/v1/mail/projects".to_owned()),
+        ("tooling/projects".to_owned(), "/v1/mail/projects".to_owned()),
+        (format!("project/{slug}"), format!("/v1/mail/projects/{slug}")),
+        (format!("identity/{project}"), format!("/v1/mail/projects/{project}")),
+        (format!("agents/{project}"), format!("/v1/mail/agents?project_key={project}")),
+        (format!("file_reservations/{slug}"), format!("/v1/mail/file_reservations?project_key={slug}")),
+    ] {
+        let params = json!({ "uri": format!("resource://{uri}") });
+        let read = world.mcp(admin, "/mcp/mail", "resources/read", &params).await.json();
+        let text = read["result"]["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{uri}: {read}"));
+        let rest = world.get(admin, &route).await;
+        assert_eq!((rest.status, text), (200, rest.text.as_str()), "{uri}");
+    }
+    let inbox = json!({ "uri": format!("resource://inbox/{one}?project={project}&urgent_only=true") });
+    let read = world.mcp(admin, "/mcp", "resources/read", &inbox).await.json();
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains("Hello"), "{read}");
+    let without_project = json!({ "uri": format!("resource://inbox/{one}") });
+    let refused = world.mcp(admin, "/mcp/mail", "resources/read", &without_project).await.json();
+    assert!(refused["error"]["data"]["template"].as_str().unwrap().contains("{?project"), "{refused}");
+}
