@@ -20,6 +20,7 @@ const UNIQUE_WITHOUT_TENANT: &[(&str, &str)] = &[
     ("messages_pkey", "numbers that the server gives out, which nobody chooses"),
     ("flights_pkey", "the numbers of messages"),
     ("departures_pkey", "the numbers of messages"),
+    ("transfers_pkey", "the numbers of messages"),
     ("mail_projects_pkey", "numbers of an identity column, which nobody chooses"),
     ("mail_agents_pkey", "numbers of an identity column, which nobody chooses"),
     ("mail_messages_pkey", "numbers of an identity column, which nobody chooses"),

@@ -61,12 +61,12 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let client = on.database().unwrap().connect().await.unwrap();
     assert_eq!(lint(&client).await.unwrap(), Vec::<String>::new());
     let tables = tenant_tables(&client).await.unwrap();
-    let expected = "api_keys archived_receipts chain departures fifo_attempts fifo_duplicates fifo_groups fifo_lines flights \
+    let expected = "api_keys archived_receipts arrivals chain departures fifo_attempts fifo_duplicates fifo_groups fifo_lines flights \
                     jobs lease_misuses leases mail_agents mail_archive_rows mail_attachments mail_build_slots mail_changes mail_contacts \
                     mail_forgotten_events mail_inbox_events mail_keys mail_messages mail_probes mail_product_projects mail_products mail_projects mail_recipients \
                     mail_reservations mail_search messages move_tasks parts queues receipt_archive receipt_parents receipts \
-                    relationships required_capabilities results schedule_watch task_progress tasks tenants \
-                    webhook_deliveries webhooks";
+                    relationships required_capabilities results schedule_watch shard_changes task_progress tasks tenants \
+                    transfers webhook_deliveries webhooks";
     assert_eq!(tables.join(" "), expected);
 }
 
@@ -146,6 +146,10 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO receipt_archive (tenant, receipt_id, xact, seq) VALUES (T, '\\x00', 1, 1)",
             "INSERT INTO queues (tenant, name, generation, incarnation, attributes, tags, created_at, modified_at) \
              VALUES (T, 'q', 1, 1, '{}', '{}', 0, 0)",
+            "INSERT INTO shard_changes (tenant, queue, shard, generation, version) VALUES (T, 'q', 's', 1, 1)",
+            "INSERT INTO transfers (tenant, mid, part, move, target, next_at) \
+             VALUES (T, nextval('message_numbers'), 1, '\\x00', 'q', 0)",
+            "INSERT INTO arrivals (tenant, move, arrived_at) VALUES (T, '\\x00', 0)",
             "INSERT INTO required_capabilities (tenant, name) VALUES (T, 'c')",
             "INSERT INTO parts (tenant, queue, generation, partition) VALUES (T, 'q', 1, 0)",
             "INSERT INTO messages (tenant, mid, id, body, md5, sent_at, sender) \
