@@ -109,16 +109,13 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     report(cli, &outcomes, &failures)
 }
 
-/// Known not to be withstood (docs/hostile.md says how far), and so played only when they are named.
-const OPEN: &[Attack] = &[Attack::SqsUnread];
-
 fn chosen(only: &[String]) -> Result<Vec<Attack>> {
     let names = || Attack::ALL.iter().map(|attack| attack.name()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = only.iter().find(|name| !Attack::ALL.iter().any(|attack| attack.name() == *name)) {
         bail!("--only {unknown}: there are {}", names());
     }
     let is_named = |attack: &Attack| only.iter().any(|name| name == attack.name());
-    let wanted = |attack: &&Attack| is_named(attack) || (only.is_empty() && !OPEN.contains(attack));
+    let wanted = |attack: &&Attack| is_named(attack) || only.is_empty();
     Ok(Attack::ALL.iter().filter(wanted).copied().collect())
 }
 
@@ -173,8 +170,7 @@ mod tests {
 
     #[test]
     fn attacks_are_chosen_by_name() {
-        assert_eq!(chosen(&[]).unwrap().len(), Attack::ALL.len() - OPEN.len());
-        assert_eq!(chosen(&["sqs-unread".to_owned()]).unwrap(), OPEN);
+        assert_eq!(chosen(&[]).unwrap(), Attack::ALL);
         assert_eq!(chosen(&["keys".to_owned()]).unwrap().len(), 1);
         assert!(chosen(&["kings".to_owned()]).is_err());
     }

@@ -27,6 +27,11 @@ const LARGE_BYTES: usize = 1_000_000;
 const LARGE_TASKS: usize = 9;
 /// As many as one receive may ask for.
 const LARGE_MESSAGES: usize = 10;
+pub const MAIL_PROJECT: &str = "/data/hostile";
+/// As many as a message may have.
+const MAIL_RECIPIENTS: usize = 100;
+/// With a hundred words each.
+const MAIL_MESSAGES: usize = 100;
 
 #[derive(Clone)]
 pub struct Minted {
@@ -56,6 +61,15 @@ impl Queue {
     }
 }
 
+/// A key for mail, and agents that it has registered in one project.
+#[derive(Clone)]
+pub struct Mailbox {
+    pub minted: Minted,
+    pub agents: Vec<String>,
+    /// The end of the first one's inbox.
+    pub cursor: String,
+}
+
 pub struct Stage {
     waybill: PathBuf,
     dir: PathBuf,
@@ -79,6 +93,8 @@ pub struct Cast {
     /// An attacker's, with messages that are nearly as large as a message may be and always visible.
     pub large_queue: Queue,
     pub innocent_queue: Queue,
+    /// An attacker's.
+    pub mail: Mailbox,
     /// Tasks of the first attacker that nobody works on, each nearly as large as a task may be.
     pub large_tasks: Vec<String>,
 }
@@ -123,6 +139,7 @@ impl Cast {
             queue: operator.queue("held", None, 0).await?,
             large_queue: operator.queue("large", None, LARGE_MESSAGES).await?,
             innocent_queue: operator.queue("innocent", Some(INNOCENT_TENANT), 0).await?,
+            mail: operator.mailbox().await?,
             admin: operator.admin.to_owned(),
             innocent: operator.key("agent:innocent", Some(INNOCENT_TENANT)).await?,
             new: operator.keys("new", Some(INNOCENT_TENANT), scale.new_keys).await?,
@@ -181,6 +198,34 @@ impl Operator<'_> {
             sent(addr, &signer.post("SendMessage", &message)?).await.context("SendMessage")?;
         }
         Ok(queue)
+    }
+
+    /// Everybody may write to each of its agents, and some messages can be found.
+    async fn mailbox(&self) -> Result<Mailbox> {
+        let wanted = json!({ "principal": "agent:mail", "scopes": ["mail:read", "mail:write"] });
+        let made = self.post("/admin/keys", self.admin, &wanted).await?;
+        let minted = Minted { id: text(&made, "key_id")?, key: text(&made, "key")? };
+        self.post("/v1/mail/projects", &minted.key, &json!({ "human_key": MAIL_PROJECT })).await?;
+        let mut agents = Vec::new();
+        for _ in 0..=MAIL_RECIPIENTS {
+            let agent = json!({ "project_key": MAIL_PROJECT, "program": "p", "model": "m" });
+            let agent = text(&self.post("/v1/mail/agents", &minted.key, &agent).await?, "name")?;
+            let open = json!({ "project_key": MAIL_PROJECT, "agent_name": agent, "policy": "open" });
+            self.post("/v1/mail/contacts/policy", &minted.key, &open).await?;
+            agents.push(agent);
+        }
+        for number in 0..MAIL_MESSAGES {
+            let body: String = (0..100).map(|word| format!("w{} ", number * 100 + word)).collect();
+            let message = json!({
+                "project_key": MAIL_PROJECT, "sender_name": agents[0], "to": [agents[1]], "subject": "words", "body_md": body,
+            });
+            self.post("/v1/mail/messages", &minted.key, &message).await?;
+        }
+        let path =
+            format!("/v1/mail/inbox/events?project_key={MAIL_PROJECT}&agent_name={}&position_now=true", agents[0]);
+        let answer = http::get(self.server.http, &path, Some(&minted.key)).await?;
+        let answer: Value = serde_json::from_str(&answer.body).context("the inbox's end")?;
+        Ok(Mailbox { minted, agents, cursor: text(&answer, "next_cursor")? })
     }
 
     async fn task(&self, owner: &Minted, task: &Value) -> Result<String> {

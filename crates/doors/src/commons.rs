@@ -1,7 +1,7 @@
 //! What all listeners of a server share, so that its bounds hold for all of them together.
 
 use tokio_util::sync::CancellationToken;
-use waybill_kernel::Entropy;
+use waybill_kernel::{Caller, Code, Entropy, Error, Result};
 use waybill_store::shares::{Limits, Shares};
 
 use crate::Settings;
@@ -43,6 +43,18 @@ impl Commons {
             bodies: Bodies::new(settings),
             unproven: Unproven::default(),
         }
+    }
+
+    /// Refuses a call whose answer could be too large for the room that there is at this moment, before anything is done.
+    pub fn look_for_room(&self, caller: &Caller, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let units = bytes.div_ceil(UNIT_BYTES as usize);
+        self.answers.try_take(caller, units).map(drop).map_err(|_| {
+            let message = "Too many answers are waiting to be read, so that there is no room for another.";
+            Error::new(Code::Overloaded, message)
+        })
     }
 
     /// For a protocol that reads bodies itself.

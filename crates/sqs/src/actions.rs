@@ -6,13 +6,13 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use serde::Serialize;
-use waybill_doors::{Answers, Body, Driver};
+use waybill_doors::{Answers, Body, Commons, Driver};
 use waybill_kernel::{Caller, RequestId, Result};
 use waybill_queues::ops::{
     AddPermission, CancelMessageMoveTask, ChangeMessageVisibility, ChangeMessageVisibilityBatch, CreateQueue, Created,
     DeleteMessage, DeleteMessageBatch, DeleteQueue, Found, GetQueueAttributes, GetQueueUrl, ListDeadLetterSourceQueues,
-    ListMessageMoveTasks, ListQueueTags, ListQueues, PurgeQueue, QueueNames, ReceiveMessage, RemovePermission,
-    SendMessage, SendMessageBatch, SetQueueAttributes, StartMessageMoveTask, TagQueue, UntagQueue,
+    ListMessageMoveTasks, ListQueueTags, ListQueues, PurgeQueue, QueueNames, RECEIVED_BYTES_MAX, ReceiveMessage,
+    RemovePermission, SendMessage, SendMessageBatch, SetQueueAttributes, StartMessageMoveTask, TagQueue, UntagQueue,
 };
 use waybill_queues::shards::{OnShards, Placed};
 use waybill_queues::{Meters, Tally, Traffic, check_account, queue_name};
@@ -39,6 +39,10 @@ pub(crate) trait Action: OnShards {
 
     /// What it does with messages, if it does, and with which.
     const TRAFFIC: Option<(Traffic, Messages<Self>)> = None;
+
+    /// Room that there must be for its answer before anything is done: of what was taken and finds none nobody hears until its
+    /// visibility ends. Not held, since the call may wait; 0 where answers are small or can be had again.
+    const ROOM_BYTES: usize = 0;
 
     fn answer(output: Self::Output, urls: &Urls) -> Self::Answer;
 }
@@ -147,9 +151,6 @@ about_a_queue! {
     SendMessageBatch [Send |batch| {
         Tally::new(batch.successful.len(), batch.successful.iter().filter_map(|entry| entry.sent.partition))
     }];
-    ReceiveMessage [Receive |received| {
-        Tally::new(received.messages.len(), received.messages.iter().filter_map(|message| message.partition))
-    }];
     DeleteMessage [Delete |deleted| deleted.tally.clone()];
     DeleteMessageBatch [Delete |batch| batch.tally.clone()];
     ChangeMessageVisibility;
@@ -157,6 +158,16 @@ about_a_queue! {
 }
 
 as_it_is! {
+    ReceiveMessage {
+        const TRAFFIC: Option<(Traffic, Messages<Self>)> = Some((Traffic::Receive, |received| {
+            Tally::new(received.messages.len(), received.messages.iter().filter_map(|message| message.partition))
+        }));
+        const ROOM_BYTES: usize = RECEIVED_BYTES_MAX;
+
+        fn queue_url(&self) -> Option<&str> {
+            Some(&self.queue_url)
+        }
+    }
     StartMessageMoveTask {}
     CancelMessageMoveTask {}
     ListMessageMoveTasks {}
@@ -165,6 +176,7 @@ as_it_is! {
 /// A request on its way to its operation.
 pub(crate) struct Asked<'a> {
     pub(crate) driver: &'a Driver,
+    pub(crate) commons: &'a Commons,
     pub(crate) caller: &'a Caller,
     pub(crate) urls: Urls,
     pub(crate) meters: &'a Meters,
@@ -232,8 +244,9 @@ fn entry<A: Action>() -> (&'static str, Handler) {
 }
 
 async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
-    let Asked { driver, caller, urls, meters, form, room, id } = asked;
+    let Asked { driver, commons, caller, urls, meters, form, room, id } = asked;
     let admitted = driver.admit(const { &A::SPEC }, caller)?;
+    commons.look_for_room(caller, A::ROOM_BYTES)?;
     let (request, protocol): (A, _) = (form.read()?, form.protocol());
     // The call may wait, and many may: what is not needed any more is not kept for them.
     drop(form);

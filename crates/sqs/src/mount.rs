@@ -71,15 +71,17 @@ impl Sqs {
                 let handler = self.handler(target.strip_prefix(TARGET_PREFIX))?;
                 let (urls, Read { bytes, room }) = (self.urls(&parts, caller), read);
                 drop(parts);
-                let (driver, meters, form) = (&self.opening.driver, &self.meters, Form::Json(bytes));
-                handler(Asked { driver, caller, urls, meters, form, room, id }).await
+                let Opening { driver, commons, .. } = &self.opening;
+                let (meters, form) = (&self.meters, Form::Json(bytes));
+                handler(Asked { driver, commons, caller, urls, meters, form, room, id }).await
             }
             Ok(Wire::Query) => {
                 let Read { bytes, room } = read;
                 let params = Params::read(parts.uri.query(), &bytes)?.or_queue(wire::queue_path(&parts));
                 let handler = self.handler(params.action())?;
-                let (driver, urls, form) = (&self.opening.driver, self.urls(&parts, caller), Form::Query(params));
-                handler(Asked { driver, caller, urls, meters: &self.meters, form, room, id }).await
+                let Opening { driver, commons, .. } = &self.opening;
+                let (meters, urls, form) = (&self.meters, self.urls(&parts, caller), Form::Query(params));
+                handler(Asked { driver, commons, caller, urls, meters, form, room, id }).await
             }
             Err(Unspoken::Method { allow }) => Ok(refused_method(allow)),
             Err(unspoken) => Err(unspoken.into()),

@@ -3,6 +3,7 @@
 mod bodies;
 mod connections;
 mod keys;
+mod mail;
 mod manners;
 mod nesting;
 mod sqs;
@@ -100,6 +101,10 @@ attacks! {
     SqsFlood = "sqs-flood", "SQS requests without a signature, and signed by keys that nobody has made", sqs::flood;
     SqsUnread = "sqs-unread", "one SQS key's receives of ten large messages, of which nothing is read", sqs::unread;
     SqsBodies = "sqs-bodies", "SQS requests by a good key whose large bodies never end", sqs::bodies;
+    MailCursors = "mail-cursors", "one key follows an inbox in every place there is, and is then revoked", mail::cursors;
+    MailSearches = "mail-searches", "one key's searches for thousands of words and prefixes", mail::searches;
+    MailPatterns = "mail-patterns", "one key's reservations of patterns that are dear to compare", mail::patterns;
+    MailLarge = "mail-large", "one key's largest messages to as many as it may write to", mail::large;
     Streams = "streams", "one key opens every stream of events there is, and is then revoked", waits::of_events;
     Keys = "keys", "a flood of well-formed keys that nobody has made", keys::run;
     Manners = "manners", "a go-ahead asked for 100 MB; two Host headers", manners::run;

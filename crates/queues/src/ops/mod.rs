@@ -40,7 +40,7 @@ pub use list_message_move_tasks::ListMessageMoveTasks;
 pub use list_queue_tags::ListQueueTags;
 pub use list_queues::{ListQueues, QueueNames};
 pub use purge_queue::PurgeQueue;
-pub use receive_message::ReceiveMessage;
+pub use receive_message::{BYTES_MAX as RECEIVED_BYTES_MAX, ReceiveMessage};
 pub use remove_permission::RemovePermission;
 pub use send_message::SendMessage;
 pub use send_message_batch::SendMessageBatch;

@@ -13,11 +13,11 @@ use crate::Settings;
 use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
 use crate::fifo::{self, Attempt, Held, Want};
-use crate::flights::{MESSAGES_MAX, Stored, Taken, Takes};
+use crate::flights::{Contents, MESSAGES_MAX, Stored, Taken, Takes};
 use crate::message::{Message, MessageAttributes};
 use crate::process::Rotation;
 use crate::queue::{Part, Queue, is_alone, topic};
-use crate::rules::contents::{self, SOURCE_ARN, TRACE_HEADER, Wanted};
+use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, asked_for, check_id};
 use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::throttle::Action;
@@ -30,7 +30,7 @@ const WAIT_S_MAX: i64 = 20;
 /// Contents of all messages in one answer, in bytes; the first one comes whatever it has. Written as XML each byte may become
 /// five, and an answer must fit into a key's part of the room for answers: what was taken and finds none would be lost to
 /// everybody until its visibility ends.
-const BYTES_MAX: usize = 2 << 20;
+pub const BYTES_MAX: usize = 2 << 20;
 /// Times that a receive takes messages because those it has taken were not kept any more, or not enough.
 const ROUNDS_MAX: u32 = 8;
 
@@ -152,7 +152,7 @@ impl ReceiveMessage {
         check_range("VisibilityTimeout", self.visibility_timeout.unwrap_or(0), 0, VISIBILITY_S_MAX)?;
         check_range("WaitTimeSeconds", self.wait_time_seconds.unwrap_or(0), 0, WAIT_S_MAX)?;
         if let Some(attempt) = &self.receive_request_attempt_id {
-            contents::check_id("ReceiveRequestAttemptId", attempt)?;
+            check_id("ReceiveRequestAttemptId", attempt)?;
         }
         let wanted = Wanted::checked(&self.attribute_names, &self.message_system_attribute_names)?;
         Ok((usize::try_from(limit).unwrap_or(1), wanted))
@@ -253,7 +253,7 @@ impl Show<'_> {
                 end_all(tx, takes.part(), &sorted.dropped).await?;
             }
             self.spare(tx, takes, &sorted.spared).await?;
-            self.show(&rows, &taken, &sorted, &mut messages)?;
+            self.show(tx, &rows, &taken, &sorted, &mut messages).await?;
             if messages.len() == limit || fill.is_full || (sorted.dropped.is_empty() && sorted.dead.is_empty()) {
                 return Ok((messages, false));
             }
@@ -318,7 +318,7 @@ impl Show<'_> {
         let again = Show { token: before.token, dead_letters: None, ..*self };
         let alive = before.taken.iter().map(|taken| taken.mid).collect();
         let mut messages = Vec::new();
-        again.show(&rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages)?;
+        again.show(tx, &rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages).await?;
         Ok((messages, Until::default()))
     }
 
@@ -390,7 +390,7 @@ impl Show<'_> {
             let sorted = self.sort(tx, part, (&rows, &taken), &mut pass.fill).await?;
             let members: Vec<(String, i64)> =
                 groups.into_iter().zip(&taken).map(|(group, taken)| (group, taken.mid)).collect();
-            self.show(&rows, &taken, &sorted, &mut pass.messages)?;
+            self.show(tx, &rows, &taken, &sorted, &mut pass.messages).await?;
             pass.mids.extend(&sorted.alive);
             let is_plain = sorted.dropped.is_empty() && sorted.dead.is_empty() && sorted.spared.is_empty();
             if is_plain {
@@ -449,10 +449,18 @@ impl Show<'_> {
     }
 
     /// Those that are alive, in the order in which they were taken.
-    fn show(&self, rows: &[Stored], taken: &[Taken], sorted: &Sorted, messages: &mut Vec<Message>) -> Result<()> {
+    async fn show(
+        &self,
+        tx: &mut Tx<'_>,
+        rows: &[Stored],
+        taken: &[Taken],
+        sorted: &Sorted,
+        messages: &mut Vec<Message>,
+    ) -> Result<()> {
         for taken in taken.iter().filter(|taken| sorted.alive.contains(&taken.mid)) {
-            if let Some(row) = find(rows, taken.mid)? {
-                messages.push(self.message(row, taken)?);
+            let Some(row) = find(rows, taken.mid)? else { continue };
+            if let Some(contents) = row.contents(tx).await? {
+                messages.push(self.message(row, &contents, taken)?);
             }
         }
         Ok(())
@@ -486,11 +494,11 @@ impl Show<'_> {
         }
     }
 
-    fn message(&self, row: &Stored, taken: &Taken) -> Result<Message> {
-        let attributes = match row.attributes()? {
+    fn message(&self, row: &Stored, contents: &Contents<'_>, taken: &Taken) -> Result<Message> {
+        let attributes = match contents.attributes()? {
             Some(text) if !self.request.message_attribute_names.is_empty() => {
                 let all: MessageAttributes = serde_json::from_str(text).map_err(Error::internal)?;
-                contents::asked_for(all, &self.request.message_attribute_names)
+                asked_for(all, &self.request.message_attribute_names)
             }
             _ => MessageAttributes::new(),
         };
@@ -500,7 +508,7 @@ impl Show<'_> {
             message_id: row.id()?,
             receipt_handle: handle.encode(),
             md5_of_body: digest::hex(row.md5()?),
-            body: row.body()?.to_owned(),
+            body: contents.body()?.to_owned(),
             attributes: self.system_attributes(row, taken)?,
             md5_of_message_attributes: digest::of_attributes(&attributes),
             message_attributes: attributes,

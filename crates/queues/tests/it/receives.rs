@@ -72,6 +72,7 @@ async fn an_answer_has_no_more_than_fits_and_leaves_the_rest(on: TestStore) {
     for expected in [2, 2, 2] {
         let messages = ok(&on, all()).await.messages;
         assert_eq!(messages.len(), expected);
+        assert!(messages.iter().all(|message| message.body == "small" || message.body.len() == 1 << 20));
         // What was left behind was not received.
         assert!(messages.iter().all(|message| message.attributes["ApproximateReceiveCount"] == "1"));
         got.extend(messages.into_iter().map(|message| message.body.chars().next().unwrap()));
