@@ -2,6 +2,7 @@
 
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Result, hex};
+use waybill_store::StoreRole;
 use waybill_tasks::audit::{RULES, Rule};
 
 use super::{Check, work};
@@ -34,9 +35,10 @@ impl Broken {
     }
 }
 
-/// None for tables of another version: the rules would not know them.
-pub(super) fn rules(schema: &Result<Option<i64>>) -> &'static [Rule] {
-    if schema.as_ref().is_ok_and(|schema| *schema == Some(work::schema_known())) { RULES } else { &[] }
+/// None for tables of another version, which the rules would not know, and for stores that have no ledger.
+pub(super) fn rules(role: StoreRole, schema: &Result<Option<i64>>) -> &'static [Rule] {
+    let is_known = schema.as_ref().is_ok_and(|schema| *schema == Some(work::schema_known(role)));
+    if role == StoreRole::Home && is_known { RULES } else { &[] }
 }
 
 pub(super) fn verdict(rules: &[Rule], broken: &[Broken]) -> Check {
