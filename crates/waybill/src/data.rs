@@ -220,7 +220,8 @@ pub fn is_unfinished(data: &Path) -> bool {
     data.join(safety::UNFINISHED).symlink_metadata().is_ok()
 }
 
-pub const RESTORE_AGAIN: &str = "Run `waybill restore` again: it removes what the other one has left. Or remove the folder.";
+pub const RESTORE_AGAIN: &str =
+    "Run `waybill restore` again: it removes what the other one has left. Or remove the folder.";
 
 fn unfinished(data: &Path) -> Error {
     let message = format!("A restore into the data folder {} has not come to its end.", data.display());

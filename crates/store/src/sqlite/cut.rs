@@ -5,12 +5,12 @@
 //! noted in A, taken in by home, ended in A, and then home forgets the number by which it would have known it again. Were
 //! the snapshot of one file taken after the other's, steps could fall between the two, and no order of the files helps:
 //!
-//! | in between | A first, then home | home first, then A |
+//! | falls between the two | A first, then home | home first, then A |
 //! |---|---|---|
-//! | all steps of a message from A to home | in both: A has not given it up, and home knows no number | in neither: lost |
-//! | the last step alone | in both: A carries it again, and home has forgotten the number | as it was |
-//! | all steps of a message from home to A (a redrive) | in neither: lost | in both |
-//! | a purge, a deletion, changed attributes | home has no note, so A follows only when a call comes | A's fence is ahead of home's: every call is refused for ever |
+//! | a message goes from A to home | in both, and home has forgotten its number | in neither |
+//! | the last step of that alone | in A it is still noted: carried again, and in home twice | as it was |
+//! | a message goes from home to A | in neither | in both |
+//! | a queue is purged or deleted | no note is left to tell A | A is ahead of home: every call is refused |
 //!
 //! So the write lock of every file is held while the snapshots are begun. While all are held nothing can be committed in any
 //! of them: what is copied is what a crash of the server at this instant would have left behind. How a start heals that is

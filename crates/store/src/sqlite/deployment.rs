@@ -78,7 +78,8 @@ impl Deployment {
         match names.iter().find(|name| *name != crate::stores::HOME && !is_named(name)) {
             None => Ok(()),
             Some(name) => {
-                let message = format!("There are queues with partitions on the shard {name}, which [shards] does not have.");
+                let message =
+                    format!("There are queues with partitions on the shard {name}, which [shards] does not have.");
                 let cure = "Name the server's settings with --config.";
                 Err(Error::new(Code::ConfigInvalid, message).with_cure(cure))
             }
@@ -106,7 +107,8 @@ fn belongs(name: &str, shard: &Snapshot, known: &BTreeMap<String, Vec<u8>>) -> R
     match known.get(name) {
         Some(known) if known[..] != id[..] => {
             let (id, known) = (hex::encode(id), hex::encode(known));
-            let message = format!("The shard {name} is another database ({id}) than the one that home knows ({known}).");
+            let message =
+                format!("The shard {name} is another database ({id}) than the one that home knows ({known}).");
             let cure = "Name the database that the shard was made with in [shards].";
             Err(Error::new(Code::ConfigInvalid, message).with_cure(cure))
         }

@@ -135,7 +135,8 @@ impl Inspection {
 
     /// The texts that a statement of those who know the tables asks for.
     pub fn texts(&self, sql: &str) -> Result<Vec<String>> {
-        let ask = || -> rusqlite::Result<Vec<String>> { self.raw.prepare(sql)?.query_map([], |row| row.get(0))?.collect() };
+        let ask =
+            || -> rusqlite::Result<Vec<String>> { self.raw.prepare(sql)?.query_map([], |row| row.get(0))?.collect() };
         ask().map_err(|error| self.damaged(&error))
     }
 

@@ -96,12 +96,7 @@ struct Target {
 
 impl Target {
     /// Home comes first.
-    fn all(
-        backup: &Path,
-        manifest: &Manifest,
-        deployment: &Deployment,
-        entropy: &dyn Entropy,
-    ) -> Result<Vec<Self>> {
+    fn all(backup: &Path, manifest: &Manifest, deployment: &Deployment, entropy: &dyn Entropy) -> Result<Vec<Self>> {
         let piece = |name: &str| manifest.piece(backup, name).cloned();
         let home = Self::new(None, piece(manifest::DATABASE)?, manifest.contents(), &deployment.home, entropy);
         let mut targets = vec![home];
@@ -110,7 +105,8 @@ impl Target {
             let to = to.ok_or_else(|| {
                 let (name, file) = (&shard.name, &shard.file);
                 let message = format!("The backup has the shard {name}, and [shards] names no SQLite file for it.");
-                let cure = format!("Name the server's settings with --config; [shards] had `{name} = \"sqlite:{file}\"`.");
+                let cure =
+                    format!("Name the server's settings with --config; [shards] had `{name} = \"sqlite:{file}\"`.");
                 Error::new(Code::ConfigInvalid, message).with_cure(cure)
             })?;
             let piece = piece(&manifest::shard_file(&shard.name))?;
@@ -119,13 +115,7 @@ impl Target {
         Ok(targets)
     }
 
-    fn new(
-        shard: Option<String>,
-        piece: Piece,
-        contents: Contents,
-        database: &Path,
-        entropy: &dyn Entropy,
-    ) -> Self {
+    fn new(shard: Option<String>, piece: Piece, contents: Contents, database: &Path, entropy: &dyn Entropy) -> Self {
         let mut meta =
             Meta { database_id: [0; 16], commit_seq: contents.commit_seq, clock_us: contents.commit_time.micros() };
         entropy.fill(&mut meta.database_id);
@@ -210,7 +200,8 @@ fn make_way(targets: &[Target], unfinished: &Path) -> Result<()> {
         }
     }
     for target in targets {
-        if let Some(present) = [&target.database, &target.mark].into_iter().find(|path| path.symlink_metadata().is_ok()) {
+        if let Some(present) = [&target.database, &target.mark].into_iter().find(|path| path.symlink_metadata().is_ok())
+        {
             let message = format!("{} exists already, and a restore replaces nothing.", present.display());
             return Err(Error::new(Code::AlreadyExists, message));
         }
@@ -315,7 +306,15 @@ mod tests {
         open::ensure_meta(&mut connection, Time::from_micros(7), &SeededEntropy::new(1)).unwrap();
         let to = folder.path().join("backup");
         let key = ServerKeyCopy { id: "ab".to_owned(), text: Some("the key\n".to_owned()) };
-        let manifest = backup::take(&Deployment::from(source.as_path()), &to, Some(&key), "0.0.0", Time::from_micros(9), &Watch::none()).unwrap();
+        let manifest = backup::take(
+            &Deployment::from(source.as_path()),
+            &to,
+            Some(&key),
+            "0.0.0",
+            Time::from_micros(9),
+            &Watch::none(),
+        )
+        .unwrap();
         (folder, manifest)
     }
 
@@ -323,7 +322,8 @@ mod tests {
         let target = folder.path().join("target");
         fs::create_dir_all(&target).unwrap();
         let database = target.join("waybill.db");
-        let outcome = restore(&folder.path().join("backup"), &home(&database), none, &SeededEntropy::new(2), &Watch::none());
+        let outcome =
+            restore(&folder.path().join("backup"), &home(&database), none, &SeededEntropy::new(2), &Watch::none());
         if outcome.is_err() {
             assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "something was left behind");
         }
@@ -402,7 +402,8 @@ mod tests {
             let flag = Arc::clone(&stop);
             let watch = Watch::new(stop, move |step, _, _| flag.store(step == last, Ordering::Relaxed));
             let entropy = SeededEntropy::new(2);
-            let outcome = restore(&folder.path().join("backup"), &home(&target.join("waybill.db")), none, &entropy, &watch);
+            let outcome =
+                restore(&folder.path().join("backup"), &home(&target.join("waybill.db")), none, &entropy, &watch);
             assert_eq!(outcome.unwrap_err().code(), Code::Interrupted, "{last:?}");
             assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "{last:?}");
         }

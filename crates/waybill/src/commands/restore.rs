@@ -118,7 +118,9 @@ fn show(data: &Path, restored: &Restored, as_json: bool) -> Result<()> {
     ))?;
     if !manifest.shards.is_empty() {
         let shards = shards_of(manifest);
-        output::note(&format!("Its shards are of the same instant: {shards}. Start it with the settings that name them."))?;
+        output::note(&format!(
+            "Its shards are of the same instant: {shards}. Start it with the settings that name them."
+        ))?;
     }
     match missing_server_key(data, manifest) {
         None => Ok(()),

@@ -76,7 +76,8 @@ async fn a_backup_beside_senders_is_served_again_with_every_message_once() {
     let (home, settings) = (tempfile::tempdir().unwrap(), config(SETTINGS));
     let (backup, data) = (home.path().join("backup"), home.path().join("data"));
     let source = world.server.data_dir.clone();
-    let args = ["backup", text(&backup), "--with-keys", "--config", text(settings.path()), "--data", text(&source), "--json"];
+    let args =
+        ["backup", text(&backup), "--with-keys", "--config", text(settings.path()), "--data", text(&source), "--json"];
     let args = args.map(str::to_owned);
     let taken = tokio::task::spawn_blocking(move || program(&args.each_ref().map(String::as_str))).await.unwrap();
     stop.store(true, Ordering::Relaxed);
@@ -148,7 +149,9 @@ async fn doctor_looks_at_every_store_by_its_name() {
         assert!(answer.to_string().contains(part), "{part}: {answer}");
     };
     let swap = || {
-        for (from, to) in [("a.db", "x"), ("b.db", "a.db"), ("x", "b.db"), ("a.mark", "x"), ("b.mark", "a.mark"), ("x", "b.mark")] {
+        for (from, to) in
+            [("a.db", "x"), ("b.db", "a.db"), ("x", "b.db"), ("a.mark", "x"), ("b.mark", "a.mark"), ("x", "b.mark")]
+        {
             fs::rename(data.join(from), data.join(to)).unwrap();
         }
     };
@@ -162,6 +165,9 @@ async fn doctor_looks_at_every_store_by_its_name() {
     fs::write(data.join("b.db"), &torn).unwrap();
     fails("integrity", "b", "");
     fs::write(data.join("b.db"), &sound).unwrap();
+    fs::rename(data.join("b.db"), data.join("x")).unwrap();
+    fails("shards", "b", "home knows it, and it cannot be read");
+    fs::rename(data.join("x"), data.join("b.db")).unwrap();
     // Home was put back without the others.
     let database = rusqlite::Connection::open(data.join("waybill.db")).unwrap();
     assert_eq!(database.execute("UPDATE queues SET generation = generation - 1", []).unwrap(), 1);
@@ -212,7 +218,8 @@ async fn a_folder_whose_restore_was_killed_is_not_served_until_it_is_restored() 
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_on_postgresql_are_left_to_its_own_tools() {
     const PASSWORD: &str = "hunter2-canary";
-    let settings = format!("[shards]\na = \"sqlite:a.db\"\nfar = \"postgres://waybill:{PASSWORD}@db2.example:6432/far\"\n");
+    let settings =
+        format!("[shards]\na = \"sqlite:a.db\"\nfar = \"postgres://waybill:{PASSWORD}@db2.example:6432/far\"\n");
     let (home, settings) = (tempfile::tempdir().unwrap(), config(&settings));
     let path = home.path().join("backup");
     let run = |more: &[&str]| {

@@ -88,14 +88,16 @@ fn message(group: &str, text: &str) -> SendMessage {
 async fn make_queue(on: &TestStore, name: &str, more: &[(&str, &str)]) {
     let usual = [("FifoQueue", "true"), ("ContentBasedDeduplication", "true"), ("PartitionCount", "4")];
     let attributes = usual.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    ok(on, CreateQueue { queue_name: name.to_owned(), attributes: attributes.collect(), ..CreateQueue::default() }).await;
+    ok(on, CreateQueue { queue_name: name.to_owned(), attributes: attributes.collect(), ..CreateQueue::default() })
+        .await;
 }
 
 /// Two partitioned queues over home and two shards. Whatever is received from the first for a second time is a dead letter.
 async fn opened() -> (TestStore, PathBuf) {
     let on = stores::open_sqlite_set(settings()).await.unwrap().with_shards(SHARDS).await.unwrap();
     make_queue(&on, DEAD, &[]).await;
-    let policy = format!(r#"{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:{DEAD}","maxReceiveCount":1}}"#);
+    let policy =
+        format!(r#"{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:{DEAD}","maxReceiveCount":1}}"#);
     make_queue(&on, ORDERS, &[("VisibilityTimeout", "0"), ("RedrivePolicy", &policy)]).await;
     let folder = on.file().unwrap().parent().unwrap().to_owned();
     (on, folder)
@@ -119,7 +121,7 @@ async fn close(on: &TestStore) {
 async fn started(folder: TempDir) -> TestStore {
     let on = stores::open_sqlite_in(folder).await.unwrap().with_shards(SHARDS).await.unwrap();
     // A message that somebody was about to carry is taken up again after a pause.
-    on.time.advance(Duration::from_secs(60));
+    on.time.pass(Duration::from_secs(60));
     check_placement(&on.stores).await.map_err(readable).unwrap();
     while tend_once(&on.stores).await.map_err(readable).unwrap() > 0 {}
     on
@@ -158,7 +160,8 @@ impl Load {
             });
         }
         load.repeat(on, |on| async move {
-            ok(&on, ReceiveMessage { queue_url: url(ORDERS), max_number_of_messages: Some(10), ..Default::default() }).await;
+            ok(&on, ReceiveMessage { queue_url: url(ORDERS), max_number_of_messages: Some(10), ..Default::default() })
+                .await;
         });
         load.repeat(on, |on| async move {
             tend_once(&on.stores).await.map_err(readable).unwrap();
@@ -168,7 +171,10 @@ impl Load {
         load.repeat(on, move |on| {
             let wait = changes.fetch_add(1, Ordering::Relaxed) % 3;
             async move {
-                let attributes = [("DelaySeconds".to_owned(), "0".to_owned()), ("ReceiveMessageWaitTimeSeconds".to_owned(), wait.to_string())];
+                let attributes = [
+                    ("DelaySeconds".to_owned(), "0".to_owned()),
+                    ("ReceiveMessageWaitTimeSeconds".to_owned(), wait.to_string()),
+                ];
                 ok(&on, SetQueueAttributes { queue_url: url(DEAD), attributes: attributes.into() }).await;
             }
         });
@@ -250,7 +256,8 @@ async fn one_manifest_has_all_stores_and_each_gets_an_id_of_its_own() {
     let manifest = take(&folder, &backup).unwrap();
     assert_eq!(names(&backup), ["manifest.json", "shard-a.db", "shard-b.db", "waybill.db"]);
     assert_eq!(Manifest::read(&backup).unwrap(), manifest);
-    let shards: Vec<_> = manifest.shards.iter().map(|shard| (&*shard.name, &*shard.file, shard.rows["messages"])).collect();
+    let shards: Vec<_> =
+        manifest.shards.iter().map(|shard| (&*shard.name, &*shard.file, shard.rows["messages"])).collect();
     assert_eq!((shards, manifest.rows["messages"]), (vec![("a", "a.db", 2), ("b", "b.db", 1)], 1));
     close(&on).await;
 
@@ -268,7 +275,9 @@ async fn one_manifest_has_all_stores_and_each_gets_an_id_of_its_own() {
     // Home knows its shards by their new ids: two that are swapped are refused.
     close(&copy).await;
     let folder = copy.file().unwrap().parent().unwrap().to_owned();
-    for (from, to) in [("a.db", "x"), ("b.db", "a.db"), ("x", "b.db"), ("a.mark", "x"), ("b.mark", "a.mark"), ("x", "b.mark")] {
+    for (from, to) in
+        [("a.db", "x"), ("b.db", "a.db"), ("x", "b.db"), ("a.mark", "x"), ("b.mark", "a.mark"), ("x", "b.mark")]
+    {
         fs::rename(folder.join(from), folder.join(to)).unwrap();
     }
     let error = take(&folder, &home.path().join("swapped")).unwrap_err();
@@ -289,7 +298,10 @@ async fn a_backup_that_would_lack_a_store_is_not_taken() {
     let refused = |files: &Deployment| take_watched(files, &home.path().join("backup"), &Watch::none()).unwrap_err();
     let unnamed = refused(&Deployment { shards: Vec::new(), ..deployment(&folder) });
     assert_eq!(unnamed.code(), Code::ConfigInvalid);
-    assert!(unnamed.message().contains("partitions on the shard a") && unnamed.cure().contains("--config"), "{unnamed}");
+    assert!(
+        unnamed.message().contains("partitions on the shard a") && unnamed.cure().contains("--config"),
+        "{unnamed}"
+    );
     close(&on).await;
     fs::rename(folder.join("b.db"), folder.join("elsewhere.db")).unwrap();
     let gone = refused(&deployment(&folder));
@@ -370,7 +382,10 @@ async fn all_files_are_restored_or_none() {
         let target = tempfile::tempdir().unwrap();
         fs::write(target.path().join(name), "mine").unwrap();
         assert_eq!(restore(&backup, target.path()).unwrap_err().code(), Code::AlreadyExists, "{name}");
-        assert_eq!((names(target.path()), fs::read(target.path().join(name)).unwrap()), (vec![name.to_owned()], b"mine".to_vec()));
+        assert_eq!(
+            (names(target.path()), fs::read(target.path().join(name)).unwrap()),
+            (vec![name.to_owned()], b"mine".to_vec())
+        );
     }
 }
 
@@ -383,9 +398,14 @@ async fn a_restore_needs_a_place_for_every_shard() {
     let target = tempfile::tempdir().unwrap();
     let mut files = deployment(target.path());
     files.shards.remove(1);
-    let error = safety::restore(&backup, &files, waybill_domains::migrations_of, &OsEntropy, &Watch::none()).unwrap_err();
+    let error =
+        safety::restore(&backup, &files, waybill_domains::migrations_of, &OsEntropy, &Watch::none()).unwrap_err();
     assert_eq!(error.code(), Code::ConfigInvalid);
-    assert!(error.message().contains("the shard b") && error.cure().contains("b = \"sqlite:b.db\""), "{error} {}", error.cure());
+    assert!(
+        error.message().contains("the shard b") && error.cure().contains("b = \"sqlite:b.db\""),
+        "{error} {}",
+        error.cure()
+    );
     assert_eq!(names(target.path()), Vec::<String>::new());
 }
 

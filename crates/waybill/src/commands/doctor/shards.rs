@@ -42,7 +42,12 @@ pub(super) async fn examine(config: &Config, scene: &Scene) -> Vec<Check> {
                 checks.push(identity(name, &home, look).of_store(name));
                 checks.push(fences(&home, look).of_store(name));
             }
-            Err(_) => checks.push(Check::skipped(NAME, "it cannot be read").of_store(name)),
+            Err(error) if home.known.contains_key(*name) => {
+                let found = format!("home knows it, and it cannot be read: {}", error.message());
+                let cure = "Put the database back, or restore a backup of all stores.";
+                checks.push(Check::failed(NAME, found, cure).of_store(name));
+            }
+            Err(_) => checks.push(Check::skipped(NAME, "home does not know it yet").of_store(name)),
         }
     }
     checks.extend(missing(&home, config));
@@ -122,7 +127,8 @@ fn identity(name: &str, home: &Look, shard: &Look) -> Check {
 
 fn fences(home: &Look, shard: &Look) -> Check {
     const NAME: &str = "fences";
-    let ahead: Vec<_> = shard.fences.iter().filter(|fence| home.fences.iter().any(|row| fence.is_ahead_of(row))).collect();
+    let ahead: Vec<_> =
+        shard.fences.iter().filter(|fence| home.fences.iter().any(|row| fence.is_ahead_of(row))).collect();
     if ahead.is_empty() {
         return Check::ok(NAME, format!("{} queues, none ahead of home", shard.fences.len()));
     }
