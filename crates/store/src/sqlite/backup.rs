@@ -44,7 +44,7 @@ pub fn take(
     let copies = copy_all(deployment.snapshots(watch)?, &part, watch)?;
     let mut contents = check_all(&copies, &part, watch)?.into_iter();
     let home = contents.next().ok_or_else(|| Error::internal("there is no copy of home"))?;
-    let shard = |(copy, contents): (&Copy, Contents)| {
+    let shard = |(copy, contents): (&Copied, Contents)| {
         copy.shard.as_ref().map(|(name, file)| ShardCopy::new(name, file.clone(), contents))
     };
     let shards = copies.iter().skip(1).zip(contents).filter_map(shard).collect();
@@ -62,7 +62,7 @@ pub fn take(
 }
 
 /// One copy in the folder.
-struct Copy {
+struct Copied {
     /// In the folder.
     name: String,
     bytes: u64,
@@ -71,7 +71,7 @@ struct Copy {
 }
 
 /// Each snapshot ends when its pages are copied, so that the log of its database can begin anew.
-fn copy_all(stores: Stores, part: &Path, watch: &Watch) -> Result<Vec<Copy>> {
+fn copy_all(stores: Stores, part: &Path, watch: &Watch) -> Result<Vec<Copied>> {
     let mut snapshots = vec![(None, stores.home)];
     snapshots.extend(stores.shards.into_iter().map(|(name, snapshot)| (Some(name), snapshot)));
     let mut all = 0;
@@ -85,15 +85,15 @@ fn copy_all(stores: Stores, part: &Path, watch: &Watch) -> Result<Vec<Copy>> {
         let name = shard.as_deref().map_or_else(|| manifest::DATABASE.to_owned(), manifest::shard_file);
         copy_pages(&snapshot, &part.join(&name), &watch.within(before, all))?;
         let file = snapshot.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        copies.push(Copy { name, bytes, shard: shard.map(|shard| (shard, file)) });
+        copies.push(Copied { name, bytes, shard: shard.map(|shard| (shard, file)) });
         before += bytes;
     }
     Ok(copies)
 }
 
 /// What each copy holds, once it has been found sound.
-fn check_all(copies: &[Copy], part: &Path, watch: &Watch) -> Result<Vec<Contents>> {
-    let check = |copy: &Copy| {
+fn check_all(copies: &[Copied], part: &Path, watch: &Watch) -> Result<Vec<Contents>> {
+    let check = |copy: &Copied| {
         let contents = inspect::contents_of_copy(&part.join(&copy.name), watch);
         contents.map_err(|error| match error.code() {
             Code::Interrupted => error,
@@ -103,7 +103,7 @@ fn check_all(copies: &[Copy], part: &Path, watch: &Watch) -> Result<Vec<Contents
     copies.iter().map(check).collect()
 }
 
-fn hash_all(copies: &[Copy], part: &Path, watch: &Watch) -> Result<Vec<manifest::Piece>> {
+fn hash_all(copies: &[Copied], part: &Path, watch: &Watch) -> Result<Vec<manifest::Piece>> {
     let all = copies.iter().map(|copy| copy.bytes).sum();
     let mut before = 0;
     let mut pieces = Vec::new();
