@@ -83,9 +83,10 @@ mod tests {
 
     #[test]
     fn tables_of_another_version_are_left_alone() {
-        let known = work::schema_known();
+        let known = work::schema_known(StoreRole::Home);
         for (schema, asks) in [(Some(known), true), (Some(known - 1), false), (Some(known + 1), false), (None, false)] {
-            assert_eq!(!rules(&Ok(schema)).is_empty(), asks, "{schema:?}");
+            assert_eq!(!rules(StoreRole::Home, &Ok(schema)).is_empty(), asks, "{schema:?}");
+            assert!(rules(StoreRole::Shard, &Ok(schema)).is_empty(), "a shard has no ledger");
         }
         assert_eq!(verdict(&[], &[]).verdict, Verdict::Skipped);
     }
