@@ -37,8 +37,19 @@ pub const CONTENTS: &[&str] = &[
     "scheduler.db-shm",
 ];
 
+/// The same of a shard, by its database.
+pub fn contents_of(database: &Path) -> Vec<PathBuf> {
+    let ending = |ending: &str| {
+        let mut name = database.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let mark = database.with_extension("mark");
+    vec![database.to_owned(), ending("-wal"), ending("-shm"), mark, database.with_extension("ballast")]
+}
+
 /// The other files of ours.
-const PAPERS: &[&str] = &[ADMIN_KEY, NEW_ADMIN_KEY, SERVER_KEY, INSTANCE_ID, RUNNING, LOCK];
+const PAPERS: &[&str] = &[ADMIN_KEY, NEW_ADMIN_KEY, SERVER_KEY, INSTANCE_ID, RUNNING, LOCK, safety::UNFINISHED];
 
 /// An open data folder, locked for this process until dropped.
 pub struct DataFolder {
@@ -57,6 +68,15 @@ pub struct Running {
 impl DataFolder {
     /// Makes the folder if need be. An error of [`Code::DataFolderLocked`] names the process that holds it.
     pub fn open(path: &Path) -> Result<Self> {
+        let folder = Self::open_unfinished(path)?;
+        match is_unfinished(path) {
+            true => Err(unfinished(path)),
+            false => Ok(folder),
+        }
+    }
+
+    /// As `open`, also where a restore was killed.
+    pub fn open_unfinished(path: &Path) -> Result<Self> {
         let unusable = |error: std::io::Error| unusable(path, &error);
         create_folder(path).map_err(unusable)?;
         if let Some(exposure) = exposures(path).map_err(unusable)?.first() {
@@ -193,6 +213,19 @@ pub fn holder(data: &Path) -> Result<Option<String>> {
         Err(TryLockError::WouldBlock) => Ok(Some(text_of(&path).ok().flatten().unwrap_or_default())),
         Ok(()) | Err(TryLockError::Error(_)) => Ok(None),
     }
+}
+
+/// A restore was killed here, and some of the databases may be missing.
+pub fn is_unfinished(data: &Path) -> bool {
+    data.join(safety::UNFINISHED).symlink_metadata().is_ok()
+}
+
+pub const RESTORE_AGAIN: &str =
+    "Run `waybill restore` again: it removes what the other one has left. Or remove the folder.";
+
+fn unfinished(data: &Path) -> Error {
+    let message = format!("A restore into the data folder {} has not come to its end.", data.display());
+    Error::new(Code::DataFolderUnusable, message).with_cure(RESTORE_AGAIN)
 }
 
 pub fn in_use(data: &Path, holder: &str) -> Error {

@@ -11,6 +11,7 @@
 //! made again. Almost every queue is in home alone: for these nothing of this is asked.
 
 mod catalog;
+mod fences;
 mod figures;
 mod follow;
 mod messages;
@@ -27,6 +28,7 @@ use waybill_store::Flow;
 
 use crate::Process;
 
+pub use fences::{FENCES, Fence, PLACED};
 pub(crate) use figures::held;
 pub(crate) use follow::note_change;
 pub(crate) use placed::all_at_home;

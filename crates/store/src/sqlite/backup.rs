@@ -1,8 +1,9 @@
-//! A copy of the database, taken while others read and write it.
+//! A copy of the database, or of all databases of a deployment, taken while others read and write them.
 //!
-//! One read transaction is held from the first page to the last, so the copy is the database as of one commit: everything up
-//! to it and nothing of what came after. The copy is then a file on its own: checked in full, counted, hashed as it was
-//! read back, and only when all of it has reached the disk does the folder get its name.
+//! One read transaction on each file is held from the first page to the last, so each copy is its database as of one commit:
+//! everything up to it and nothing of what came after. Those of several files are begun at one instant (`cut.rs`); then home is
+//! copied, and the shards by their names. A copy is a file on its own: checked in full, counted, hashed as it was read back,
+//! and only when all of it has reached the disk does the folder get its name.
 //!
 //! SQLite's own protocol lets another process read beside the server, so the command does it itself and the server is not
 //! asked: it works when the server is stuck, and no caller can make a server write to a path of the caller's choosing.
@@ -13,44 +14,45 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::OpenFlags;
 use rusqlite::backup::{Backup, StepResult};
-use rusqlite::config::DbConfig;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use waybill_kernel::{Code, Error, Result, Time};
 
 use super::connection::is_full;
-use super::inspect;
-use super::manifest::{self, Begun, Manifest, ServerKeyCopy};
-use super::open::{self, Meta};
+use super::cut::Snapshot;
+use super::deployment::{Deployment, Stores};
+use super::manifest::{self, Begun, Contents, Manifest, ServerKeyCopy, ShardCopy};
 use super::watch::{Step, Watch};
-use super::{check, mark};
+use super::{inspect, open};
 
 /// Between two looks at whether to stop: 4 MiB.
 const PAGES_PER_STEP: i32 = 1024;
 
-/// Copies the database file at `source` into the new folder `destination`.
+/// Copies the files of a deployment into the new folder `destination`.
 pub fn take(
-    source: &Path,
+    deployment: &Deployment,
     destination: &Path,
     server_key: Option<&ServerKeyCopy>,
     program_version: &str,
     created_at: Time,
     watch: &Watch,
 ) -> Result<Manifest> {
-    let destination = admissible(source, destination)?;
+    let destination = admissible(&deployment.home, destination)?;
     let part = beside(&destination);
     make_folder(&part)?;
     let begun = Begun::new(vec![part.clone()]);
-    let copy = part.join(manifest::DATABASE);
-    copy_pages(source, &copy, watch)?;
-    let contents = inspect::contents_of_copy(&copy, watch)
-        .map_err(|error| Error::new(error.code(), format!("The copy is not sound: {}", error.message())))?;
-    manifest::sync(&copy)?;
-    let mut pieces = vec![manifest::measure(&copy, watch)?];
+    let copies = copy_all(deployment.snapshots(watch)?, &part, watch)?;
+    let mut contents = check_all(&copies, &part, watch)?.into_iter();
+    let home = contents.next().ok_or_else(|| Error::internal("there is no copy of home"))?;
+    let shard = |(copy, contents): (&Copied, Contents)| {
+        copy.shard.as_ref().map(|(name, file)| ShardCopy::new(name, file.clone(), contents))
+    };
+    let shards = copies.iter().skip(1).zip(contents).filter_map(shard).collect();
+    let mut pieces = hash_all(&copies, &part, watch)?;
     if let Some(text) = server_key.and_then(|key| key.text.as_deref()) {
         pieces.push(manifest::add_server_key(&part, text)?);
     }
-    let mut manifest = Manifest::new(program_version, created_at, contents, pieces);
+    let mut manifest = Manifest::new(program_version, created_at, home, shards, pieces);
     manifest.server_key_id = server_key.map(|key| key.id.clone());
     manifest.write(&part)?;
     manifest::sync(&part)?;
@@ -59,7 +61,61 @@ pub fn take(
     Ok(manifest)
 }
 
-const DATA_FOLDER: &str = "Name the server's data folder with --data; its first start makes the database.";
+/// One copy in the folder.
+struct Copied {
+    /// In the folder.
+    name: String,
+    bytes: u64,
+    /// Its name, and that of its file in the data folder; None for home.
+    shard: Option<(String, String)>,
+}
+
+/// Each snapshot ends when its pages are copied, so that the log of its database can begin anew.
+fn copy_all(stores: Stores, part: &Path, watch: &Watch) -> Result<Vec<Copied>> {
+    let mut snapshots = vec![(None, stores.home)];
+    snapshots.extend(stores.shards.into_iter().map(|(name, snapshot)| (Some(name), snapshot)));
+    let mut all = 0;
+    for (_, snapshot) in &snapshots {
+        all += bytes_of(snapshot)?;
+    }
+    let mut copies = Vec::new();
+    let mut before = 0;
+    for (shard, snapshot) in snapshots {
+        let bytes = bytes_of(&snapshot)?;
+        let name = shard.as_deref().map_or_else(|| manifest::DATABASE.to_owned(), manifest::shard_file);
+        copy_pages(&snapshot, &part.join(&name), &watch.within(before, all))?;
+        let file = snapshot.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        copies.push(Copied { name, bytes, shard: shard.map(|shard| (shard, file)) });
+        before += bytes;
+    }
+    Ok(copies)
+}
+
+/// What each copy holds, once it has been found sound.
+fn check_all(copies: &[Copied], part: &Path, watch: &Watch) -> Result<Vec<Contents>> {
+    let check = |copy: &Copied| {
+        let contents = inspect::contents_of_copy(&part.join(&copy.name), watch);
+        contents.map_err(|error| match error.code() {
+            Code::Interrupted => error,
+            code => Error::new(code, format!("The copy is not sound: {}", error.message())),
+        })
+    };
+    copies.iter().map(check).collect()
+}
+
+fn hash_all(copies: &[Copied], part: &Path, watch: &Watch) -> Result<Vec<manifest::Piece>> {
+    let all = copies.iter().map(|copy| copy.bytes).sum();
+    let mut before = 0;
+    let mut pieces = Vec::new();
+    for copy in copies {
+        manifest::sync(&part.join(&copy.name))?;
+        pieces.push(manifest::measure(part, &copy.name, &watch.within(before, all))?);
+        before += copy.bytes;
+    }
+    Ok(pieces)
+}
+
+pub(super) const DATA_FOLDER: &str = "Name the server's data folder with --data; its first start makes the database.";
 
 /// Where the backup goes, with every link on the way resolved.
 fn admissible(source: &Path, destination: &Path) -> Result<PathBuf> {
@@ -103,13 +159,8 @@ fn exists(destination: &Path) -> Error {
     Error::new(Code::AlreadyExists, message)
 }
 
-fn copy_pages(source: &Path, copy: &Path, watch: &Watch) -> Result<()> {
-    // Read before the snapshot is taken: the server moves both on, and the mark must not get ahead by that.
-    let marked = mark::read(&mark::beside(source))?;
-    let from = reader(source)?;
-    let meta = begin_snapshot(&from, source)?;
-    mark::judge(&mark::beside(source), marked.as_deref(), Some(&meta))?;
-
+fn copy_pages(snapshot: &Snapshot, copy: &Path, watch: &Watch) -> Result<()> {
+    let source = snapshot.path.as_path();
     File::options()
         .write(true)
         .create_new(true)
@@ -121,7 +172,7 @@ fn copy_pages(source: &Path, copy: &Path, watch: &Watch) -> Result<()> {
     // A copy that is interrupted is thrown away, so it needs neither a journal nor an fsync before its end.
     to.pragma_update(None, "journal_mode", "OFF").map_err(failed)?;
     to.pragma_update(None, "synchronous", "OFF").map_err(failed)?;
-    let backup = Backup::new(&from, &mut to).map_err(failed)?;
+    let backup = Backup::new(&snapshot.raw, &mut to).map_err(failed)?;
     loop {
         match backup.step(PAGES_PER_STEP).map_err(failed)? {
             StepResult::Done => return Ok(()),
@@ -139,34 +190,17 @@ fn copy_pages(source: &Path, copy: &Path, watch: &Watch) -> Result<()> {
 /// SQLite's default, which is ours; only shown, so that another would do no harm.
 const PAGE_BYTES: u64 = 4096;
 
-/// Opened for writing, because only then does SQLite tidy up its two helper files when the last one leaves; and told to
-/// write nothing.
-fn reader(source: &Path) -> Result<rusqlite::Connection> {
-    let has_log = wal(source).metadata().is_ok_and(|log| log.len() > 0);
-    let raw = open::open(source, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    let prepare = || -> rusqlite::Result<()> {
-        raw.pragma_update(None, "query_only", 1)?;
-        // What a crash has left in the log stays there for the server's next start to judge.
-        raw.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, has_log).map(drop)
-    };
-    prepare().map_err(|error| check::damaged(source, &error.to_string()))?;
-    Ok(raw)
+/// Of the snapshot, whatever is written meanwhile.
+fn bytes_of(snapshot: &Snapshot) -> Result<u64> {
+    let pages = snapshot.raw.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0));
+    let pages = pages.map_err(|error| super::check::damaged(&snapshot.path, &error.to_string()))?;
+    Ok(u64::try_from(pages).unwrap_or(0) * PAGE_BYTES)
 }
 
 pub(super) fn wal(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push("-wal");
     name.into()
-}
-
-fn begin_snapshot(from: &rusqlite::Connection, source: &Path) -> Result<Meta> {
-    let damaged = |error: rusqlite::Error| check::damaged(source, &error.to_string());
-    from.execute_batch("BEGIN").map_err(damaged)?;
-    let meta = open::stored_meta(from).map_err(damaged)?;
-    meta.ok_or_else(|| {
-        let message = format!("{} holds no Waybill database yet.", source.display());
-        Error::new(Code::NotFound, message).with_cure(DATA_FOLDER)
-    })
 }
 
 fn failed(source: &Path, copy: &Path, error: &rusqlite::Error) -> Error {

@@ -133,6 +133,13 @@ impl Inspection {
         self.raw.query_row(sql, [], |row| row.get(0)).optional().map_err(|error| self.damaged(&error))
     }
 
+    /// The texts that a statement of those who know the tables asks for.
+    pub fn texts(&self, sql: &str) -> Result<Vec<String>> {
+        let ask =
+            || -> rusqlite::Result<Vec<String>> { self.raw.prepare(sql)?.query_map([], |row| row.get(0))?.collect() };
+        ask().map_err(|error| self.damaged(&error))
+    }
+
     pub fn sweeps(&self) -> Result<Vec<SweepState>> {
         let ask = || -> rusqlite::Result<Vec<SweepState>> {
             let mut statement = self.raw.prepare(SweepState::SELECT)?;

@@ -1,4 +1,4 @@
-//! What a backup says of itself: which database, up to which commit, and the hash of what it is made of.
+//! What a backup says of itself: which databases, up to which commit of each, and the hash of what it is made of.
 //!
 //! The manifest carries a hash of its own text, so that a digit that rotted is noticed like a page that did. It guards against
 //! accidents, not against somebody who can write both: whoever needs that signs the folder.
@@ -15,10 +15,12 @@ use sha2::{Digest, Sha256};
 use waybill_kernel::{Code, Error, Result, Time, hex};
 
 use super::watch::{Step, Watch};
-use crate::private;
+use crate::{private, stores};
 
-/// Raised when an older program could no longer restore what is written.
-pub(super) const FORMAT: u32 = 2;
+/// The newest that this program knows, raised when an older one could no longer restore what is written.
+pub(super) const FORMAT: u32 = 3;
+/// Of a backup without shards, which older programs can restore.
+const FORMAT_OF_HOME: u32 = 2;
 pub(super) const FILE: &str = "manifest.json";
 /// The name of the copy in a backup.
 pub(super) const DATABASE: &str = "waybill.db";
@@ -50,6 +52,23 @@ pub struct Manifest {
     pub files: Vec<Piece>,
     /// By table.
     pub rows: BTreeMap<String, u64>,
+    /// The stores beside home, by name. All are of the same instant as home.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardCopy>,
+}
+
+/// What a backup has of a store beside home.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardCopy {
+    pub name: String,
+    /// Its name in the data folder that was backed up. Only shown: where it is restored to the settings say.
+    pub file: String,
+    pub database_id: String,
+    pub schema: i64,
+    pub commit_seq: i64,
+    pub commit_time: Time,
+    pub rows: BTreeMap<String, u64>,
 }
 
 /// One file of a backup.
@@ -79,10 +98,45 @@ pub(super) struct Contents {
     pub(super) rows: BTreeMap<String, u64>,
 }
 
-impl Manifest {
-    pub(super) fn new(program_version: &str, created_at: Time, contents: Contents, files: Vec<Piece>) -> Self {
+impl ShardCopy {
+    pub(super) fn new(name: &str, file: String, contents: Contents) -> Self {
         Self {
-            format: FORMAT,
+            name: name.to_owned(),
+            file,
+            database_id: contents.database_id,
+            schema: contents.schema,
+            commit_seq: contents.commit_seq,
+            commit_time: contents.commit_time,
+            rows: contents.rows,
+        }
+    }
+
+    pub(super) fn contents(&self) -> Contents {
+        Contents {
+            database_id: self.database_id.clone(),
+            schema: self.schema,
+            commit_seq: self.commit_seq,
+            commit_time: self.commit_time,
+            rows: self.rows.clone(),
+        }
+    }
+}
+
+/// The name of a shard's copy in a backup. It cannot be home's, nor lead anywhere: see [`stores::check_name`].
+pub(super) fn shard_file(name: &str) -> String {
+    format!("shard-{name}.db")
+}
+
+impl Manifest {
+    pub(super) fn new(
+        program_version: &str,
+        created_at: Time,
+        contents: Contents,
+        shards: Vec<ShardCopy>,
+        files: Vec<Piece>,
+    ) -> Self {
+        Self {
+            format: if shards.is_empty() { FORMAT_OF_HOME } else { FORMAT },
             program_version: program_version.to_owned(),
             created_at,
             database_id: contents.database_id,
@@ -92,6 +146,7 @@ impl Manifest {
             server_key_id: None,
             files,
             rows: contents.rows,
+            shards,
         }
     }
 
@@ -115,7 +170,7 @@ impl Manifest {
         if seal != Some(Json::from(manifest.seal()?)) {
             return Err(wrong("was changed after it was written"));
         }
-        manifest.piece(backup)?;
+        manifest.check_names(backup)?;
         Ok(manifest)
     }
 
@@ -132,13 +187,28 @@ impl Manifest {
         write().map_err(|error| unusable(&path, &error))
     }
 
-    /// The database's. Names are ours and never the manifest's: a name can lead anywhere.
-    pub(super) fn piece(&self, backup: &Path) -> Result<&Piece> {
-        match self.files.as_slice() {
-            [piece] if piece.name == DATABASE => Ok(piece),
-            [piece, key] if piece.name == DATABASE && key.name == SERVER_KEY => Ok(piece),
-            _ => Err(invalid(backup, &format!("its {FILE} lists other files than {DATABASE} and {SERVER_KEY}"))),
+    /// Names are ours and never the manifest's: a name can lead anywhere.
+    fn check_names(&self, backup: &Path) -> Result<()> {
+        let wrong = |why: &str| Err(invalid(backup, &format!("its {FILE} {why}")));
+        let are_names = self.shards.iter().all(|shard| stores::check_name(&shard.name).is_ok());
+        if !are_names || !self.shards.is_sorted_by(|one, next| one.name < next.name) {
+            return wrong("names shards that there cannot be");
         }
+        let mut expected = vec![DATABASE.to_owned()];
+        expected.extend(self.shards.iter().map(|shard| shard_file(&shard.name)));
+        if self.has_server_key() {
+            expected.push(SERVER_KEY.to_owned());
+        }
+        match self.files.iter().map(|piece| &piece.name).eq(&expected) {
+            true => Ok(()),
+            false => wrong(&format!("lists other files than {DATABASE}, those of its shards, and {SERVER_KEY}")),
+        }
+    }
+
+    /// What was written of one of its files.
+    pub(super) fn piece(&self, backup: &Path, name: &str) -> Result<&Piece> {
+        let piece = self.files.iter().find(|piece| piece.name == name);
+        piece.ok_or_else(|| invalid(backup, &format!("its {FILE} does not list {name}")))
     }
 
     pub fn has_server_key(&self) -> bool {
@@ -194,13 +264,16 @@ pub(super) fn add_server_key(part: &Path, text: &str) -> Result<Piece> {
     Ok(measured(SERVER_KEY, text.as_bytes()))
 }
 
-pub(super) fn measure(path: &Path, watch: &Watch) -> Result<Piece> {
-    let file = File::open(path).map_err(|error| unusable(path, &error))?;
-    let total = file.metadata().map_err(|error| unusable(path, &error))?.len();
-    pour(file, std::io::sink(), path, total, Step::Hashing, watch)
+/// A file of the backup that is being made.
+pub(super) fn measure(part: &Path, name: &str, watch: &Watch) -> Result<Piece> {
+    let path = part.join(name);
+    let file = File::open(&path).map_err(|error| unusable(&path, &error))?;
+    let total = file.metadata().map_err(|error| unusable(&path, &error))?.len();
+    let (bytes, sha256) = pour(file, std::io::sink(), &path, total, Step::Hashing, watch)?;
+    Ok(Piece { name: name.to_owned(), bytes, sha256 })
 }
 
-/// Copies and measures what was copied.
+/// Copies, and measures what was copied: its length and its hash.
 pub(super) fn pour(
     mut from: File,
     mut to: impl Write,
@@ -208,14 +281,14 @@ pub(super) fn pour(
     total: u64,
     step: Step,
     watch: &Watch,
-) -> Result<Piece> {
+) -> Result<(u64, String)> {
     let (mut hash, mut bytes) = (Sha256::new(), 0);
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         watch.at(step, bytes, total)?;
         let read = from.read(&mut chunk).map_err(|error| unusable(path, &error))?;
         if read == 0 {
-            return Ok(Piece { name: DATABASE.to_owned(), bytes, sha256: hex::encode(&hash.finalize()) });
+            return Ok((bytes, hex::encode(&hash.finalize())));
         }
         hash.update(&chunk[..read]);
         to.write_all(&chunk[..read]).map_err(|error| unusable(path, &error))?;

@@ -6,6 +6,8 @@ mod check;
 mod checkpoint;
 mod condition;
 mod connection;
+mod cut;
+pub(crate) mod deployment;
 pub(crate) mod inspect;
 mod job;
 pub(crate) mod manifest;

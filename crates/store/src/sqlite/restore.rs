@@ -1,7 +1,11 @@
-//! A backup becomes a database again.
+//! A backup becomes a deployment again: all of its files, or none.
 //!
-//! What is restored gets an id of its own: the mark of the database that was lost, should it lie about, speaks of another one
-//! and is not taken for this one's. Nothing has the database's name before everything has been verified and is on the disk.
+//! What is restored gets ids of its own: the mark of a database that was lost, should it lie about, speaks of another one and
+//! is not taken for this one's. Home is told the new ids of its shards. Nothing has a database's name before everything has been
+//! verified and is on the disk.
+//!
+//! Several files cannot get their names at once. Until the last has its own, a file in the folder says that a restore is
+//! under way ([`UNFINISHED`]): if it is killed no server starts there, and the next restore removes what it has left.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,60 +14,218 @@ use std::path::{Path, PathBuf};
 use rusqlite::OpenFlags;
 use waybill_kernel::{Code, Entropy, Error, Result, hex};
 
-use super::manifest::{self, Begun, Manifest};
+use super::deployment::Deployment;
+use super::manifest::{self, Begun, Contents, Manifest, Piece};
 use super::open::{self, Meta};
 use super::watch::{Step, Watch};
 use super::{inspect, mark};
-use crate::{Migration, private};
+use crate::{Migration, StoreRole, private};
+
+/// In a data folder whose restore has not come to its end.
+pub const UNFINISHED: &str = "restore.unfinished";
 
 #[derive(Clone, Debug)]
 pub struct Restored {
     pub manifest: Manifest,
-    /// The restored database's own.
+    /// The restored home's own.
     pub database_id: String,
 }
 
-/// Restores a backup to the database file `database`, which must not exist; its folder must, and be held by the caller.
-/// `migrations` are those of the domains, as for [`crate::Store::open`].
+/// Restores a backup to the files of `deployment`, which must not exist; their folder must, and be held by the caller.
+/// `migrations` are those of the domains, by the role of a store.
 pub fn restore(
     backup: &Path,
-    database: &Path,
-    migrations: &[Migration],
+    deployment: &Deployment,
+    migrations: fn(StoreRole) -> Vec<Migration>,
     entropy: &dyn Entropy,
     watch: &Watch,
 ) -> Result<Restored> {
     let manifest = Manifest::read(backup)?;
-    refuse_newer(&manifest, migrations)?;
-    let (part, mark) = (with_ending(database, ".part"), mark::beside(database));
-    if let Some(present) = [database, mark.as_path()].into_iter().find(|path| path.symlink_metadata().is_ok()) {
-        let message = format!("{} exists already, and a restore replaces nothing.", present.display());
-        return Err(Error::new(Code::AlreadyExists, message));
+    let targets = Target::all(backup, &manifest, deployment, entropy)?;
+    for target in &targets {
+        refuse_newer(&manifest, target, migrations)?;
+        // All of them before anything is made: one that is missing costs nothing.
+        target.source(backup)?;
     }
-    // Left by a restore that was killed: the folder is the caller's alone.
-    let _ = fs::remove_file(&part);
-    let key = NewServerKey::of(&manifest, backup, database)?;
-    let mut leftovers = vec![part.clone(), with_ending(&part, "-journal"), mark.clone()];
+    let unfinished = deployment.home.with_file_name(UNFINISHED);
+    make_way(&targets, &unfinished)?;
+    let key = NewServerKey::of(&manifest, backup, &deployment.home)?;
+    let mut leftovers: Vec<_> = targets.iter().flat_map(Target::leftovers).collect();
     leftovers.extend(key.as_ref().map(|key| key.path.clone()));
+    leftovers.push(unfinished.clone());
     let begun = Begun::new(leftovers);
-    copy(backup, &manifest, &part, watch)?;
-    verify(backup, &manifest, &part, watch)?;
-    let mut meta =
-        Meta { database_id: [0; 16], commit_seq: manifest.commit_seq, clock_us: manifest.commit_time.micros() };
-    entropy.fill(&mut meta.database_id);
-    give_id(&part, &meta)?;
-    manifest::sync(&part)?;
-    // Before the database has its name: a folder that lost its key to a kill would be served with another.
+    if !unfinished.exists() {
+        manifest::write_private(&unfinished, b"Run `waybill restore` again, or remove this folder.\n")?;
+    }
+    let all = targets.iter().map(|target| target.piece.bytes).sum();
+    let mut before = 0;
+    for target in &targets {
+        target.copy(backup, &watch.within(before, all))?;
+        before += target.piece.bytes;
+    }
+    for target in &targets {
+        target.verify(backup, watch)?;
+    }
+    for target in &targets {
+        target.give_ids(&targets)?;
+        manifest::sync(&target.part)?;
+    }
+    // Before a database has its name: a folder that lost its key to a kill would be served with another.
     if let Some(key) = key {
         manifest::write_private(&key.path, &key.bytes)?;
     }
-    fs::rename(&part, database).map_err(|error| manifest::unusable(database, &error))?;
-    // After the file it is about: a mark that a killed restore left alone would speak of commits that nothing has.
-    mark::begin(&mark, &meta)?;
+    publish(&targets, &unfinished)?;
     begun.finish();
-    manifest::sync(
-        database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")),
-    )?;
-    Ok(Restored { manifest, database_id: hex::encode(&meta.database_id) })
+    let database_id = targets.first().map(|home| hex::encode(&home.meta.database_id)).unwrap_or_default();
+    Ok(Restored { manifest, database_id })
+}
+
+/// One database that is restored.
+struct Target {
+    /// None for home.
+    shard: Option<String>,
+    piece: Piece,
+    /// What the manifest says of it.
+    contents: Contents,
+    database: PathBuf,
+    part: PathBuf,
+    mark: PathBuf,
+    /// With the id that it gets.
+    meta: Meta,
+}
+
+impl Target {
+    /// Home comes first.
+    fn all(backup: &Path, manifest: &Manifest, deployment: &Deployment, entropy: &dyn Entropy) -> Result<Vec<Self>> {
+        let piece = |name: &str| manifest.piece(backup, name).cloned();
+        let home = Self::new(None, piece(manifest::DATABASE)?, manifest.contents(), &deployment.home, entropy);
+        let mut targets = vec![home];
+        for shard in &manifest.shards {
+            let to = deployment.shards.iter().find(|file| file.name == shard.name);
+            let to = to.ok_or_else(|| {
+                let (name, file) = (&shard.name, &shard.file);
+                let message = format!("The backup has the shard {name}, and [shards] names no SQLite file for it.");
+                let cure =
+                    format!("Name the server's settings with --config; [shards] had `{name} = \"sqlite:{file}\"`.");
+                Error::new(Code::ConfigInvalid, message).with_cure(cure)
+            })?;
+            let piece = piece(&manifest::shard_file(&shard.name))?;
+            targets.push(Self::new(Some(shard.name.clone()), piece, shard.contents(), &to.path, entropy));
+        }
+        Ok(targets)
+    }
+
+    fn new(shard: Option<String>, piece: Piece, contents: Contents, database: &Path, entropy: &dyn Entropy) -> Self {
+        let mut meta =
+            Meta { database_id: [0; 16], commit_seq: contents.commit_seq, clock_us: contents.commit_time.micros() };
+        entropy.fill(&mut meta.database_id);
+        let (part, mark) = (with_ending(database, ".part"), mark::beside(database));
+        Self { shard, piece, contents, database: database.to_owned(), part, mark, meta }
+    }
+
+    fn leftovers(&self) -> Vec<PathBuf> {
+        vec![self.part.clone(), with_ending(&self.part, "-journal"), self.database.clone(), self.mark.clone()]
+    }
+
+    /// Its file in the backup, which has at least the right length.
+    fn source(&self, backup: &Path) -> Result<File> {
+        let name = &self.piece.name;
+        let source = backup.join(name);
+        let from = File::open(&source)
+            .map_err(|error| manifest::invalid(backup, &format!("its {name} cannot be read: {error}")))?;
+        let bytes = from.metadata().map_err(|error| manifest::unusable(&source, &error))?.len();
+        if bytes != self.piece.bytes {
+            let why = format!("its {name} has {bytes} bytes where {} were written", self.piece.bytes);
+            return Err(manifest::invalid(backup, &why));
+        }
+        Ok(from)
+    }
+
+    /// What is compared with the manifest is what was written, so that nothing can change in between.
+    fn copy(&self, backup: &Path, watch: &Watch) -> Result<()> {
+        let from = self.source(backup)?;
+        let to = File::options().write(true).create_new(true).mode(0o600).open(&self.part);
+        let to = to.map_err(|error| manifest::unusable(&self.part, &error))?;
+        let (bytes, sha256) = manifest::pour(from, to, &self.part, self.piece.bytes, Step::Copying, watch)?;
+        if (bytes, &sha256) != (self.piece.bytes, &self.piece.sha256) {
+            let why = format!("its {} is not what was written (SHA-256 differs)", self.piece.name);
+            return Err(manifest::invalid(backup, &why));
+        }
+        Ok(())
+    }
+
+    fn verify(&self, backup: &Path, watch: &Watch) -> Result<()> {
+        let found = match inspect::contents_of_copy(&self.part, watch) {
+            Err(error) if error.code() == Code::DatabaseUnusable => {
+                let why = format!("its {} is damaged", self.piece.name);
+                return Err(manifest::invalid(backup, &why).because(error.message()));
+            }
+            other => other?,
+        };
+        if found == self.contents {
+            return Ok(());
+        }
+        let why = format!(
+            "its manifest speaks of commit {} of database {}, its {} of commit {} of {}, or their rows differ",
+            self.contents.commit_seq, self.contents.database_id, self.piece.name, found.commit_seq, found.database_id
+        );
+        Err(manifest::invalid(backup, &why))
+    }
+
+    /// Its own; and home is told those of the shards, which it would otherwise not know again.
+    fn give_ids(&self, all: &[Self]) -> Result<()> {
+        const OWN: &str = "UPDATE meta SET database_id = ?1 WHERE id = 1";
+        const OF_SHARD: &str = "INSERT INTO shards (name, database_id) VALUES (?1, ?2) \
+                                ON CONFLICT (name) DO UPDATE SET database_id = excluded.database_id";
+        let mut raw = open::open(&self.part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let tx = raw.transaction().map_err(Error::internal)?;
+        match tx.execute(OWN, [self.meta.database_id]).map_err(Error::internal)? {
+            1 => {}
+            other => return Err(Error::internal(format!("{other} rows of meta"))),
+        }
+        for target in all.iter().filter(|_| self.shard.is_none()) {
+            if let Some(name) = &target.shard {
+                tx.execute(OF_SHARD, rusqlite::params![name, target.meta.database_id]).map_err(Error::internal)?;
+            }
+        }
+        tx.commit().map_err(Error::internal)
+    }
+}
+
+/// A restore replaces nothing, except what one that was killed has left: the folder is the caller's alone.
+fn make_way(targets: &[Target], unfinished: &Path) -> Result<()> {
+    if unfinished.exists() {
+        for path in targets.iter().flat_map(Target::leftovers) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    for target in targets {
+        if let Some(present) = [&target.database, &target.mark].into_iter().find(|path| path.symlink_metadata().is_ok())
+        {
+            let message = format!("{} exists already, and a restore replaces nothing.", present.display());
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+        let _ = fs::remove_file(&target.part);
+    }
+    Ok(())
+}
+
+/// Gives the databases their names, home last, and then says that the restore is over.
+fn publish(targets: &[Target], unfinished: &Path) -> Result<()> {
+    let sync_folder = || {
+        let folder = unfinished.parent().filter(|folder| !folder.as_os_str().is_empty());
+        manifest::sync(folder.unwrap_or_else(|| Path::new(".")))
+    };
+    // The word that it is unfinished reaches the disk before the first name does.
+    sync_folder()?;
+    for target in targets.iter().rev() {
+        fs::rename(&target.part, &target.database).map_err(|error| manifest::unusable(&target.database, &error))?;
+        // After the file it is about: a mark that was left alone would speak of commits that nothing has.
+        mark::begin(&target.mark, &target.meta)?;
+    }
+    sync_folder()?;
+    fs::remove_file(unfinished).map_err(|error| manifest::unusable(unfinished, &error))?;
+    sync_folder()
 }
 
 /// The server's key that came with a backup and is not in the folder yet.
@@ -90,63 +252,18 @@ impl NewServerKey {
     }
 }
 
-fn refuse_newer(manifest: &Manifest, migrations: &[Migration]) -> Result<()> {
-    let known = crate::MIGRATIONS.iter().chain(migrations).map(|migration| migration.version).max().unwrap_or(0);
-    if manifest.schema <= i64::from(known) {
+fn refuse_newer(manifest: &Manifest, target: &Target, migrations: fn(StoreRole) -> Vec<Migration>) -> Result<()> {
+    let role = if target.shard.is_some() { StoreRole::Shard } else { StoreRole::Home };
+    let migrations = migrations(role);
+    let known = crate::MIGRATIONS.iter().chain(&migrations).map(|migration| migration.version).max().unwrap_or(0);
+    if target.contents.schema <= i64::from(known) {
         return Ok(());
     }
     let message = format!(
-        "The backup has schema {}, written by version {}; this program knows schemas up to {known}.",
-        manifest.schema, manifest.program_version
+        "The backup's {} has schema {}, written by version {}; this program knows schemas up to {known}.",
+        target.piece.name, target.contents.schema, manifest.program_version
     );
     Err(Error::new(Code::SchemaTooNew, message))
-}
-
-/// What is compared with the manifest is what was written, so that nothing can change in between.
-fn copy(backup: &Path, manifest: &Manifest, part: &Path, watch: &Watch) -> Result<()> {
-    let piece = manifest.piece(backup)?;
-    let source = backup.join(manifest::DATABASE);
-    let from = File::open(&source)
-        .map_err(|error| manifest::invalid(backup, &format!("its {} cannot be read: {error}", manifest::DATABASE)))?;
-    let bytes = from.metadata().map_err(|error| manifest::unusable(&source, &error))?.len();
-    if bytes != piece.bytes {
-        let why = format!("its {} has {bytes} bytes where {} were written", manifest::DATABASE, piece.bytes);
-        return Err(manifest::invalid(backup, &why));
-    }
-    let to = File::options().write(true).create_new(true).mode(0o600).open(part);
-    let to = to.map_err(|error| manifest::unusable(part, &error))?;
-    let copied = manifest::pour(from, to, part, bytes, Step::Copying, watch)?;
-    if copied != *piece {
-        let why = format!("its {} is not what was written (SHA-256 differs)", manifest::DATABASE);
-        return Err(manifest::invalid(backup, &why));
-    }
-    Ok(())
-}
-
-fn verify(backup: &Path, manifest: &Manifest, part: &Path, watch: &Watch) -> Result<()> {
-    let found = match inspect::contents_of_copy(part, watch) {
-        Err(error) if error.code() == Code::DatabaseUnusable => {
-            return Err(manifest::invalid(backup, "its database is damaged").because(error.message()));
-        }
-        other => other?,
-    };
-    if found == manifest.contents() {
-        return Ok(());
-    }
-    let why = format!(
-        "its manifest speaks of commit {} of database {}, its database of commit {} of {}, or their rows differ",
-        manifest.commit_seq, manifest.database_id, found.commit_seq, found.database_id
-    );
-    Err(manifest::invalid(backup, &why))
-}
-
-fn give_id(part: &Path, meta: &Meta) -> Result<()> {
-    let raw = open::open(part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    let changed = raw.execute("UPDATE meta SET database_id = ?1 WHERE id = 1", [meta.database_id]);
-    match changed.map_err(Error::internal)? {
-        1 => Ok(()),
-        other => Err(Error::internal(format!("{other} rows of meta"))),
-    }
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
@@ -170,6 +287,14 @@ mod tests {
     use crate::sqlite::{Options, backup};
     use crate::{MIGRATIONS, migrate};
 
+    fn home(database: &Path) -> Deployment {
+        Deployment::from(database)
+    }
+
+    fn none(_: StoreRole) -> Vec<Migration> {
+        Vec::new()
+    }
+
     /// A backup of a small database, in `backup` of the folder.
     fn backed_up() -> (TempDir, Manifest) {
         let folder = tempfile::tempdir().unwrap();
@@ -181,7 +306,15 @@ mod tests {
         open::ensure_meta(&mut connection, Time::from_micros(7), &SeededEntropy::new(1)).unwrap();
         let to = folder.path().join("backup");
         let key = ServerKeyCopy { id: "ab".to_owned(), text: Some("the key\n".to_owned()) };
-        let manifest = backup::take(&source, &to, Some(&key), "0.0.0", Time::from_micros(9), &Watch::none()).unwrap();
+        let manifest = backup::take(
+            &Deployment::from(source.as_path()),
+            &to,
+            Some(&key),
+            "0.0.0",
+            Time::from_micros(9),
+            &Watch::none(),
+        )
+        .unwrap();
         (folder, manifest)
     }
 
@@ -189,7 +322,8 @@ mod tests {
         let target = folder.path().join("target");
         fs::create_dir_all(&target).unwrap();
         let database = target.join("waybill.db");
-        let outcome = restore(&folder.path().join("backup"), &database, &[], &SeededEntropy::new(2), &Watch::none());
+        let outcome =
+            restore(&folder.path().join("backup"), &home(&database), none, &SeededEntropy::new(2), &Watch::none());
         if outcome.is_err() {
             assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "something was left behind");
         }
@@ -249,7 +383,7 @@ mod tests {
             if let Some(present) = present {
                 fs::write(&path, present).unwrap();
             }
-            restore(&backup, &target.join("waybill.db"), &[], &SeededEntropy::new(2), &Watch::none())
+            restore(&backup, &home(&target.join("waybill.db")), none, &SeededEntropy::new(2), &Watch::none())
         };
         again(Some("the key\n")).unwrap();
         assert_eq!(again(Some("another\n")).unwrap_err().code(), Code::AlreadyExists);
@@ -268,7 +402,8 @@ mod tests {
             let flag = Arc::clone(&stop);
             let watch = Watch::new(stop, move |step, _, _| flag.store(step == last, Ordering::Relaxed));
             let entropy = SeededEntropy::new(2);
-            let outcome = restore(&folder.path().join("backup"), &target.join("waybill.db"), &[], &entropy, &watch);
+            let outcome =
+                restore(&folder.path().join("backup"), &home(&target.join("waybill.db")), none, &entropy, &watch);
             assert_eq!(outcome.unwrap_err().code(), Code::Interrupted, "{last:?}");
             assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "{last:?}");
         }

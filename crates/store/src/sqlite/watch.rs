@@ -17,17 +17,26 @@ type Progress = dyn Fn(Step, u64, u64) + Send + Sync;
 
 pub struct Watch {
     stop: Arc<AtomicBool>,
-    progress: Box<Progress>,
+    progress: Arc<Progress>,
 }
 
 impl Watch {
     pub fn new(stop: Arc<AtomicBool>, progress: impl Fn(Step, u64, u64) + Send + Sync + 'static) -> Self {
-        Self { stop, progress: Box::new(progress) }
+        Self { stop, progress: Arc::new(progress) }
     }
 
     /// Nobody looks and nobody stops it.
     pub fn none() -> Self {
         Self::new(Arc::default(), |_, _, _| {})
+    }
+
+    /// For one of several files, whose bytes are told as a part of those of all. `before` is how many came before it.
+    pub(super) fn within(&self, before: u64, all: u64) -> Self {
+        let progress = Arc::clone(&self.progress);
+        Self::new(Arc::clone(&self.stop), move |step, done, total| match total {
+            0 => progress(step, 0, 0),
+            _ => progress(step, before + done, all.max(before + total)),
+        })
     }
 
     pub(super) fn stop_flag(&self) -> Arc<AtomicBool> {

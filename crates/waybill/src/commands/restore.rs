@@ -7,39 +7,41 @@ use serde_json::json;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::Backend;
-use waybill_store::safety::{self, Address, Manifest, Restored};
+use waybill_store::safety::{self, Address, Deployment, Manifest, Restored};
 
-use super::backup::{summary, to_json, unsupported};
+use super::backup::{deployment, shards_of, summary, to_json, unsupported};
 use super::watched::watched;
 use crate::cli::Restore;
 use crate::config::Config;
 use crate::data::{self, DataFolder};
 use crate::output;
 
-/// What a folder may hold and count as empty: what every command leaves, the rest of a restore that was killed, and the
+/// What a folder may hold and count as empty: what every command leaves, what says that a restore was killed, and the
 /// server's key, put there by hand for a backup that has none.
-const LEFTOVERS: &[&str] = &["waybill.lock", "waybill.db.part", "waybill.db.part-journal", data::SERVER_KEY];
+const LEFTOVERS: &[&str] = &["waybill.lock", safety::UNFINISHED, data::SERVER_KEY];
+/// What a restore that was killed may have left of a database besides.
+const PARTS: &[&str] = &[".part", ".part-journal"];
 
 pub async fn run(flags: Restore) -> Result<()> {
     let config = Config::at(&flags.location)?;
-    let database = match config.backend {
-        Backend::Sqlite(options) => options.path,
+    let files = match config.backend {
+        Backend::Sqlite(options) => deployment(&options.path, &config.shards),
         Backend::Postgres(options) => {
             let Address { host, port, database } = Address::of(&options)?;
             let at = format!("--host={host} --port={port} --username=postgres");
             return Err(unsupported(format!(
                 "A PostgreSQL database is restored with PostgreSQL's own tools: start the server on the folder that \
                  `pg_basebackup` made. A dump goes with `createdb {at} {database}` and `pg_restore {at} \
-                 --dbname={database} waybill.dump` into a cluster that has the roles waybill_app and waybill_system and \
+                 --dbname={database} {database}.dump` into a cluster that has the roles waybill_app and waybill_system and \
                  whose transaction numbers are past the dump's, as the one it was made in is."
             )));
         }
     };
     // Both before anything is made: a slip in either path costs nothing.
     Manifest::read(&flags.backup)?;
-    let is_new = refuse_used(&config.data)?;
-    let folder = DataFolder::open(&config.data)?;
-    let outcome = restore(&flags, &config.data, &database).await;
+    let is_new = refuse_used(&config.data, &files)?;
+    let folder = DataFolder::open_unfinished(&config.data)?;
+    let outcome = restore(&flags, &config.data, &files).await;
     if outcome.is_err() && is_new {
         let _ = fs::remove_file(config.data.join("waybill.lock"));
         let _ = fs::remove_dir(&config.data);
@@ -48,15 +50,15 @@ pub async fn run(flags: Restore) -> Result<()> {
     show(&config.data, &outcome?, flags.json)
 }
 
-async fn restore(flags: &Restore, data: &Path, database: &Path) -> Result<Restored> {
+async fn restore(flags: &Restore, data: &Path, files: &Deployment) -> Result<Restored> {
     // Again, now that nobody else can put anything there.
-    refuse_used(data)?;
-    let (backup, database) = (flags.backup.clone(), database.to_owned());
-    watched(move |watch| safety::restore(&backup, &database, &waybill_domains::migrations(), &OsEntropy, watch)).await
+    refuse_used(data, files)?;
+    let (backup, files) = (flags.backup.clone(), files.clone());
+    watched(move |watch| safety::restore(&backup, &files, waybill_domains::migrations_of, &OsEntropy, watch)).await
 }
 
 /// Refuses a folder that holds anything; true when there is none yet.
-fn refuse_used(data: &Path) -> Result<bool> {
+fn refuse_used(data: &Path, files: &Deployment) -> Result<bool> {
     let unusable = |error: std::io::Error| {
         let message = format!("The data folder {} cannot be used: {error}.", data.display());
         Error::new(Code::DataFolderUnusable, message)
@@ -65,9 +67,10 @@ fn refuse_used(data: &Path) -> Result<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
         entries => entries.map_err(unusable)?,
     };
+    let expected = leftovers(data, files);
     for entry in entries {
         let name = entry.map_err(unusable)?.file_name();
-        if !LEFTOVERS.iter().any(|leftover| name == *leftover) {
+        if !expected.iter().any(|leftover| name == **leftover) {
             let message = format!(
                 "The data folder {} is not empty (it holds {}), and a restore replaces nothing. Stop the server that uses it \
                  and move the folder away, or restore into another with --data.",
@@ -78,6 +81,20 @@ fn refuse_used(data: &Path) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// The names that do not count. A restore that was killed may have given databases their names; this one removes them.
+fn leftovers(data: &Path, files: &Deployment) -> Vec<String> {
+    let mut names: Vec<_> = LEFTOVERS.iter().map(|name| (*name).to_owned()).collect();
+    let was_killed = data.join(safety::UNFINISHED).exists();
+    for path in std::iter::once(&files.home).chain(files.shards.iter().map(|shard| &shard.path)) {
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        names.extend(PARTS.iter().map(|part| format!("{}{part}", name(path))));
+        if was_killed {
+            names.extend([name(path), name(&path.with_extension("mark"))]);
+        }
+    }
+    names
 }
 
 fn show(data: &Path, restored: &Restored, as_json: bool) -> Result<()> {
@@ -99,6 +116,12 @@ fn show(data: &Path, restored: &Restored, as_json: bool) -> Result<()> {
         manifest.commit_time,
         summary(manifest),
     ))?;
+    if !manifest.shards.is_empty() {
+        let shards = shards_of(manifest);
+        output::note(&format!(
+            "Its shards are of the same instant: {shards}. Start it with the settings that name them."
+        ))?;
+    }
     match missing_server_key(data, manifest) {
         None => Ok(()),
         Some(id) => output::note(&format!(

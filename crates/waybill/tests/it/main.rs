@@ -21,6 +21,7 @@ mod pages;
 mod queues;
 mod receipts;
 mod safety;
+mod safety_shards;
 mod scheduler;
 mod shared_token;
 mod snapshots;

@@ -12,12 +12,12 @@ use waybill_testkit::server::{self, Options, Server};
 
 use crate::world::{Ended, Engine, Reply, World, program, until};
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// The verdicts by the names of the checks, and the whole answer.
-fn doctor(data: &Path, args: &[&str]) -> (BTreeMap<String, String>, Json, Ended) {
+pub fn doctor(data: &Path, args: &[&str]) -> (BTreeMap<String, String>, Json, Ended) {
     let ended = program(&[&["doctor", "--json", "--data", text(data)], args].concat());
     let answer = ended.json();
     let mut verdicts = BTreeMap::new();
@@ -40,7 +40,7 @@ fn found<'a>(answer: &'a Json, name: &str) -> &'a str {
 }
 
 /// Every file of the folder, with its content, its mode and its time.
-fn everything(data: &Path) -> BTreeMap<String, (Vec<u8>, u32, std::time::SystemTime)> {
+pub fn everything(data: &Path) -> BTreeMap<String, (Vec<u8>, u32, std::time::SystemTime)> {
     let of = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry.unwrap();
         let kept = entry.metadata().unwrap();

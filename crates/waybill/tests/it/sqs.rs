@@ -64,6 +64,11 @@ impl Client {
         Self::of(world, &made)
     }
 
+    /// The same at another server.
+    pub fn at(&self, url: &str) -> Self {
+        Self { url: url.to_owned(), ..self.clone() }
+    }
+
     /// The headers of a request with this body.
     fn signed(&self, action: &str, body: &str) -> Vec<(String, String)> {
         let target = format!("AmazonSQS.{action}");

@@ -11,7 +11,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Error, Result, Time};
-use waybill_store::safety::{self, Manifest, Step, Watch};
+use waybill_store::safety::{self, Deployment, Manifest, Step, Watch};
 use waybill_testkit::stores::{self, TestStore};
 
 use super::disk_full::Disk;
@@ -29,11 +29,12 @@ fn now() -> Time {
 }
 
 fn take(source: &Path, destination: &Path, watch: &Watch) -> Result<Manifest> {
-    safety::take(source, destination, None, "0.0.0-test", now(), watch)
+    safety::take(&Deployment::from(source), destination, None, "0.0.0-test", now(), watch)
 }
 
 fn restore(backup: &Path, folder: &Path) -> Result<safety::Restored> {
-    safety::restore(backup, &folder.join("waybill.db"), &waybill_domains::migrations(), &OsEntropy, &Watch::none())
+    let target = Deployment::from(folder.join("waybill.db").as_path());
+    safety::restore(backup, &target, waybill_domains::migrations_of, &OsEntropy, &Watch::none())
 }
 
 /// A store with some tasks, and where its file is.
@@ -47,7 +48,7 @@ async fn filled(tasks: usize) -> (TestStore, PathBuf) {
     (on, file)
 }
 
-fn names(folder: &Path) -> Vec<String> {
+pub(super) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

@@ -1,6 +1,7 @@
 //! SQLite's files hurt from outside: what start-up refuses, what a running program survives, and what it says.
 
 mod backup;
+mod backup_shards;
 mod disk_full;
 mod failed_fsync;
 mod gone_while_running;

@@ -23,7 +23,11 @@ pub(super) fn examine(config: &Config, scene: &mut Scene) -> Vec<Check> {
     // A folder that cannot be read shows in other checks.
     scene.holder = data::holder(data).unwrap_or_default();
     let mut checks = vec![privacy(data), ownership(data), admin_key(data), server_key(config, scene), lock(scene)];
-    checks.extend(files(data));
+    checks.extend(files(config));
+    if data::is_unfinished(data) {
+        let found = "a restore into this folder has not come to its end, and no server starts here";
+        checks.push(Check::failed("restore", found, data::RESTORE_AGAIN));
+    }
     if let Backend::Sqlite(options) = &config.backend {
         checks.push(room(data, options.ballast_bytes));
     }
@@ -95,13 +99,21 @@ fn admin_key(data: &Path) -> Check {
     }
 }
 
-fn files(data: &Path) -> Option<Check> {
-    let open: Vec<_> = data::CONTENTS.iter().filter(|name| open_bits(&data.join(name)).is_some()).copied().collect();
-    if open.is_empty() {
+/// Those that hold what callers have sent, the shards' among them.
+fn files(config: &Config) -> Option<Check> {
+    let mut paths: Vec<_> = data::CONTENTS.iter().map(|name| config.data.join(name)).collect();
+    for shard in &config.shards {
+        if let Backend::Sqlite(options) = &shard.backend {
+            paths.extend(data::contents_of(&options.path));
+        }
+    }
+    paths.retain(|path| open_bits(path).is_some());
+    if paths.is_empty() {
         return None;
     }
-    let found = format!("open to others, should the folder ever be: {}", open.join(", "));
-    let paths: Vec<_> = open.iter().map(|name| data.join(name).display().to_string()).collect();
+    let names: Vec<_> = paths.iter().filter_map(|path| Some(path.file_name()?.display().to_string())).collect();
+    let found = format!("open to others, should the folder ever be: {}", names.join(", "));
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     Some(Check::warning("files", found, format!("chmod 600 {}", paths.join(" "))))
 }
 

@@ -2,6 +2,7 @@
 
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Result, hex};
+use waybill_store::StoreRole;
 use waybill_tasks::audit::{RULES, Rule};
 
 use super::{Check, work};
@@ -34,9 +35,10 @@ impl Broken {
     }
 }
 
-/// None for tables of another version: the rules would not know them.
-pub(super) fn rules(schema: &Result<Option<i64>>) -> &'static [Rule] {
-    if schema.as_ref().is_ok_and(|schema| *schema == Some(work::schema_known())) { RULES } else { &[] }
+/// None for tables of another version, which the rules would not know, and for stores that have no ledger.
+pub(super) fn rules(role: StoreRole, schema: &Result<Option<i64>>) -> &'static [Rule] {
+    let is_known = schema.as_ref().is_ok_and(|schema| *schema == Some(work::schema_known(role)));
+    if role == StoreRole::Home && is_known { RULES } else { &[] }
 }
 
 pub(super) fn verdict(rules: &[Rule], broken: &[Broken]) -> Check {
@@ -81,9 +83,10 @@ mod tests {
 
     #[test]
     fn tables_of_another_version_are_left_alone() {
-        let known = work::schema_known();
+        let known = work::schema_known(StoreRole::Home);
         for (schema, asks) in [(Some(known), true), (Some(known - 1), false), (Some(known + 1), false), (None, false)] {
-            assert_eq!(!rules(&Ok(schema)).is_empty(), asks, "{schema:?}");
+            assert_eq!(!rules(StoreRole::Home, &Ok(schema)).is_empty(), asks, "{schema:?}");
+            assert!(rules(StoreRole::Shard, &Ok(schema)).is_empty(), "a shard has no ledger");
         }
         assert_eq!(verdict(&[], &[]).verdict, Verdict::Skipped);
     }

@@ -8,13 +8,15 @@ mod ledger;
 mod postgres;
 mod server;
 mod settings;
+mod shards;
 mod sqlite;
 mod work;
 
 use serde::Serialize;
 use serde_json::json;
 use waybill_kernel::{Clock, Code, Error, Result, Time};
-use waybill_store::Backend;
+use waybill_store::stores::HOME;
+use waybill_store::{Backend, StoreRole};
 
 use crate::cli::Doctor;
 use crate::config::Config;
@@ -33,6 +35,9 @@ enum Verdict {
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     check: &'static str,
+    /// The store that was looked at, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
     verdict: Verdict,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,19 +46,31 @@ struct Check {
 
 impl Check {
     fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Ok, found: found.into(), cure: None }
+        Self { check, store: None, verdict: Verdict::Ok, found: found.into(), cure: None }
     }
 
     fn warning(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Warning, found: found.into(), cure: Some(cure.into()) }
+        Self { check, store: None, verdict: Verdict::Warning, found: found.into(), cure: Some(cure.into()) }
     }
 
     fn failed(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Failed, found: found.into(), cure: Some(cure.into()) }
+        Self { check, store: None, verdict: Verdict::Failed, found: found.into(), cure: Some(cure.into()) }
     }
 
     fn skipped(check: &'static str, why: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Skipped, found: why.into(), cure: None }
+        Self { check, store: None, verdict: Verdict::Skipped, found: why.into(), cure: None }
+    }
+
+    fn of_store(self, name: &str) -> Self {
+        Self { store: Some(name.to_owned()), ..self }
+    }
+
+    /// With its store, where it is one of several.
+    fn name(&self) -> String {
+        match &self.store {
+            Some(store) => format!("{} of {store}", self.check),
+            None => self.check.to_owned(),
+        }
     }
 
     /// A check that could not be made.
@@ -81,7 +98,11 @@ pub async fn run(flags: Doctor) -> Result<()> {
         output::json(&json!({ "ok": failed.is_empty(), "checks": checks }))?;
     } else {
         let rows = checks.iter().map(|check| serde_json::to_value(check).map_err(Error::internal));
-        output::table(&["verdict", "check", "found", "cure"], &rows.collect::<Result<Vec<_>>>()?)?;
+        let columns: &[&str] = match checks.iter().any(|check| check.store.is_some()) {
+            true => &["verdict", "store", "check", "found", "cure"],
+            false => &["verdict", "check", "found", "cure"],
+        };
+        output::table(columns, &rows.collect::<Result<Vec<_>>>()?)?;
         let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
         let (ok, warnings, skipped) = (count(Verdict::Ok), count(Verdict::Warning), count(Verdict::Skipped));
         output::note(&format!("{ok} ok, {warnings} warnings, {} failed, {skipped} skipped.", failed.len()))?;
@@ -89,7 +110,7 @@ pub async fn run(flags: Doctor) -> Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = failed.iter().map(|check| check.check).collect();
+    let names: Vec<_> = failed.iter().map(|check| check.name()).collect();
     Err(Error::new(Code::ChecksFailed, format!("These checks have failed: {}.", names.join(", "))))
 }
 
@@ -102,15 +123,25 @@ async fn examine(flags: &Doctor) -> Result<Vec<Check>> {
     let mut scene = Scene { holder: None, server_key_id: None, now: Clock::system().now(), quick: flags.quick };
     checks.extend(folder::examine(&config, &mut scene));
     checks.push(server::examine(&config, &scene).await);
-    match &config.backend {
-        Backend::Sqlite(options) => checks.extend(sqlite::examine(options, &scene).await?),
-        Backend::Postgres(options) => checks.extend(postgres::examine(options, &scene).await),
+    let home = store(&config.backend, StoreRole::Home, &scene).await?;
+    match config.shards.is_empty() {
+        true => checks.extend(home),
+        false => checks.extend(home.into_iter().map(|check| check.of_store(HOME))),
     }
-    if !config.shards.is_empty() {
-        let names: Vec<_> = config.shards.iter().map(|shard| shard.name.clone()).collect();
-        checks.push(Check::skipped("shards", format!("stores beside home are not looked at: {}", list(&names))));
+    for shard in &config.shards {
+        let found = store(&shard.backend, StoreRole::Shard, &scene).await?;
+        checks.extend(found.into_iter().map(|check| check.of_store(&shard.name)));
     }
+    checks.extend(shards::examine(&config, &scene).await);
     Ok(checks)
+}
+
+/// Err only when it was interrupted.
+async fn store(backend: &Backend, role: StoreRole, scene: &Scene) -> Result<Vec<Check>> {
+    match backend {
+        Backend::Sqlite(options) => sqlite::examine(options, role, scene).await,
+        Backend::Postgres(options) => Ok(postgres::examine(options, role, scene).await),
+    }
 }
 
 /// As many as a line holds; the rest is counted.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use waybill_kernel::Error;
-use waybill_store::PostgresOptions;
 use waybill_store::safety::{Login, OpenWrite, PostgresInspection, Replica, Server};
+use waybill_store::{PostgresOptions, StoreRole};
 use waybill_tasks::audit::Rule;
 
 use super::ledger::Broken;
@@ -15,7 +15,7 @@ const FURTHER_CONNECTIONS: usize = 3;
 /// No write of a program that keeps its transactions short is open for so long.
 const OPEN_WRITE_MAX: Duration = Duration::from_secs(60);
 
-pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Check> {
+pub(super) async fn examine(options: &PostgresOptions, role: StoreRole, scene: &Scene) -> Vec<Check> {
     let look = match PostgresInspection::open(options).await {
         Ok(look) => look,
         Err(error) => return vec![Check::of_error("postgresql", &error)],
@@ -28,8 +28,8 @@ pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Che
     checks.push(replicas(look.replicas().await.map_err(|error| error_text(&error)), &server));
     checks.push(open_writes(look.oldest_write().await));
     let schema = look.schema().await;
-    let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(&schema));
-    checks.push(work::schema(schema, scene.holder.is_some()));
+    let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(role, &schema));
+    checks.push(work::schema(schema, role, scene.holder.is_some()));
     if !rules.is_empty() {
         let noted = look.text(waybill_access::SERVER_KEY_ID).await;
         checks.push(work::server_key(noted, scene.server_key_id.as_deref()));
@@ -37,7 +37,9 @@ pub(super) async fn examine(options: &PostgresOptions, scene: &Scene) -> Vec<Che
     checks.push(login(look.login().await));
     if has_tables {
         checks.push(access(look.access_findings().await));
-        checks.push(agreement(&look, rules).await);
+        if role == StoreRole::Home {
+            checks.push(agreement(&look, rules).await);
+        }
         checks.push(work::sweeps(look.sweeps().await, server.now, scene.holder.is_some()));
         checks.push(work::dead_jobs(look.dead_jobs().await));
     }

@@ -1,10 +1,10 @@
-//! The SQLite file: sound, complete, of this program's schema.
+//! A SQLite file, home's or a shard's: sound, complete, of this program's schema.
 
 use std::path::Path;
 
 use waybill_kernel::{Code, Result};
-use waybill_store::SqliteOptions;
 use waybill_store::safety::{Beside, Inspection, Marked, Watch, sqlite_version};
+use waybill_store::{SqliteOptions, StoreRole};
 use waybill_tasks::audit::Rule;
 
 use super::ledger::Broken;
@@ -12,15 +12,15 @@ use super::{Check, Scene, ledger, list, work};
 use crate::commands::watched::watched;
 
 /// Err only when it was interrupted.
-pub(super) async fn examine(options: &SqliteOptions, scene: &Scene) -> Result<Vec<Check>> {
-    let mut checks = vec![version()];
+pub(super) async fn examine(options: &SqliteOptions, role: StoreRole, scene: &Scene) -> Result<Vec<Check>> {
+    let mut checks: Vec<_> = (role == StoreRole::Home).then(version).into_iter().collect();
     let path = options.path.clone();
     if !path.exists() {
         checks.push(Check::skipped("database", format!("there is none at {} yet", path.display())));
         return Ok(checks);
     }
     let scene = scene.clone();
-    checks.extend(watched(move |watch| look(&path, &scene, watch)).await?);
+    checks.extend(watched(move |watch| look(&path, role, &scene, watch)).await?);
     Ok(checks)
 }
 
@@ -34,7 +34,7 @@ fn version() -> Check {
     }
 }
 
-fn look(path: &Path, scene: &Scene, watch: &Watch) -> Result<Vec<Check>> {
+fn look(path: &Path, role: StoreRole, scene: &Scene, watch: &Watch) -> Result<Vec<Check>> {
     let beside = if scene.holder.is_some() { Beside::Server } else { Beside::Nobody };
     let mut file = match Inspection::open(path, beside) {
         Ok(file) => file,
@@ -43,9 +43,9 @@ fn look(path: &Path, scene: &Scene, watch: &Watch) -> Result<Vec<Check>> {
     let mut checks = vec![integrity(&mut file, scene.quick, watch)?];
     let runs = scene.holder.is_some();
     let schema = file.schema();
-    let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(&schema));
-    checks.push(work::schema(schema, runs));
-    checks.push(mark(&file));
+    let (has_tables, rules) = (schema.as_ref().is_ok_and(Option::is_some), ledger::rules(role, &schema));
+    checks.push(work::schema(schema, role, runs));
+    checks.push(mark(&file, path));
     checks.push(match file.newest() {
         Ok(Some(newest)) => work::clock(newest.commit_time, scene.now),
         Ok(None) => Check::skipped("clock", "nothing was committed yet"),
@@ -55,8 +55,10 @@ fn look(path: &Path, scene: &Scene, watch: &Watch) -> Result<Vec<Check>> {
         let noted = file.text(waybill_access::SERVER_KEY_ID);
         checks.push(work::server_key(noted, scene.server_key_id.as_deref()));
     }
-    if has_tables {
+    if has_tables && role == StoreRole::Home {
         checks.push(agreement(&mut file, rules, watch)?);
+    }
+    if has_tables {
         checks.push(work::sweeps(file.sweeps(), scene.now, runs));
         checks.push(work::dead_jobs(file.dead_jobs()));
     }
@@ -96,7 +98,7 @@ fn agreement(file: &mut Inspection, rules: &'static [Rule], watch: &Watch) -> Re
     Ok(ledger::verdict(rules, &broken))
 }
 
-fn mark(file: &Inspection) -> Check {
+fn mark(file: &Inspection, path: &Path) -> Check {
     const NAME: &str = "commits";
     let newest = match file.newest() {
         Ok(newest) => newest.map_or(0, |newest| newest.commit_seq),
@@ -114,8 +116,9 @@ fn mark(file: &Inspection) -> Check {
             let found = format!(
                 "{commits} commits are missing: the mark remembers {remembered}, made at {at}; the newest here is {newest}"
             );
-            let cure = "Restore a backup; or delete waybill.mark to go on without them.";
-            Check::failed(NAME, found, cure)
+            let mark = path.with_extension("mark");
+            let mark = mark.file_name().unwrap_or_default().display();
+            Check::failed(NAME, found, format!("Restore a backup; or delete {mark} to go on without them."))
         }
     }
 }

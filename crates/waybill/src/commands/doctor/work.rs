@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use waybill_kernel::{Result, Time};
+use waybill_store::StoreRole;
 use waybill_store::safety::{DeadJobs, SweepState};
 
 use super::{Check, list};
@@ -89,16 +90,16 @@ pub(super) fn clock(stored: Time, now: Time) -> Check {
     Check::warning(NAME, found, cure)
 }
 
-/// The newest that this program knows.
-pub(super) fn schema_known() -> i64 {
-    let migrations = waybill_domains::migrations();
+/// The newest that this program knows for such a store.
+pub(super) fn schema_known(role: StoreRole) -> i64 {
+    let migrations = waybill_domains::migrations_of(role);
     let known = waybill_store::MIGRATIONS.iter().chain(&migrations).map(|migration| migration.version).max();
     i64::from(known.unwrap_or(0))
 }
 
-pub(super) fn schema(found: Result<Option<i64>>, runs: bool) -> Check {
+pub(super) fn schema(found: Result<Option<i64>>, role: StoreRole, runs: bool) -> Check {
     const NAME: &str = "schema";
-    let known = schema_known();
+    let known = schema_known(role);
     match found {
         Err(error) => Check::of_error(NAME, &error),
         Ok(None) => Check::warning(NAME, "the database is empty", "The first `waybill serve` makes its tables."),
