@@ -17,6 +17,9 @@ const ATTRIBUTES_MAX: usize = 10;
 const ATTRIBUTE_NAME_CHARS_MAX: usize = 256;
 const DATA_TYPE_CHARS_MAX: usize = 256;
 const ID_CHARS_MAX: usize = 128;
+/// The trace header is not counted as a part of the message, and is read and shown with it: so it has a bound of its own. Those
+/// that tracers write have less than 300.
+const TRACE_HEADER_BYTES_MAX: usize = 500;
 
 /// What a receive may ask to know about a message.
 pub const SYSTEM_ATTRIBUTES: &[&str] = &[
@@ -73,6 +76,9 @@ pub fn check_system_attributes(attributes: &MessageAttributes) -> Result<()> {
         check_attribute(name, attribute)?;
         if attribute.data_type != "String" {
             return Err(Error::invalid(format!("The data type of {TRACE_HEADER} must be String.")));
+        }
+        if attribute.string_value.as_ref().is_some_and(|text| text.len() > TRACE_HEADER_BYTES_MAX) {
+            return Err(Error::invalid(format!("{TRACE_HEADER} has at most {TRACE_HEADER_BYTES_MAX} bytes.")));
         }
     }
     Ok(())
@@ -259,6 +265,10 @@ mod tests {
         assert!(check_system_attributes(&with(TRACE_HEADER, text())).is_ok());
         assert!(check_system_attributes(&with("SenderId", text())).is_err());
         assert!(check_system_attributes(&with(TRACE_HEADER, attribute("Number", Some("1"), None))).is_err());
+        for (bytes, good) in [(500, true), (501, false)] {
+            let long = attribute("String", Some(&"x".repeat(bytes)), None);
+            assert_eq!(check_system_attributes(&with(TRACE_HEADER, long)).is_ok(), good, "{bytes}");
+        }
     }
 
     #[test]

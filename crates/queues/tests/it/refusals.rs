@@ -50,6 +50,10 @@ async fn bad_messages(on: TestStore) {
         message_attributes: BTreeMap::from([(name.to_owned(), attribute)]),
         ..body("m")
     };
+    let traced = |bytes: usize| SendMessage {
+        message_system_attributes: BTreeMap::from([("AWSTraceHeader".to_owned(), text("String", &"x".repeat(bytes)))]),
+        ..body("m")
+    };
     let to = |url: &str| SendMessage { queue_url: url.to_owned(), ..body("m") };
     for (send, code) in [
         (to(""), Code::MissingParameter),
@@ -69,11 +73,13 @@ async fn bad_messages(on: TestStore) {
         (with("a", text("String", "")), Code::InvalidRequest),
         (with("a", text("String", "a\0")), Code::InvalidMessageContents),
         (with("a", text("String", &"x".repeat(1_020))), Code::InvalidRequest),
+        (traced(501), Code::InvalidRequest),
     ] {
         let shown = format!("{:?} {:?}", send.message_body, send.message_attributes);
         assert_eq!(refusal(&on, send).await, code, "{shown}");
     }
     assert_eq!(rows(&on).await, (0, 0));
+    ok(&on, traced(500)).await;
 }
 
 async fn bad_receives(on: TestStore) {
