@@ -17,7 +17,7 @@ use crate::flights::{Contents, MESSAGES_MAX, Stored, Taken, Takes};
 use crate::message::{Message, MessageAttributes};
 use crate::process::Rotation;
 use crate::queue::{Part, Queue, is_alone, topic};
-use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, asked_for, check_id};
+use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, asked_for, check_id, check_names};
 use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::throttle::Action;
@@ -102,7 +102,8 @@ impl Operation for ReceiveMessage {
 
     async fn admit(&self, ctx: &Ctx<'_>) -> Result<()> {
         let ask = Ask { url: &self.queue_url, action: Action::Receive, tokens: 1, bytes: 0 };
-        self.ticket.admit(ctx, ask).await
+        self.ticket.admit(ctx, ask).await?;
+        self.check_names()
     }
 
     fn is_misjudged(&self) -> bool {
@@ -144,6 +145,13 @@ impl ReceiveMessage {
         let seconds = Some(seconds).filter(|seconds| (0..=WAIT_S_MAX).contains(seconds))?;
         let name = queue_name(&self.queue_url).ok()?;
         Wait::up_to(u32::try_from(seconds).ok()?, topic(caller.tenant, name))
+    }
+
+    /// Before the transaction: what is compared in it is short.
+    fn check_names(&self) -> Result<()> {
+        check_names("AttributeNames", &self.attribute_names)?;
+        check_names("MessageSystemAttributeNames", &self.message_system_attribute_names)?;
+        check_names("MessageAttributeNames", &self.message_attribute_names)
     }
 
     fn check(&self) -> Result<(usize, Wanted)> {
