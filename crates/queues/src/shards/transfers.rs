@@ -177,8 +177,8 @@ impl Transfer {
             to.system().run(Follow::new(self.tenant, &self.target, name, Some(record.clone()), 0)).await?;
         }
         to.system().run(Arrive { transfer: self.clone(), message: message.clone() }).await?;
-        from.system().run(end(Ending::Arrived)).await?;
-        to.system().run(Forget { tenant: self.tenant, id: self.id.clone() }).await
+        // That it has arrived stays noted: another server may have taken up the same message, and come later.
+        from.system().run(end(Ending::Arrived)).await
     }
 
     fn is_allowed(&self, record: &Record) -> bool {
@@ -273,26 +273,7 @@ impl Work for End {
     }
 }
 
-/// What need not be remembered any more: the message cannot come again.
-struct Forget {
-    tenant: Tenant,
-    id: Vec<u8>,
-}
-
-impl Work for Forget {
-    type Output = ();
-
-    fn mode(&self) -> Mode {
-        Mode::Write
-    }
-
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        const FORGET: &str = "DELETE FROM arrivals WHERE tenant = $1 AND move = $2";
-        tx.as_tenant(self.tenant).execute(FORGET, &[Value::from(&self.id[..])]).await.map(drop)
-    }
-}
-
-/// Moves of long ago, which nobody has forgotten when they ended.
+/// Moves of long ago, which cannot come again.
 pub(crate) async fn forget_arrivals(tx: &mut Tx<'_>, now: Time, limit: i64) -> Result<u64> {
     const OLD: &str = "DELETE FROM arrivals WHERE (tenant, move) IN (SELECT a.tenant, a.move FROM arrivals a \
                        WHERE a.arrived_at <= $1 ORDER BY a.arrived_at LIMIT $2)";

@@ -47,6 +47,7 @@ both! {
     what_is_left_of_a_queue_goes_in_its_time,
     operators_see_all_of_it,
     a_dead_letter_without_a_place_is_delivered_once_more,
+    a_dead_letter_that_has_arrived_does_not_arrive_again,
     a_move_task_needs_its_messages_in_one_store,
     each_database_has_its_name,
 }
@@ -411,7 +412,35 @@ async fn a_dead_letter_without_a_place_is_delivered_once_more(on: TestStore) {
     tend(&on).await;
     assert_eq!((counted(&on, ORDERS).await, counted(&on, "dead.fifo").await), ((0, 0, 0), (1, 0, 0)));
     assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
-    assert_eq!(on.count("SELECT count(*) FROM arrivals").await.unwrap(), 0);
+}
+
+/// Two servers have taken up the same message, and the second comes when the first has done all of it. Here the second is
+/// another message that goes by the number of the first.
+async fn a_dead_letter_that_has_arrived_does_not_arrive_again(on: TestStore) {
+    const LATE: &str = "UPDATE transfers SET move = (SELECT o.move FROM transfers o ORDER BY o.mid LIMIT 1), \
+                        next_at = next_at + 3600000000 WHERE mid = (SELECT max(l.mid) FROM transfers l)";
+    ok(&on, queue("dead.fifo", &[("FifoQueue", "true")])).await;
+    let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":1}}"#, arn("dead.fifo"));
+    orders(&on, &[("PartitionCount", "4"), ("RedrivePolicy", &policy), ("VisibilityTimeout", "1")]).await;
+    for text in ["1", "2"] {
+        send(&on, "g1", text).await;
+    }
+    assert_eq!(receive(&on, 10).await.len(), 2);
+    pass(&on, 2);
+    assert!(receive(&on, 10).await.is_empty());
+    on.write(LATE).await.unwrap();
+    for _ in 0..2 {
+        tend(&on).await;
+        assert_eq!(counted(&on, "dead.fifo").await, (1, 0, 0));
+        pass(&on, 3_600);
+    }
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
+    // It is remembered for as long as a message can be on its way.
+    for (days, known) in [(14, 1), (1, 0)] {
+        pass(&on, days * 86_400);
+        drain(&on).await;
+        assert_eq!(on.count("SELECT count(*) FROM arrivals").await.unwrap(), known, "{days}");
+    }
 }
 
 async fn a_move_task_needs_its_messages_in_one_store(on: TestStore) {
