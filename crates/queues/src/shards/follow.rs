@@ -70,25 +70,20 @@ pub(crate) fn unknown_shard(shard: &str) -> Error {
     Error::new(Code::StoreUnavailable, message).because(format!("the shard {shard} is not in [shards]"))
 }
 
-/// What one queue's other stores, or those of all, still have to follow.
-pub(crate) struct Changes<'a> {
-    pub of: Option<(Tenant, &'a str)>,
-    pub limit: i64,
+/// What one store still has to follow.
+pub(crate) async fn changes_in(stores: &Stores, shard: &str, limit: i64) -> Result<Vec<Change>> {
+    stores.home().system().run(Changes::In { shard: shard.to_owned(), limit }).await
 }
 
-impl Changes<'_> {
-    pub(crate) async fn read(&self, stores: &Stores) -> Result<Vec<Change>> {
-        let of = self.of.map(|(tenant, queue)| (tenant, queue.to_owned()));
-        stores.home().system().run(ReadChanges { of, limit: self.limit }).await
-    }
+/// In home.
+enum Changes {
+    /// Of one queue, in all of its stores.
+    Of { tenant: Tenant, queue: String },
+    /// Of all queues, in one store: those of one that is away hide those of no other.
+    In { shard: String, limit: i64 },
 }
 
-struct ReadChanges {
-    of: Option<(Tenant, String)>,
-    limit: i64,
-}
-
-impl Work for ReadChanges {
+impl Work for Changes {
     type Output = Vec<Change>;
 
     fn mode(&self) -> Mode {
@@ -96,15 +91,13 @@ impl Work for ReadChanges {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Change>> {
-        const ALL: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes \
-                           ORDER BY tenant, queue, shard LIMIT $1";
-        const OF_QUEUE: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes \
-                                WHERE tenant = $1 AND queue = $2 ORDER BY shard LIMIT $3";
-        let rows = match &self.of {
-            Some((tenant, queue)) => {
-                tx.query(OF_QUEUE, &[tenant.0.into(), Value::from(queue), self.limit.into()]).await?
-            }
-            None => tx.query(ALL, &[self.limit.into()]).await?,
+        const OF: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes \
+                          WHERE tenant = $1 AND queue = $2 ORDER BY shard";
+        const IN: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes WHERE shard = $1 \
+                          ORDER BY tenant, queue LIMIT $2";
+        let rows = match self {
+            Self::Of { tenant, queue } => tx.query(OF, &[tenant.0.into(), Value::from(queue)]).await?,
+            Self::In { shard, limit } => tx.query(IN, &[Value::from(shard), Value::from(*limit)]).await?,
         };
         rows.iter().map(Change::read).collect()
     }
@@ -132,7 +125,7 @@ impl Work for Followed {
 
 /// Has all stores follow what was changed about a queue. Succeeds when all have.
 pub(crate) async fn finish(stores: &Stores, tenant: Tenant, queue: &str) -> Result<usize> {
-    let changes = Changes { of: Some((tenant, queue)), limit: i64::MAX }.read(stores).await?;
+    let changes = stores.home().system().run(Changes::Of { tenant, queue: queue.to_owned() }).await?;
     for outcome in join_all(changes.iter().map(|change| change.finish(stores))).await {
         outcome?;
     }

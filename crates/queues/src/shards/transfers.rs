@@ -8,6 +8,7 @@
 //! The first step is the receive's own. The others follow at once, and are made again until they have been: a message may be
 //! on its way for long, but it is neither lost nor there twice. One that there is nowhere to take to is delivered once more.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use waybill_kernel::id::Uuid;
@@ -16,6 +17,7 @@ use waybill_store::stores::HOME;
 use waybill_store::{Ctx, Row, Store, Stores, Topic, Tx, Value, Work};
 
 use super::follow::{Follow, unknown_shard};
+use super::messages::is_of_store;
 use super::route::Record;
 use crate::Settings;
 use crate::dead_letters::Fate;
@@ -28,7 +30,9 @@ use crate::rules::partitions;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Messages that one round takes.
-pub(super) const ROUND_MAX: i64 = 100;
+pub(super) const ROUND_MAX: usize = 100;
+/// Parts that they come from.
+const PARTS_MAX: usize = 20;
 /// No message is kept for longer, nor is a move that could still come again.
 const REMEMBERED_FOR: Duration = Duration::from_secs(15 * 86_400);
 
@@ -77,13 +81,63 @@ pub(crate) async fn depart(
     Ok(turned_away)
 }
 
-/// The second and third steps for what is due in one store. Answers with how many messages it had to do with.
-pub(super) async fn carry(stores: &Stores, from: &Store) -> Result<usize> {
-    let due = from.system().run(Due).await?;
+/// The second and third steps for what is due in one store. Answers with how many messages it had to do with, at least
+/// [`ROUND_MAX`] where there may be more, and with what went wrong. What one store cannot take in keeps only those behind it
+/// in their part, so that groups keep their order.
+pub(super) async fn carry(stores: &Stores, from: &Store) -> (usize, Option<Error>) {
+    let (due, is_more) = match from.system().run(Due).await {
+        Ok(due) => due,
+        Err(error) => return (0, Some(error)),
+    };
+    let mut round = Round { stores, from, stuck: BTreeSet::new(), away: BTreeSet::new(), failure: None };
     for transfer in &due {
-        transfer.carry(stores, from).await?;
+        if !round.stuck.contains(&transfer.part)
+            && let Err(error) = round.carry(transfer).await
+        {
+            return (0, Some(error));
+        }
     }
-    Ok(due.len())
+    (if is_more { due.len().max(ROUND_MAX) } else { due.len() }, round.failure)
+}
+
+/// What was found out while the messages of one store were carried.
+struct Round<'a> {
+    stores: &'a Stores,
+    from: &'a Store,
+    /// Parts with a message that could not be carried.
+    stuck: BTreeSet<i64>,
+    /// Stores that have failed. Each is asked once: on PostgreSQL it takes seconds until one is given up.
+    away: BTreeSet<String>,
+    /// The latest.
+    failure: Option<Error>,
+}
+
+impl Round<'_> {
+    /// Fails where nothing can be carried, because home or the store that the messages are in does not answer.
+    async fn carry(&mut self, transfer: &Transfer) -> Result<()> {
+        let (home, from) = (self.stores.home(), self.from);
+        let end = |ending: Ending| End { transfer: transfer.clone(), ending };
+        let Some(message) = &transfer.message else { return from.system().run(end(Ending::Gone)).await };
+        let record = Record::read(home, transfer.tenant, &transfer.target).await?;
+        let Some(record) = record.filter(|record| transfer.is_allowed(record)) else {
+            return from.system().run(end(Ending::TurnedAway)).await;
+        };
+        let name = record.store_of(&message.group).to_owned();
+        if self.away.contains(&name) {
+            self.stuck.insert(transfer.part);
+            return Ok(());
+        }
+        if let Err(error) = transfer.arrive(self.stores, &name, &record, message).await {
+            self.stuck.insert(transfer.part);
+            if is_of_store(&error) {
+                self.away.insert(name);
+            }
+            self.failure = Some(error);
+            return Ok(());
+        }
+        // That it has arrived stays noted: another server may have taken up the same message, and come later.
+        from.system().run(end(Ending::Arrived)).await
+    }
 }
 
 /// One message on its way.
@@ -104,23 +158,40 @@ struct Transfer {
 struct Due;
 
 impl Work for Due {
-    type Output = Vec<Transfer>;
+    /// True where there may be more.
+    type Output = (Vec<Transfer>, bool);
 
     fn mode(&self) -> Mode {
         Mode::Write
     }
 
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Transfer>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
+        // Each part by its first message. A part whose first message has failed before comes behind those that have not.
+        const PARTS: &str = "WITH RECURSIVE busy (part) AS (SELECT min(t.part) FROM transfers t WHERE t.refused = 0 \
+                             UNION ALL SELECT (SELECT min(t.part) FROM transfers t WHERE t.refused = 0 AND t.part > busy.part) \
+                             FROM busy WHERE busy.part IS NOT NULL) SELECT f.part FROM busy JOIN transfers f ON f.mid = \
+                             (SELECT min(t.mid) FROM transfers t WHERE t.refused = 0 AND t.part = busy.part) \
+                             WHERE f.next_at <= $1 ORDER BY f.next_at, f.mid LIMIT $2";
         const DUE: &str = "WITH due (found) AS MATERIALIZED (SELECT t.mid FROM transfers t WHERE t.refused = 0 \
-                           AND t.next_at <= $1 AND NOT EXISTS (SELECT 1 FROM transfers o WHERE o.part = t.part AND o.mid < t.mid \
-                           AND o.refused = 0 AND o.next_at > $1) ORDER BY t.mid LIMIT $3 FOR UPDATE SKIP LOCKED) \
+                           AND t.part = $4 AND t.next_at <= $1 AND NOT EXISTS (SELECT 1 FROM transfers o \
+                           WHERE o.part = t.part AND o.mid < t.mid AND o.refused = 0 AND o.next_at > $1) \
+                           ORDER BY t.mid LIMIT $3 FOR UPDATE SKIP LOCKED) \
                            UPDATE transfers SET next_at = $2 FROM due WHERE mid = found \
                            RETURNING mid, tenant, part, move, target, source, source_arn";
         const MESSAGE: &str = "SELECT id, body, md5, attributes, trace, sender, grp FROM messages \
                                WHERE tenant = $1 AND mid = $2";
         // One at a time, so that of a group nobody takes up a later message while an earlier one is on its way.
         tx.alone(departed()).await?;
-        let rows = tx.query(DUE, &[ctx.now.into(), ctx.now.after(PAUSE).into(), ROUND_MAX.into()]).await?;
+        let parts = tx.query(PARTS, &[ctx.now.into(), Value::from(PARTS_MAX as i64)]).await?;
+        // Each has its own share: one with many messages does not keep the others waiting.
+        let share = ROUND_MAX / parts.len().max(1);
+        let (mut rows, mut is_more) = (Vec::new(), parts.len() == PARTS_MAX);
+        for part in &parts {
+            let limit = Value::from(share as i64);
+            let some = tx.query(DUE, &[ctx.now.into(), ctx.now.after(PAUSE).into(), limit, part.int(0)?.into()]).await?;
+            is_more |= some.len() == share;
+            rows.extend(some);
+        }
         let mut due = Vec::with_capacity(rows.len());
         for row in &rows {
             let mut transfer = Transfer::read(row)?;
@@ -132,7 +203,7 @@ impl Work for Due {
         }
         // In the order in which they were sent: within a group they arrive in it.
         due.sort_by_key(|transfer| transfer.mid);
-        Ok(due)
+        Ok((due, is_more))
     }
 }
 
@@ -163,22 +234,14 @@ impl Transfer {
         })
     }
 
-    async fn carry(&self, stores: &Stores, from: &Store) -> Result<()> {
-        let end = |ending: Ending| End { transfer: self.clone(), ending };
-        let Some(message) = &self.message else { return from.system().run(end(Ending::Gone)).await };
-        let record = Record::read(stores.home(), self.tenant, &self.target).await?;
-        let Some(record) = record.filter(|record| self.is_allowed(record)) else {
-            return from.system().run(end(Ending::TurnedAway)).await;
-        };
-        let name = record.store_of(&message.group);
+    /// The second step.
+    async fn arrive(&self, stores: &Stores, name: &str, record: &Record, message: &Arriving) -> Result<()> {
         let to = stores.find(name).ok_or_else(|| unknown_shard(name))?;
         if name != HOME {
             // Its copy may be behind.
             to.system().run(Follow::new(self.tenant, &self.target, name, Some(record.clone()), 0)).await?;
         }
-        to.system().run(Arrive { transfer: self.clone(), message: message.clone() }).await?;
-        // That it has arrived stays noted: another server may have taken up the same message, and come later.
-        from.system().run(end(Ending::Arrived)).await
+        to.system().run(Arrive { transfer: self.clone(), message: message.clone() }).await
     }
 
     fn is_allowed(&self, record: &Record) -> bool {

@@ -19,9 +19,9 @@ use crate::partitions::{FOUR, GROUPS, send_to_all};
 use crate::shards_rules::SHARDS;
 use crate::support::{arn, call, counted, drain, map, ok, pass, queue, refusal, refused, rows, tend, url};
 
-/// Two partitions in one store, one in another, one in home.
+/// Two partitions in one store, one in another, one in home; and queues of one partition in each of the two.
 pub fn placed() -> Settings {
-    placed_by(&["orders.fifo:4=a,b,home,a", "single.fifo:1=b"])
+    placed_by(&["orders.fifo:4=a,b,home,a", "single.fifo:1=b", "other.fifo:1=a"])
 }
 
 fn placed_by(entries: &[&str]) -> Settings {
