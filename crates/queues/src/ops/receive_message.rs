@@ -79,6 +79,8 @@ pub(crate) struct Step {
     pub next: Option<i64>,
     /// The attempt was made before, and cannot be answered as it was then.
     pub is_over: bool,
+    /// How much the answer holds.
+    pub fill: Fill,
 }
 
 impl Received {
@@ -191,10 +193,10 @@ struct Sorted {
 }
 
 /// Of the contents of the messages in one answer.
-#[derive(Clone, Copy, Default)]
-struct Fill {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fill {
     bytes: usize,
-    is_full: bool,
+    pub is_full: bool,
 }
 
 impl Fill {
@@ -297,15 +299,15 @@ impl Show<'_> {
             began: Instant::now(),
             at_most: Rotation::of(self.ctx, &self.queue.name).pass_max(),
             messages: Vec::new(),
-            fill: Fill::default(),
+            fill: self.request.at.fill(),
             mids: Vec::new(),
             due: None,
             is_cut_off: false,
             next: None,
         };
         self.look(tx, &mut pass).await?;
-        let Pass { messages, mids, due, is_cut_off, next, .. } = pass;
-        step.next = next;
+        let Pass { messages, fill, mids, due, is_cut_off, next, .. } = pass;
+        (step.next, step.fill) = (next, fill);
         let mut until = Until::default();
         match (messages.is_empty(), is_cut_off) {
             (false, _) => {}
@@ -420,7 +422,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Buries the dead, if there is somewhere to take them.
+    /// Buries the dead, if there is somewhere to take them. Those that there is not are delivered, if they fit in as others do.
     async fn sort(
         &self,
         tx: &mut Tx<'_>,
@@ -432,17 +434,24 @@ impl Show<'_> {
         let mut sorted = Sorted::default();
         for taken in taken {
             match find(rows, taken.mid)? {
-                Some(row) if row.sent_at()? <= kept_since => sorted.dropped.push(taken.mid),
-                Some(_) if self.is_dead(taken) => sorted.dead.push(taken.mid),
-                Some(row) if fill.takes(row.bytes()?) => sorted.alive.push(taken.mid),
-                Some(_) => sorted.spared.push(taken.mid),
-                None => sorted.dropped.push(taken.mid),
+                Some(row) if row.sent_at()? > kept_since => {
+                    if self.is_dead(taken) {
+                        sorted.dead.push(taken.mid);
+                    }
+                }
+                _ => sorted.dropped.push(taken.mid),
             }
         }
         if !sorted.dead.is_empty() {
             let kept = self.bury(tx, part, rows, &sorted.dead).await?;
             sorted.dead.retain(|mid| !kept.contains(mid));
-            sorted.alive.extend(kept);
+        }
+        for taken in taken {
+            if sorted.dropped.contains(&taken.mid) || sorted.dead.contains(&taken.mid) {
+                continue;
+            }
+            let Some(row) = find(rows, taken.mid)? else { continue };
+            if fill.takes(row.bytes()?) { sorted.alive.push(taken.mid) } else { sorted.spared.push(taken.mid) }
         }
         Ok(sorted)
     }

@@ -14,7 +14,7 @@ use super::route::Route;
 use super::step::{At, Calls};
 use crate::message::Message;
 use crate::ops::ReceiveMessage;
-use crate::ops::receive_message::Received;
+use crate::ops::receive_message::{Fill, Received};
 use crate::queue::topic;
 use crate::rules::names::{is_fifo, queue_name};
 use crate::throttle::Ticket;
@@ -48,6 +48,8 @@ struct Receive<'a> {
 #[derive(Default)]
 struct Pass {
     messages: Vec<Message>,
+    /// Of one answer, whichever stores it comes from.
+    fill: Fill,
     /// What each store knows of the time to come; nothing of one that could not be asked.
     until: Vec<Option<Until>>,
     /// Those that have given something.
@@ -122,7 +124,7 @@ impl Receive<'_> {
         order.sort_by_key(|name| process.is_failing(name));
         for (number, name) in order.into_iter().enumerate() {
             let is_late = number > 0 && began.elapsed() >= process.pass_max();
-            if is_late || pass.messages.len() >= limit {
+            if is_late || pass.messages.len() >= limit || pass.fill.is_full {
                 pass.is_cut_off |= is_late && pass.messages.is_empty();
                 next = (begin..=begin + route.spread()).find(|partition| route.of_partition(*partition) == name);
                 // The store before it may have partitions left that come first.
@@ -130,8 +132,8 @@ impl Receive<'_> {
                 break;
             }
             let place = names.iter().position(|known| *known == name).unwrap_or(usize::MAX);
-            let left = limit - pass.messages.len();
-            let outcome = self.step(name, (begin, is_again), left, !pass.messages.is_empty()).await;
+            let rest = Some(limit - pass.messages.len()).filter(|_| !pass.messages.is_empty());
+            let outcome = self.step(name, (begin, is_again), rest, pass.fill).await;
             self.note(name, outcome, place, &mut pass)?;
         }
         next = next.or(pass.next);
@@ -146,16 +148,16 @@ impl Receive<'_> {
         &mut self,
         name: &str,
         (begin, is_again): (i64, bool),
-        left: usize,
-        is_rest: bool,
+        rest: Option<usize>,
+        fill: Fill,
     ) -> Result<Reply<Received>> {
         let is_suspect = self.calls.process.is_failing(name);
         let request = &self.request;
         let step = |route: &Route| {
-            let at = At::to_receive(route, begin, is_again);
+            let at = At::to_receive(route, begin, is_again, fill);
             let mut step = ReceiveMessage { at: at.clone(), ..request.clone() };
-            if is_rest {
-                step.max_number_of_messages = i64::try_from(left).ok();
+            if let Some(rest) = rest {
+                step.max_number_of_messages = i64::try_from(rest).ok();
             }
             (at, step)
         };
@@ -172,12 +174,12 @@ impl Receive<'_> {
             Ok(Reply::Done(some) | Reply::Replay(some)) => {
                 pass.has_answer = true;
                 pass.satisfied.push(place);
-                pass.next = some.step.next;
+                (pass.next, pass.fill) = (some.step.next, some.step.fill);
                 pass.messages.extend(some.messages);
             }
             Ok(Reply::Empty { until, answer }) => {
                 pass.has_answer = true;
-                pass.next = answer.step.next;
+                (pass.next, pass.fill) = (answer.step.next, answer.step.fill);
                 pass.is_over |= answer.step.is_over;
                 pass.at_most = until.at_most.or(pass.at_most);
                 pass.is_cut_off |= until.look.is_some();

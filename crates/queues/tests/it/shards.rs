@@ -36,6 +36,7 @@ both! {
     rule_13_what_is_recorded_routes,
     rule_14_a_queue_without_a_place_is_refused,
     no_partition_of_a_store_is_left_out,
+    an_answer_of_several_stores_has_no_more_than_fits,
     attributes_are_followed_everywhere,
     a_purge_that_was_cut_off_is_finished,
     a_purge_that_was_cut_off_is_met_by_a_call,
@@ -204,6 +205,25 @@ async fn no_partition_of_a_store_is_left_out(on: TestStore) {
         seen.extend(receive(&on, 1).await.into_iter().map(|message| message.body));
     }
     assert_eq!(seen.len(), 4, "{seen:?}");
+}
+
+/// Two of the largest messages fill an answer, also where each store has but one of them.
+async fn an_answer_of_several_stores_has_no_more_than_fits(on: TestStore) {
+    orders(&on, FOUR).await;
+    for group in GROUPS {
+        send(&on, group, &format!("{group:>1048576}")).await;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let got = receive(&on, 10).await;
+        assert_eq!(got.len(), 2);
+        assert!(got.iter().all(|message| message.attributes["ApproximateReceiveCount"] == "1"));
+        seen.extend(got.into_iter().map(|message| message.body));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 4);
+    assert_eq!(counted(&on, ORDERS).await, (0, 4, 0));
 }
 
 async fn attributes_are_followed_everywhere(on: TestStore) {
