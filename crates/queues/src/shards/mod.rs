@@ -35,7 +35,7 @@ pub(crate) use route::{Route, Routes, partitions_in, read_shards};
 pub use start::check_placement;
 pub use step::At;
 pub use tend::{tend, tend_once};
-pub(crate) use transfers::{depart, forget_arrivals};
+pub(crate) use transfers::{depart, forget_arrivals, forget_refused};
 
 fn process<'a>(flow: &Flow<'a>) -> &'a Process {
     Process::of(flow)

@@ -344,3 +344,10 @@ pub(crate) async fn forget_arrivals(tx: &mut Tx<'_>, now: Time, limit: i64) -> R
         Time::from_micros(now.micros().saturating_sub(i64::try_from(REMEMBERED_FOR.as_micros()).unwrap_or(i64::MAX)));
     tx.execute(OLD, &[before.into(), limit.into()]).await
 }
+
+/// Messages that were turned away, delivered once more, and are gone.
+pub(crate) async fn forget_refused(tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+    const GONE: &str = "DELETE FROM transfers WHERE mid IN (SELECT t.mid FROM transfers t WHERE t.refused = 1 \
+                        AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.mid = t.mid) ORDER BY t.mid LIMIT $1)";
+    tx.execute(GONE, &[limit.into()]).await
+}

@@ -49,6 +49,8 @@ both! {
     operators_see_all_of_it,
     a_dead_letter_without_a_place_is_delivered_once_more,
     a_dead_letter_that_has_arrived_does_not_arrive_again,
+    a_dead_letter_that_is_purged_on_its_way_leaves_nothing,
+    a_dead_letter_that_was_turned_away_leaves_nothing,
     a_move_task_needs_its_messages_in_one_store,
     each_database_has_its_name,
 }
@@ -461,6 +463,59 @@ async fn a_dead_letter_that_has_arrived_does_not_arrive_again(on: TestStore) {
         drain(&on).await;
         assert_eq!(on.count("SELECT count(*) FROM arrivals").await.unwrap(), known, "{days}");
     }
+}
+
+/// A queue in one store, whose dead letters go to one in another; and a message that is on its way.
+async fn on_its_way(on: &TestStore) {
+    ok(on, queue("single.fifo", &[("FifoQueue", "true")])).await;
+    let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":1}}"#, arn("single.fifo"));
+    let source = [("FifoQueue", "true"), ("RedrivePolicy", policy.as_str()), ("VisibilityTimeout", "1")];
+    ok(on, queue("other.fifo", &source)).await;
+    let dies = waybill_queues::ops::SendMessage {
+        queue_url: url("other.fifo"),
+        message_deduplication_id: Some("d".to_owned()),
+        ..message("user-1", "m")
+    };
+    ok(on, dies).await;
+    for received in [1, 0] {
+        assert_eq!(ok(on, from_other()).await.messages.len(), received);
+        pass(on, 2);
+    }
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 1);
+}
+
+fn from_other() -> waybill_queues::ops::ReceiveMessage {
+    waybill_queues::ops::ReceiveMessage { queue_url: url("other.fifo"), ..up_to(10) }
+}
+
+/// The number of its part is used again, and so is the number that it had.
+async fn a_dead_letter_that_is_purged_on_its_way_leaves_nothing(on: TestStore) {
+    on_its_way(&on).await;
+    ok(&on, PurgeQueue { queue_url: url("other.fifo") }).await;
+    drain(&on).await;
+    pass(&on, 3_601);
+    drain(&on).await;
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
+    orders(&on, FOUR).await;
+    send_to_all(&on, "m").await;
+    tend(&on).await;
+    assert_eq!((counted(&on, ORDERS).await, counted(&on, "single.fifo").await), ((4, 0, 0), (0, 0, 0)));
+}
+
+async fn a_dead_letter_that_was_turned_away_leaves_nothing(on: TestStore) {
+    on_its_way(&on).await;
+    ok(&on, DeleteQueue { queue_url: url("single.fifo") }).await;
+    tend(&on).await;
+    drain(&on).await;
+    assert_eq!(on.count("SELECT count(*) FROM transfers WHERE refused = 1").await.unwrap(), 1);
+    // Without a policy nobody asks whether it was turned away before.
+    let attributes = map(&[("RedrivePolicy", "")]);
+    ok(&on, SetQueueAttributes { queue_url: url("other.fifo"), attributes }).await;
+    let again = ok(&on, from_other()).await.messages;
+    let receipt_handle = again[0].receipt_handle.clone();
+    ok(&on, DeleteMessage { queue_url: url("other.fifo"), receipt_handle, ..DeleteMessage::default() }).await;
+    drain(&on).await;
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
 }
 
 async fn a_move_task_needs_its_messages_in_one_store(on: TestStore) {
