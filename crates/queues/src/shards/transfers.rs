@@ -20,6 +20,7 @@ use super::follow::{Follow, unknown_shard};
 use super::messages::is_of_store;
 use super::route::Record;
 use crate::Settings;
+use crate::catalog::too_busy;
 use crate::dead_letters::Fate;
 use crate::fifo::{self, Arriving};
 use crate::message::MessageId;
@@ -33,6 +34,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(super) const ROUND_MAX: usize = 100;
 /// Parts that they come from.
 const PARTS_MAX: usize = 20;
+/// Times that a server waits for the others that look for messages as well.
+const TRIES_MAX: usize = 64;
 /// No message is kept for longer, nor is a move that could still come again.
 const REMEMBERED_FOR: Duration = Duration::from_secs(15 * 86_400);
 
@@ -116,11 +119,19 @@ impl Round<'_> {
     /// Fails where nothing can be carried, because home or the store that the messages are in does not answer.
     async fn carry(&mut self, transfer: &Transfer) -> Result<()> {
         let (home, from) = (self.stores.home(), self.from);
-        let end = |ending: Ending| End { transfer: transfer.clone(), ending };
-        let Some(message) = &transfer.message else { return from.system().run(end(Ending::Gone)).await };
+        let message = match from.system().run(TakeUp { transfer: transfer.clone() }).await? {
+            Found::Message(message) => *message,
+            Found::Nothing => return from.system().run(transfer.end(Ending::Gone, None)).await,
+            // Another server has been quicker, and has all that is behind it as well.
+            Found::Others => {
+                self.stuck.insert(transfer.part);
+                return Ok(());
+            }
+        };
+        let group = Some(message.group.clone());
         let record = Record::read(home, transfer.tenant, &transfer.target).await?;
         let Some(record) = record.filter(|record| transfer.is_allowed(record)) else {
-            return from.system().run(end(Ending::TurnedAway)).await;
+            return from.system().run(transfer.end(Ending::TurnedAway, group)).await;
         };
         let name = record.store_of(&message.group).to_owned();
         if self.away.contains(&name) {
@@ -136,7 +147,7 @@ impl Round<'_> {
             return Ok(());
         }
         // That it has arrived stays noted: another server may have taken up the same message, and come later.
-        from.system().run(end(Ending::Arrived)).await
+        from.system().run(transfer.end(Ending::Arrived, group)).await
     }
 }
 
@@ -150,8 +161,8 @@ struct Transfer {
     target: String,
     source: Option<String>,
     source_arn: Option<String>,
-    /// None where it is gone meanwhile.
-    message: Option<Arriving>,
+    /// Nobody else takes it up before this time.
+    until: Time,
 }
 
 /// Those whose time has come, and which nobody else has taken up a moment ago.
@@ -178,28 +189,19 @@ impl Work for Due {
                            ORDER BY t.mid LIMIT $3 FOR UPDATE SKIP LOCKED) \
                            UPDATE transfers SET next_at = $2 FROM due WHERE mid = found \
                            RETURNING mid, tenant, part, move, target, source, source_arn";
-        const MESSAGE: &str = "SELECT id, body, md5, attributes, trace, sender, grp FROM messages \
-                               WHERE tenant = $1 AND mid = $2";
-        // One at a time, so that of a group nobody takes up a later message while an earlier one is on its way.
-        tx.alone(departed()).await?;
+        one_at_a_time(tx).await?;
         let parts = tx.query(PARTS, &[ctx.now.into(), Value::from(PARTS_MAX as i64)]).await?;
         // Each has its own share: one with many messages does not keep the others waiting.
         let share = ROUND_MAX / parts.len().max(1);
-        let (mut rows, mut is_more) = (Vec::new(), parts.len() == PARTS_MAX);
+        let (mut due, mut is_more) = (Vec::new(), parts.len() == PARTS_MAX);
+        let until = ctx.now.after(PAUSE);
         for part in &parts {
-            let limit = Value::from(share as i64);
-            let some = tx.query(DUE, &[ctx.now.into(), ctx.now.after(PAUSE).into(), limit, part.int(0)?.into()]).await?;
-            is_more |= some.len() == share;
-            rows.extend(some);
-        }
-        let mut due = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let mut transfer = Transfer::read(row)?;
-            let tx = &mut *tx.as_tenant(transfer.tenant);
-            if let Some(row) = tx.query_opt(MESSAGE, &[transfer.mid.into()]).await? {
-                transfer.message = Some(arriving(&row, transfer.source.clone())?);
+            let params = [ctx.now.into(), until.into(), Value::from(share as i64), part.int(0)?.into()];
+            let rows = tx.query(DUE, &params).await?;
+            is_more |= rows.len() == share;
+            for row in &rows {
+                due.push(Transfer::read(row, until)?);
             }
-            due.push(transfer);
         }
         // In the order in which they were sent: within a group they arrive in it.
         due.sort_by_key(|transfer| transfer.mid);
@@ -207,21 +209,69 @@ impl Work for Due {
     }
 }
 
-fn arriving(row: &Row, source: Option<String>) -> Result<Arriving> {
-    Ok(Arriving {
-        id: MessageId::from_slice(row.bytes(0)?)?,
-        body: row.text(1)?.to_owned(),
-        md5: row.bytes(2)?.to_vec(),
-        attributes: row.text_opt(3)?.map(str::to_owned),
-        trace: row.text_opt(4)?.map(str::to_owned),
-        sender: row.text(5)?.to_owned(),
-        group: row.text_opt(6)?.unwrap_or_default().to_owned(),
-        source,
-    })
+/// Until the transaction ends nobody else looks for messages that are due, or has one for longer: who passed over the row of
+/// one that is held would take up a later one of its group.
+async fn one_at_a_time(tx: &mut Tx<'_>) -> Result<()> {
+    for _ in 0..TRIES_MAX {
+        if tx.alone(departed()).await? {
+            return Ok(());
+        }
+    }
+    Err(too_busy())
+}
+
+/// The message of a transfer, read just before it is needed: as many as are due would fill the memory. Also has it for some
+/// time more, so that a long round is not taken up by others before it ends.
+struct TakeUp {
+    transfer: Transfer,
+}
+
+enum Found {
+    Message(Box<Arriving>),
+    /// It was deleted meanwhile, or purged.
+    Nothing,
+    /// It has arrived, or another server has taken it up.
+    Others,
+}
+
+impl Work for TakeUp {
+    type Output = Found;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Found> {
+        const HAVE: &str = "UPDATE transfers SET next_at = $5 WHERE tenant = $1 AND mid = $2 AND move = $3 AND refused = 0 \
+                            AND next_at = $4";
+        const MESSAGE: &str = "SELECT m.id, m.body, m.md5, m.attributes, m.trace, m.sender, m.grp FROM messages m \
+                               WHERE m.tenant = $1 AND m.mid = $2 AND EXISTS (SELECT 1 FROM parts p WHERE p.tenant = $1 \
+                               AND p.part = $3 AND p.dead_at IS NULL)";
+        let Transfer { tenant, mid, part, id, source, until, .. } = &self.transfer;
+        one_at_a_time(tx).await?;
+        let tx = &mut *tx.as_tenant(*tenant);
+        let params = [Value::from(*mid), Value::from(&id[..]), (*until).into(), ctx.now.after(PAUSE).into()];
+        if tx.execute(HAVE, &params).await? == 0 {
+            return Ok(Found::Others);
+        }
+        let Some(row) = tx.query_opt(MESSAGE, &[Value::from(*mid), Value::from(*part)]).await? else {
+            return Ok(Found::Nothing);
+        };
+        Ok(Found::Message(Box::new(Arriving {
+            id: MessageId::from_slice(row.bytes(0)?)?,
+            body: row.text(1)?.to_owned(),
+            md5: row.bytes(2)?.to_vec(),
+            attributes: row.text_opt(3)?.map(str::to_owned),
+            trace: row.text_opt(4)?.map(str::to_owned),
+            sender: row.text(5)?.to_owned(),
+            group: row.text_opt(6)?.unwrap_or_default().to_owned(),
+            source: source.clone(),
+        })))
+    }
 }
 
 impl Transfer {
-    fn read(row: &Row) -> Result<Self> {
+    fn read(row: &Row, until: Time) -> Result<Self> {
         Ok(Self {
             mid: row.int(0)?,
             tenant: Tenant(row.int(1)?),
@@ -230,18 +280,22 @@ impl Transfer {
             target: row.text(4)?.to_owned(),
             source: row.text_opt(5)?.map(str::to_owned),
             source_arn: row.text_opt(6)?.map(str::to_owned),
-            message: None,
+            until,
         })
     }
 
     /// The second step.
-    async fn arrive(&self, stores: &Stores, name: &str, record: &Record, message: &Arriving) -> Result<()> {
+    async fn arrive(&self, stores: &Stores, name: &str, record: &Record, message: Arriving) -> Result<()> {
         let to = stores.find(name).ok_or_else(|| unknown_shard(name))?;
         if name != HOME {
             // Its copy may be behind.
             to.system().run(Follow::new(self.tenant, &self.target, name, Some(record.clone()), 0)).await?;
         }
-        to.system().run(Arrive { transfer: self.clone(), message: message.clone() }).await
+        to.system().run(Arrive { transfer: self.clone(), message }).await
+    }
+
+    fn end(&self, ending: Ending, group: Option<String>) -> End {
+        End { transfer: self.clone(), ending, group }
     }
 
     fn is_allowed(&self, record: &Record) -> bool {
@@ -287,6 +341,8 @@ impl Work for Arrive {
 struct End {
     transfer: Transfer,
     ending: Ending,
+    /// None where the message is gone.
+    group: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,19 +366,19 @@ impl Work for End {
         const TURN_AWAY: &str = "UPDATE transfers SET refused = 1 WHERE tenant = $1 AND mid = $2 AND move = $3";
         const SHOW: &str = "UPDATE flights SET visible_at = $3 WHERE tenant = $1 AND mid = $2";
         const PART: &str = "SELECT counted, queue FROM parts WHERE tenant = $1 AND part = $2";
-        let Transfer { tenant, mid, part, id, message, .. } = &self.transfer;
+        let Transfer { tenant, mid, part, id, .. } = &self.transfer;
         let tx = &mut *tx.as_tenant(*tenant);
         let sql = if self.ending == Ending::TurnedAway { TURN_AWAY } else { END };
         // Whoever was quicker has done the rest.
         if tx.execute(sql, &[Value::from(*mid), Value::from(&id[..])]).await? == 0 {
             return Ok(());
         }
-        let (Some(message), Some(row)) = (message, tx.query_opt(PART, &[Value::from(*part)]).await?) else {
+        let (Some(group), Some(row)) = (&self.group, tx.query_opt(PART, &[Value::from(*part)]).await?) else {
             return Ok(());
         };
         let mut part = Part { number: *part, ..Part::default() };
         part.counted = part.begin() + row.int(0)?;
-        let members = [(message.group.clone(), *mid)];
+        let members = [(group.clone(), *mid)];
         fifo::hold(tx, &part, &members).await?;
         match self.ending {
             Ending::TurnedAway => tx.execute(SHOW, &[Value::from(*mid), ctx.now.into()]).await.map(drop)?,

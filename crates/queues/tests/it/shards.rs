@@ -50,6 +50,7 @@ both! {
     a_dead_letter_without_a_place_is_delivered_once_more,
     a_dead_letter_that_has_arrived_does_not_arrive_again,
     a_dead_letter_that_is_purged_on_its_way_leaves_nothing,
+    a_dead_letter_that_is_purged_on_its_way_does_not_arrive,
     a_dead_letter_that_was_turned_away_leaves_nothing,
     a_move_task_needs_its_messages_in_one_store,
     each_database_has_its_name,
@@ -500,6 +501,15 @@ async fn a_dead_letter_that_is_purged_on_its_way_leaves_nothing(on: TestStore) {
     send_to_all(&on, "m").await;
     tend(&on).await;
     assert_eq!((counted(&on, ORDERS).await, counted(&on, "single.fifo").await), ((4, 0, 0), (0, 0, 0)));
+}
+
+/// Also while nobody has deleted it yet.
+async fn a_dead_letter_that_is_purged_on_its_way_does_not_arrive(on: TestStore) {
+    on_its_way(&on).await;
+    ok(&on, PurgeQueue { queue_url: url("other.fifo") }).await;
+    tend(&on).await;
+    assert_eq!(counted(&on, "single.fifo").await, (0, 0, 0));
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
 }
 
 async fn a_dead_letter_that_was_turned_away_leaves_nothing(on: TestStore) {
