@@ -41,6 +41,8 @@ both! {
     a_purge_that_was_cut_off_is_finished,
     a_purge_that_was_cut_off_is_met_by_a_call,
     a_purge_that_was_cut_off_can_be_made_again,
+    a_purge_that_is_made_again_takes_what_was_sent_meanwhile,
+    a_change_that_was_cut_off_does_not_stand_for_a_purge,
     a_deletion_that_was_cut_off_is_finished,
     a_deletion_that_was_cut_off_does_not_touch_the_next_queue,
     a_deletion_that_was_cut_off_can_be_made_again,
@@ -306,6 +308,28 @@ async fn a_purge_that_was_cut_off_can_be_made_again(on: TestStore) {
     ok(&on, PurgeQueue { queue_url: url(ORDERS) }).await;
     is_purged(&on, &handles).await;
     assert_eq!(refusal(&on, PurgeQueue { queue_url: url(ORDERS) }).await, Code::PurgeQueueInProgress);
+}
+
+async fn a_purge_that_is_made_again_takes_what_was_sent_meanwhile(on: TestStore) {
+    let handles = purge_cut_off(&on).await;
+    // Into home, which has been purged.
+    send(&on, "g0", "meanwhile").await;
+    let purge = serde_json::json!({ "queue": ORDERS });
+    on.call(&on.admin, "purge_queue", purge.clone()).await.unwrap();
+    is_purged(&on, &handles).await;
+    assert_eq!(on.call(&on.admin, "purge_queue", purge).await.unwrap_err().code(), Code::PurgeQueueInProgress);
+}
+
+async fn a_change_that_was_cut_off_does_not_stand_for_a_purge(on: TestStore) {
+    orders(&on, FOUR).await;
+    ok(&on, PurgeQueue { queue_url: url(ORDERS) }).await;
+    pass(&on, 30);
+    send_to_all(&on, "old").await;
+    let change = SetQueueAttributes { queue_url: url(ORDERS), attributes: map(&[("VisibilityTimeout", "40")]) };
+    on.store.run(change, on.admin.clone()).await.unwrap();
+    assert_eq!(pending(&on).await, 2);
+    ok(&on, PurgeQueue { queue_url: url(ORDERS) }).await;
+    is_purged(&on, &[]).await;
 }
 
 async fn deletion_cut_off(on: &TestStore) {
