@@ -170,40 +170,44 @@ impl Work for Follow {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
         let tx = &mut *tx.as_tenant(self.tenant);
+        // Almost always there is nothing to follow, and no sender is kept waiting to find that out.
+        if !self.is_behind(self.copy(tx).await?) {
+            return Ok(false);
+        }
         Queue::exclude_senders(tx, &self.queue).await?;
-        let row = tx.query_opt(FIND, &[Value::from(&self.queue)]).await?;
-        let before = row.map(|row| Ok::<_, Error>((row.int(0)?, row.int(1)?, row.int(2)?))).transpose()?;
-        let changed = match &self.record {
+        let before = self.copy(tx).await?;
+        if !self.is_behind(before) {
+            return Ok(false);
+        }
+        match &self.record {
             Some(record) => self.bring_to(tx, record, before, ctx.now).await?,
             None => self.end(tx, before, ctx.now).await?,
-        };
-        if changed {
-            // Whoever waits for messages finds out what has become of the queue.
-            tx.wake(topic(self.tenant, &self.queue), u32::MAX);
         }
-        Ok(changed)
+        // Whoever waits for messages finds out what has become of the queue.
+        tx.wake(topic(self.tenant, &self.queue), u32::MAX);
+        Ok(true)
     }
 }
 
+/// Generation, version and incarnation of a copy.
+type Copied = (i64, i64, i64);
+
 impl Follow {
-    /// `before` is generation, version and incarnation of the copy.
-    async fn bring_to(
-        &self,
-        tx: &mut Tx<'_>,
-        record: &Record,
-        before: Option<(i64, i64, i64)>,
-        now: Time,
-    ) -> Result<bool> {
-        let is_same = |(generation, version, incarnation): (i64, i64, i64)| {
-            incarnation != ENDED && (generation, version) == (record.generation, record.version)
-        };
-        let is_later = |(generation, version, incarnation): (i64, i64, i64)| match incarnation {
-            ENDED => generation >= record.generation,
-            _ => (generation, version) > (record.generation, record.version),
-        };
-        if before.is_some_and(|before| is_same(before) || is_later(before)) {
-            return Ok(false);
+    async fn copy(&self, tx: &mut Tx<'_>) -> Result<Option<Copied>> {
+        let row = tx.query_opt(FIND, &[Value::from(&self.queue)]).await?;
+        row.map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).transpose()
+    }
+
+    fn is_behind(&self, copy: Option<Copied>) -> bool {
+        let Some((generation, version, incarnation)) = copy else { return true };
+        match &self.record {
+            Some(record) if incarnation == ENDED => generation < record.generation,
+            Some(record) => (generation, version) < (record.generation, record.version),
+            None => generation < self.ended || (generation == self.ended && incarnation != ENDED),
         }
+    }
+
+    async fn bring_to(&self, tx: &mut Tx<'_>, record: &Record, before: Option<Copied>, now: Time) -> Result<()> {
         let here = partitions_in(record.shards.as_deref().unwrap_or_default(), &self.shard);
         let params = [
             Value::from(&self.queue),
@@ -224,16 +228,13 @@ impl Follow {
             }
             parts::give(tx, &self.queue, record.generation, (record.spread, Some(here))).await?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    async fn end(&self, tx: &mut Tx<'_>, before: Option<(i64, i64, i64)>, now: Time) -> Result<bool> {
-        if let Some((generation, _, incarnation)) = before {
-            if generation > self.ended || (generation == self.ended && incarnation == ENDED) {
-                return Ok(false);
-            }
+    async fn end(&self, tx: &mut Tx<'_>, before: Option<Copied>, now: Time) -> Result<()> {
+        if let Some((generation, ..)) = before {
             parts::retire(tx, &self.queue, generation, now).await?;
         }
-        tx.execute(END, &[Value::from(&self.queue), self.ended.into(), now.into()]).await.map(|_| true)
+        tx.execute(END, &[Value::from(&self.queue), self.ended.into(), now.into()]).await.map(drop)
     }
 }

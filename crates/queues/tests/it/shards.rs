@@ -1,6 +1,11 @@
 //! Partitions in several stores: how they are placed, and what becomes of changes that are cut off between two stores.
 
-use waybill_kernel::Code;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use waybill_kernel::{Code, Mode, Result, Tenant};
 use waybill_queues::ops::change_message_visibility::ChangeMessageVisibility;
 use waybill_queues::ops::delete_message::DeleteMessage;
 use waybill_queues::ops::delete_queue::DeleteQueue;
@@ -10,7 +15,7 @@ use waybill_queues::ops::start_message_move_task::StartMessageMoveTask;
 use waybill_queues::rules::handle::Handle;
 use waybill_queues::shards::check_placement;
 use waybill_queues::{Figures, PartitionMap, Process, Settings, Tally};
-use waybill_store::{Backend, Shard, SqliteOptions, Store, Stores};
+use waybill_store::{Backend, Ctx, Shard, SqliteOptions, Store, Stores, Tx, Value, Work};
 use waybill_testkit::both;
 use waybill_testkit::stores::{self, TestStore, readable};
 
@@ -579,4 +584,48 @@ async fn each_database_has_its_name(on: TestStore) {
     assert!(error.message().contains("is the database of a"), "{error}");
     // The same as before are welcome.
     on.beside(home, &shards).await.map_err(readable).unwrap().close();
+}
+
+/// A send that has found its queue, and goes on when it is told to.
+struct Sending {
+    tenant: Tenant,
+    queue: &'static str,
+    has_begun: Arc<Notify>,
+    may_end: Arc<Notify>,
+}
+
+impl Work for Sending {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const SHARE: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended($2, $1)) IS NOT NULL";
+        tx.as_tenant(self.tenant).query(SHARE, &[Value::from(self.queue)]).await?;
+        self.has_begun.notify_one();
+        self.may_end.notified().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_dead_letter_arrives_beside_those_who_send() {
+    let on = stores::open_postgres_set(placed()).await.unwrap().with_shards(SHARDS).await.unwrap();
+    on_its_way(&on).await;
+    let (has_begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let sending = Sending {
+        tenant: on.admin.tenant,
+        queue: "single.fifo",
+        has_begun: Arc::clone(&has_begun),
+        may_end: Arc::clone(&may_end),
+    };
+    let store = on.stores.find("b").unwrap().clone();
+    let sending = tokio::spawn(async move { store.system().run(sending).await });
+    has_begun.notified().await;
+    assert!(timeout(Duration::from_secs(20), tend(&on)).await.is_ok(), "it waits for the sender");
+    assert_eq!(counted(&on, "single.fifo").await, (1, 0, 0));
+    may_end.notify_one();
+    sending.await.unwrap().unwrap();
 }
