@@ -27,7 +27,7 @@ use waybill_store::Flow;
 
 use crate::Process;
 
-pub(crate) use figures::held;
+pub(crate) use figures::{Elsewhere, held};
 pub(crate) use follow::note_change;
 pub(crate) use placed::all_at_home;
 pub use placed::{OnShards, Placed};

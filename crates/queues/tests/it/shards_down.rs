@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use waybill_kernel::{Code, Mode, Result};
+use waybill_queues::Figures;
 use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
@@ -15,8 +16,9 @@ use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
 use crate::fifo::{ORDERS, delete, message, orders, receive, send, texts, up_to};
+use crate::figures::Gauges;
 use crate::partitions::{FOUR, GROUPS, send_to_all};
-use crate::support::{arn, counted, map, ok, pass, queue, refused, url};
+use crate::support::{arn, body, counted, map, ok, pass, queue, refused, url};
 
 both! {
     crate::shards::placed(), shards crate::shards_rules::SHARDS =>
@@ -26,6 +28,7 @@ both! {
     a_purge_and_a_deletion_are_not_begun,
     dead_letters_for_other_stores_are_carried,
     changes_of_other_stores_are_finished,
+    the_depth_of_other_queues_is_shown,
 }
 
 /// The store that has the second partition, and so the group `g1`.
@@ -168,5 +171,25 @@ impl Work for Left {
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
         let rows = tx.query("SELECT queue, shard FROM shard_changes ORDER BY queue, shard", &[]).await?;
         rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))).collect()
+    }
+}
+
+/// Also of those that come behind one that cannot be counted.
+async fn the_depth_of_other_queues_is_shown(on: TestStore) {
+    let gauges = Gauges::default();
+    let _guard = metrics::set_default_local_recorder(&gauges);
+    let visible = |queue: &str| gauges.of("000000000000", queue, "visible");
+    orders(&on, FOUR).await;
+    send_to_all(&on, "m").await;
+    ok(&on, queue("zebra", &[])).await;
+    let mut figures = Figures::default();
+    figures.measure(&on.stores).await.unwrap();
+    assert_eq!((visible(ORDERS), visible("zebra")), (Some(4.0), Some(0.0)));
+    take_away(&on);
+    send(&on, "g0", "more").await;
+    ok(&on, SendMessage { queue_url: url("zebra"), ..body("m") }).await;
+    for _ in 0..2 {
+        assert!(is_away(figures.measure(&on.stores).await.unwrap_err().code()));
+        assert_eq!((visible(ORDERS), visible("zebra")), (Some(4.0), Some(1.0)), "what is not known stays");
     }
 }
