@@ -7,6 +7,7 @@ use waybill_kernel::{Error, Mode, Result, Tenant, Time};
 use waybill_store::stores::HOME;
 use waybill_store::{Answered, Ctx, Flow, Operation, Reply, Stores, Tx, Work};
 
+use super::follow::unknown_shard;
 use super::placed::OnShards;
 use super::route::Route;
 use super::step::Calls;
@@ -79,12 +80,11 @@ pub(crate) async fn held(stores: &Stores, queues: &[Elsewhere<'_>]) -> (Vec<Opti
             by_store.entry(name).or_default().push(place);
         }
     }
-    let ask = async |name: &str, places: &[usize]| {
-        let store = stores.find(name).ok_or_else(|| super::follow::unknown_shard(name))?;
+    let outcomes = join_all(by_store.iter().map(|(name, places)| {
         let asked = places.iter().map(|place| (queues[*place].tenant, queues[*place].queue.to_owned()));
-        store.system().run(Look(asked.collect())).await
-    };
-    let outcomes = join_all(by_store.iter().map(|(name, places)| ask(name, places))).await;
+        ask(stores, name, Look(asked.collect()))
+    }));
+    let outcomes = outcomes.await;
     let (mut all, mut failure) = (vec![Some(Held::NOTHING); queues.len()], None);
     for (places, outcome) in by_store.values().zip(outcomes) {
         match outcome {
@@ -102,12 +102,20 @@ pub(crate) async fn held(stores: &Stores, queues: &[Elsewhere<'_>]) -> (Vec<Opti
     (all, failure)
 }
 
+async fn ask(stores: &Stores, name: &str, look: Look) -> Result<Vec<Held>> {
+    stores.find(name).ok_or_else(|| unknown_shard(name))?.system().run(look).await
+}
+
 /// None for a queue that is in home alone.
-async fn elsewhere(flow: &Flow<'_>, queue: &str) -> Result<Option<Held>> {
+async fn calls_of<'a>(flow: &'a Flow<'a>, queue: &str) -> Result<Option<Calls<'a>>> {
     if !flow.stores.has_shards() || !is_fifo(queue) {
         return Ok(None);
     }
-    let Some(calls) = Calls::of(flow, queue).await? else { return Ok(None) };
+    Calls::of(flow, queue).await
+}
+
+async fn elsewhere(flow: &Flow<'_>, queue: &str) -> Result<Option<Held>> {
+    let Some(calls) = calls_of(flow, queue).await? else { return Ok(None) };
     let of = Elsewhere { tenant: flow.caller.tenant, queue, route: &calls.route };
     let (held, failure) = held(flow.stores, &[of]).await;
     failure.map_or(Ok(held.into_iter().flatten().next()), Err)
@@ -155,10 +163,21 @@ impl OnShards for GetQueue {
 impl OnShards for ListQueues {
     async fn place(self, flow: &Flow<'_>) -> Answered<Queues> {
         let (mut output, turn) = with_others(self, flow).await?;
-        for queue in &mut output.queues {
-            if let Some(held) = elsewhere(flow, &queue.queue).await? {
-                queue.messages = queue.messages.and(held.counts.into());
+        let mut placed = Vec::new();
+        for (place, queue) in output.queues.iter().enumerate() {
+            if let Some(calls) = calls_of(flow, &queue.queue).await? {
+                placed.push((place, calls));
             }
+        }
+        let tenant = flow.caller.tenant;
+        let asked = placed.iter().map(|(_, calls)| Elsewhere { tenant, queue: &calls.queue, route: &calls.route });
+        let (all, failure) = held(flow.stores, &asked.collect::<Vec<_>>()).await;
+        if let Some(error) = failure {
+            tracing::debug!(%error, "a store could not be asked for what it has of queues");
+        }
+        for ((place, _), held) in placed.iter().zip(all) {
+            let messages = &mut output.queues[*place].messages;
+            *messages = messages.zip(held).map(|(here, held)| here.and(held.counts.into()));
         }
         Ok((Reply::Done(output), turn))
     }

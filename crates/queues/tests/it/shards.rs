@@ -9,11 +9,12 @@ use waybill_kernel::{Code, Mode, Result, Tenant};
 use waybill_queues::ops::change_message_visibility::ChangeMessageVisibility;
 use waybill_queues::ops::delete_message::DeleteMessage;
 use waybill_queues::ops::delete_queue::DeleteQueue;
+use waybill_queues::ops::operator::peek_messages::PeekMessages;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::set_queue_attributes::SetQueueAttributes;
 use waybill_queues::ops::start_message_move_task::StartMessageMoveTask;
 use waybill_queues::rules::handle::Handle;
-use waybill_queues::shards::check_placement;
+use waybill_queues::shards::{OnShards, check_placement};
 use waybill_queues::{Figures, PartitionMap, Process, Settings, Tally};
 use waybill_store::{Backend, Ctx, Shard, SqliteOptions, Store, Stores, Tx, Value, Work};
 use waybill_testkit::both;
@@ -221,7 +222,8 @@ async fn no_partition_of_a_store_is_left_out(on: TestStore) {
 async fn an_answer_of_several_stores_has_no_more_than_fits(on: TestStore) {
     orders(&on, FOUR).await;
     for group in GROUPS {
-        send(&on, group, &format!("{group:>1048576}")).await;
+        let text = format!("{group}{}", "x".repeat((1 << 20) - group.len()));
+        send(&on, group, &text).await;
     }
     let mut seen = Vec::new();
     for _ in 0..2 {
@@ -434,6 +436,10 @@ async fn operators_see_all_of_it(on: TestStore) {
     bodies.sort();
     bodies.dedup();
     assert_eq!(bodies.len(), 4);
+    // A page counts as not yet taken until its turn is dropped.
+    let peek = PeekMessages { queue: ORDERS.to_owned(), limit: None, body_bytes: None, cursor: None };
+    let (_, turn) = OnShards::place(peek, &waybill_store::Flow::new(&on.admin, &on.stores)).await.unwrap();
+    assert!(turn.is_some());
     for bad in ["7.", "x", "0.zz", ""] {
         let input = serde_json::json!({ "queue": ORDERS, "cursor": bad });
         assert_eq!(ask("peek_messages", input).await.unwrap_err().code(), Code::InvalidCursor, "{bad:?}");

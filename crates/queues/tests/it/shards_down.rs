@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use waybill_kernel::{Code, Mode, Result};
 use waybill_queues::Figures;
 use waybill_queues::ops::delete_queue::DeleteQueue;
@@ -29,6 +30,7 @@ both! {
     dead_letters_for_other_stores_are_carried,
     changes_of_other_stores_are_finished,
     the_depth_of_other_queues_is_shown,
+    all_queues_are_listed,
 }
 
 /// The store that has the second partition, and so the group `g1`.
@@ -192,4 +194,25 @@ async fn the_depth_of_other_queues_is_shown(on: TestStore) {
         assert!(is_away(figures.measure(&on.stores).await.unwrap_err().code()));
         assert_eq!((visible(ORDERS), visible("zebra")), (Some(4.0), Some(1.0)), "what is not known stays");
     }
+}
+
+async fn all_queues_are_listed(on: TestStore) {
+    orders(&on, FOUR).await;
+    send_to_all(&on, "m").await;
+    for name in ["other.fifo", "single.fifo"] {
+        ok(&on, queue(name, &[("FifoQueue", "true")])).await;
+    }
+    ok(&on, queue("zebra", &[])).await;
+    let listed = async || {
+        let page = on.call(&on.admin, "list_queues", json!({})).await.unwrap().json;
+        let visible = |queue: &Value| (queue["queue"].clone(), queue["messages"]["visible"].as_i64());
+        page["queues"].as_array().unwrap().iter().map(visible).collect::<Vec<_>>()
+    };
+    let of = |orders, single| {
+        let all = [(ORDERS, orders), ("other.fifo", Some(0)), ("single.fifo", single), ("zebra", Some(0))];
+        all.map(|(name, visible)| (json!(name), visible))
+    };
+    assert_eq!(listed().await, of(Some(4), Some(0)));
+    take_away(&on);
+    assert_eq!(listed().await, of(None, None), "what is not known is not said");
 }

@@ -289,7 +289,7 @@ async fn a_queue_that_is_refused_costs_its_neighbours_nothing() {
     let input = json!({ "queue": "orders.fifo", "attributes": attributes });
     let note = Note::new("neighbour", 10, Then::End);
     let seen = Arc::clone(&note.seen);
-    let calls = join(on.store.system().run(note), on.call(&on.admin, "create_queue", input));
+    let calls = join(async { on.store.system().run(note).await }, on.call(&on.admin, "create_queue", input));
     let (noted, refused) = while_busy(&on, calls).await;
     noted.unwrap();
     assert_eq!(refused.unwrap_err().code(), Code::InvalidAttributeValue);
