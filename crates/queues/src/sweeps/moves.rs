@@ -15,7 +15,7 @@ use crate::ends::end_all;
 use crate::fifo::{self, Held, Want};
 use crate::flights::{self, Stored, Taken, Takes};
 use crate::move_tasks::{self, COMPLETED, FAILED, MoveTaskId, Pace};
-use crate::queue::{Part, Queue};
+use crate::queue::{Part, Queue, topic};
 use crate::rules::handle::Token;
 use crate::shards::depart;
 
@@ -173,7 +173,7 @@ impl Task {
             return Ok(None);
         }
         let rows = takes.fetch(tx, &taken).await?;
-        let (mut moved, mut outcome) = (0, Outcome::Going);
+        let (mut moved, mut given_back, mut outcome) = (0, 0, Outcome::Going);
         let (targets, expired) = self.targets(&rows, queue.kept_since(ctx.now))?;
         if queue.is_fifo() {
             let over: Vec<_> = members.iter().filter(|(_, mid)| expired.contains(mid)).cloned().collect();
@@ -201,18 +201,24 @@ impl Task {
                     };
                     if !kept.is_empty() {
                         takes.give_back(tx, &kept).await?;
+                        given_back += kept.len();
                     }
                     moved += (mids.len() - kept.len()) as i64;
                 }
                 Err(reason) => {
                     takes.give_back(tx, &mids).await?;
+                    given_back += mids.len();
                     outcome = Outcome::Failed(reason);
                 }
             }
         }
-        match queue.is_fifo() {
-            true => fifo::settle(tx, part, &members, ctx.now).await.map(drop)?,
-            false => takes.tidy(tx).await?,
+        let ready = match queue.is_fifo() {
+            true => fifo::settle(tx, part, &members, ctx.now).await?,
+            false => takes.tidy(tx).await.map(|()| u32::try_from(given_back).unwrap_or(u32::MAX))?,
+        };
+        if ready > 0 {
+            // Whoever has looked meanwhile has not seen them.
+            tx.wake(topic(self.tenant, &queue.name), ready);
         }
         Ok(Some(Step { taken: taken.len() as i64, moved, outcome }))
     }

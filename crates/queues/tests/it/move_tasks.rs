@@ -1,6 +1,7 @@
 //! Dead letters are moved back, or elsewhere, at the pace that was asked for.
 
 use serde_json::json;
+use tokio::time::timeout;
 use waybill_kernel::{Code, Mode, Result};
 use waybill_queues::Settings;
 use waybill_queues::ops::cancel_message_move_task::CancelMessageMoveTask;
@@ -12,11 +13,11 @@ use waybill_queues::ops::set_queue_attributes::SetQueueAttributes;
 use waybill_queues::ops::start_message_move_task::StartMessageMoveTask;
 use waybill_queues::sweeps::Moves;
 use waybill_store::effects::Sweep;
-use waybill_store::{Ctx, Tx, Work};
+use waybill_store::{Ctx, Topic, Tx, Work};
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{arn, body, counted, map, ok, pass, queue, refusal, rows, sweep, up_to, url};
+use crate::support::{FAILED, arn, body, counted, map, ok, pass, queue, refusal, rows, sweep, up_to, url};
 
 both! {
     dead_letters_go_back_to_where_they_came_from,
@@ -194,7 +195,9 @@ async fn a_message_that_came_from_nowhere_fails_the_task(on: TestStore) {
     dead(&on, 2).await;
     send_to(&on, "dead", "own").await;
     ok(&on, start()).await;
+    let woken = on.store.flag(Topic::new("queue", on.admin.tenant, b"dead"));
     moves(&on).await;
+    assert!(timeout(FAILED, woken.wait()).await.is_ok(), "those who wait have not seen it meanwhile");
     let task = tasks(&on).await.remove(0);
     assert_eq!((task.status.as_str(), task.approximate_number_of_messages_moved), ("FAILED", 4));
     assert_eq!(task.failure_reason.as_deref(), Some("CouldNotDetermineMessageSource"));
