@@ -20,11 +20,13 @@ use crate::fifo::{ORDERS, delete, message, orders, receive, send, texts, up_to};
 use crate::figures::Gauges;
 use crate::partitions::{FOUR, GROUPS, send_to_all};
 use crate::support::{arn, body, counted, map, ok, pass, queue, refused, url};
+use crate::throttle::SENDS;
 
 both! {
     crate::shards::placed(), shards crate::shards_rules::SHARDS =>
     messages_of_other_stores_are_sent_received_and_deleted,
     a_batch_says_which_entries_could_not_be_sent,
+    a_batch_is_charged_once,
     a_wait_goes_on_in_the_other_stores,
     a_purge_and_a_deletion_are_not_begun,
     dead_letters_for_other_stores_are_carried,
@@ -82,6 +84,22 @@ async fn a_batch_says_which_entries_could_not_be_sent(on: TestStore) {
     assert_eq!(sent, ["user-1", "g0", "g3"]);
     assert_eq!((batch.failed.len(), batch.failed[0].id.as_str(), batch.failed[0].sender_fault), (1, "g1", false));
     assert_eq!(receive(&on, 10).await.len(), 3);
+}
+
+/// Also where the store that would be asked first is away, and this server knows nothing of the throttle yet.
+async fn a_batch_is_charged_once(on: TestStore) {
+    orders(&on, &[FOUR, &SENDS[..]].concat()).await;
+    on.stores.find("a").unwrap().close();
+    let entry = |number: usize| SendEntry {
+        id: number.to_string(),
+        message_body: format!("m{number}"),
+        message_group_id: Some(["user-1", "g0", "g1"][number % 3].to_owned()),
+        ..SendEntry::default()
+    };
+    let entries = (0..10).map(entry).collect();
+    let batch = ok(&on, SendMessageBatch { queue_url: url(ORDERS), entries, ..Default::default() }).await;
+    assert_eq!((batch.successful.len(), batch.failed.len()), (6, 4));
+    assert_eq!(refused(&on, message("g0", "more")).await.code(), Code::Throttling, "all tokens are gone");
 }
 
 async fn a_wait_goes_on_in_the_other_stores(on: TestStore) {
