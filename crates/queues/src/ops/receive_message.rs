@@ -13,11 +13,11 @@ use crate::Settings;
 use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
 use crate::fifo::{self, Attempt, Held, Want};
-use crate::flights::{Contents, MESSAGES_MAX, Stored, Taken, Takes};
+use crate::flights::{MESSAGES_MAX, Stored, Taken, Takes};
 use crate::message::{Message, MessageAttributes};
 use crate::process::Rotation;
 use crate::queue::{Part, Queue, is_alone, topic};
-use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, asked_for, check_id, check_names};
+use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, check_id, check_names};
 use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::throttle::Action;
@@ -263,7 +263,7 @@ impl Show<'_> {
                 end_all(tx, takes.part(), &sorted.dropped).await?;
             }
             self.spare(tx, takes, &sorted.spared).await?;
-            self.show(tx, &rows, &taken, &sorted, &mut messages).await?;
+            self.show(&rows, &taken, &sorted, &mut messages)?;
             if messages.len() == limit || fill.is_full || (sorted.dropped.is_empty() && sorted.dead.is_empty()) {
                 return Ok((messages, false));
             }
@@ -328,7 +328,7 @@ impl Show<'_> {
         let again = Show { token: before.token, dead_letters: None, ..*self };
         let alive = before.taken.iter().map(|taken| taken.mid).collect();
         let mut messages = Vec::new();
-        again.show(tx, &rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages).await?;
+        again.show(&rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages)?;
         Ok((messages, Until::default()))
     }
 
@@ -400,7 +400,7 @@ impl Show<'_> {
             let sorted = self.sort(tx, part, (&rows, &taken), &mut pass.fill).await?;
             let members: Vec<(String, i64)> =
                 groups.into_iter().zip(&taken).map(|(group, taken)| (group, taken.mid)).collect();
-            self.show(tx, &rows, &taken, &sorted, &mut pass.messages).await?;
+            self.show(&rows, &taken, &sorted, &mut pass.messages)?;
             pass.mids.extend(&sorted.alive);
             let is_plain = sorted.dropped.is_empty() && sorted.dead.is_empty() && sorted.spared.is_empty();
             if is_plain {
@@ -466,18 +466,10 @@ impl Show<'_> {
     }
 
     /// Those that are alive, in the order in which they were taken.
-    async fn show(
-        &self,
-        tx: &mut Tx<'_>,
-        rows: &[Stored],
-        taken: &[Taken],
-        sorted: &Sorted,
-        messages: &mut Vec<Message>,
-    ) -> Result<()> {
+    fn show(&self, rows: &[Stored], taken: &[Taken], sorted: &Sorted, messages: &mut Vec<Message>) -> Result<()> {
         for taken in taken.iter().filter(|taken| sorted.alive.contains(&taken.mid)) {
-            let Some(row) = find(rows, taken.mid)? else { continue };
-            if let Some(contents) = row.contents(tx).await? {
-                messages.push(self.message(row, &contents, taken)?);
+            if let Some(row) = find(rows, taken.mid)? {
+                messages.push(self.message(row, taken)?);
             }
         }
         Ok(())
@@ -511,26 +503,25 @@ impl Show<'_> {
         }
     }
 
-    fn message(&self, row: &Stored, contents: &Contents<'_>, taken: &Taken) -> Result<Message> {
-        let attributes = match contents.attributes()? {
-            Some(text) if !self.request.message_attribute_names.is_empty() => {
-                let all: MessageAttributes = serde_json::from_str(text).map_err(Error::internal)?;
-                asked_for(all, &self.request.message_attribute_names)
-            }
-            _ => MessageAttributes::new(),
-        };
+    fn message(&self, row: &Stored, taken: &Taken) -> Result<Message> {
         let partition = self.queue.partition_of(taken.mid);
         let handle = Handle { partition, generation: self.queue.generation, mid: taken.mid, token: self.token };
-        Ok(Message {
+        let contents = row.contents()?;
+        let mut message = Message {
             message_id: row.id()?,
             receipt_handle: handle.encode(),
             md5_of_body: digest::hex(row.md5()?),
-            body: contents.body()?.to_owned(),
+            body: String::new(),
             attributes: self.system_attributes(row, taken)?,
-            md5_of_message_attributes: digest::of_attributes(&attributes),
-            message_attributes: attributes,
+            md5_of_message_attributes: None,
+            message_attributes: MessageAttributes::new(),
             partition,
-        })
+            unread: contents.is_none().then_some(taken.mid),
+        };
+        if let Some((body, attributes)) = contents {
+            message.fill(body.to_owned(), attributes, &self.request.message_attribute_names)?;
+        }
+        Ok(message)
     }
 
     fn system_attributes(&self, row: &Stored, taken: &Taken) -> Result<BTreeMap<String, String>> {

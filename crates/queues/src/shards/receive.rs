@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::{Answered, Flow, Reply, Until, Waiting};
+use waybill_store::{Answered, Flow, Reply, Store, Until, Waiting};
 
 use super::messages::{at_home, is_of_store};
 use super::placed::OnShards;
 use super::route::Route;
 use super::step::{At, Calls};
+use crate::large::complete;
 use crate::message::Message;
 use crate::ops::ReceiveMessage;
 use crate::ops::receive_message::{Fill, Received};
@@ -25,16 +26,34 @@ const SUSPECT_MAX: Duration = Duration::from_millis(250);
 
 impl OnShards for ReceiveMessage {
     async fn place(self, flow: &Flow<'_>) -> Answered<Received> {
+        // Of almost every receive there are none.
+        let names = self.message_attribute_names.clone();
         if !flow.stores.has_shards() || !queue_name(&self.queue_url).is_ok_and(is_fifo) {
-            return flow.home().run_in_turn(self, flow.caller.clone()).await;
+            let reply = flow.run(flow.home(), self).await?;
+            return whole(flow, flow.home(), reply, &names).await;
         }
         Box::pin(place_receive(self, flow)).await
     }
 }
 
+/// With what its messages lack.
+async fn whole(flow: &Flow<'_>, store: &Store, reply: Reply<Received>, names: &[String]) -> Answered<Received> {
+    match reply {
+        Reply::Done(mut received) if received.messages.iter().any(|message| message.unread.is_some()) => {
+            let turn = Box::pin(complete(flow, store, &mut received.messages, names)).await?;
+            Ok((Reply::Done(received), turn))
+        }
+        reply => Ok((reply, None)),
+    }
+}
+
 async fn place_receive(mut request: ReceiveMessage, flow: &Flow<'_>) -> Answered<Received> {
     let queue = queue_name(&request.queue_url)?.to_owned();
-    let Some(calls) = Calls::of(flow, &queue).await? else { return at_home(request, flow, &queue).await };
+    let Some(calls) = Calls::of(flow, &queue).await? else {
+        let names = request.message_attribute_names.clone();
+        let (reply, _) = at_home(request, flow, &queue).await?;
+        return whole(flow, flow.home(), reply, &names).await;
+    };
     request.ticket = Ticket::shared();
     Ok((Receive { request, calls }.run().await?, None))
 }
@@ -161,7 +180,12 @@ impl Receive<'_> {
             }
             (at, step)
         };
-        let work = self.calls.one(|_| name.to_owned(), step);
+        let (flow, store) = (self.calls.flow, self.calls.store(name)?);
+        let names = &request.message_attribute_names;
+        let work = async {
+            let reply = self.calls.one(|_| name.to_owned(), step).await?;
+            Ok(whole(flow, store, reply, names).await?.0)
+        };
         if !is_suspect {
             return work.await;
         }
