@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Caller, Error, OperationSpec, Result, Scope, Time};
+use waybill_kernel::{Caller, OperationSpec, Result, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use super::write;
