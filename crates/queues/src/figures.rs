@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Mode, Result, Tenant};
+use waybill_kernel::{Error, Mode, Result, Tenant};
 use waybill_store::{Ctx, Row, Stores, Tx, Value, Work};
 
 use crate::catalog::Entry;
 use crate::counts::Counts;
 use crate::metrics::{DepthGauges, PerQueue, depths};
 use crate::rules::names::account_number;
-use crate::shards::{Route, held};
+use crate::shards::{Elsewhere, Route, held};
 
 /// Queues that one transaction counts.
 const PAGE_MAX: i64 = 64;
@@ -36,14 +36,15 @@ impl Default for Figures {
 }
 
 impl Figures {
-    /// Counts, and sets the gauges.
+    /// Counts, and sets the gauges. Where a store does not answer, the gauges of the queues that have something there stay as
+    /// they are, all others are set, and it fails.
     pub async fn measure(&mut self, stores: &Stores) -> Result<()> {
-        let mut counted = 0;
+        let (mut counted, mut failure) = (0, None);
         for _ in 0..PAGES_MAX {
             let (tenant, name) = self.after.clone();
             let mut page = stores.home().system().run(Page { tenant, name }).await?;
-            for found in &mut page {
-                found.add_others(stores).await?;
+            failure = add_others(&mut page, stores).await.or(failure);
+            for found in &page {
                 counted += found.messages[1] + found.messages[2];
                 self.set(found);
             }
@@ -51,20 +52,22 @@ impl Figures {
                 Some(last) => self.after = (last.tenant, last.queue.clone()),
                 None => {
                     self.end_pass();
-                    return Ok(());
+                    break;
                 }
             }
             if counted >= COUNTED_MAX {
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     fn set(&mut self, found: &Found) {
         match self.gauges.own(&found.account, &found.queue) {
             Some(gauges) => {
-                gauges.set(found.messages);
+                if found.is_whole {
+                    gauges.set(found.messages);
+                }
                 self.seen.insert((found.account.clone(), found.queue.clone()));
             }
             None => {
@@ -100,6 +103,8 @@ struct Found {
     messages: [i64; 3],
     /// Of a queue that has partitions elsewhere than in home.
     route: Option<Route>,
+    /// Every store that has some of it was asked.
+    is_whole: bool,
 }
 
 /// Some queues, after this one.
@@ -143,16 +148,29 @@ impl Found {
             }
         };
         let account = account_number(tenant, tenant_id);
-        Ok(Self { tenant: tenant.0, account, queue: name.to_owned(), messages, route })
+        Ok(Self { tenant: tenant.0, account, queue: name.to_owned(), messages, route, is_whole: true })
     }
+}
 
-    /// What its partitions in other stores hold.
-    async fn add_others(&mut self, stores: &Stores) -> Result<()> {
-        let Some(route) = &self.route else { return Ok(()) };
-        let held = held(stores, Tenant(self.tenant), &self.queue, route).await?;
-        for (figure, more) in self.messages.iter_mut().zip(held.counts.each()) {
+/// What partitions in other stores hold. Answers with what is wrong with one of those stores.
+async fn add_others(page: &mut [Found], stores: &Stores) -> Option<Error> {
+    let (mut places, mut asked) = (Vec::new(), Vec::new());
+    for (place, found) in page.iter().enumerate() {
+        if let Some(route) = &found.route {
+            places.push(place);
+            asked.push(Elsewhere { tenant: Tenant(found.tenant), queue: &found.queue, route });
+        }
+    }
+    let (all, failure) = held(stores, &asked).await;
+    for (place, held) in places.into_iter().zip(all) {
+        let found = &mut page[place];
+        let Some(held) = held else {
+            found.is_whole = false;
+            continue;
+        };
+        for (figure, more) in found.messages.iter_mut().zip(held.counts.each()) {
             *figure += more;
         }
-        Ok(())
     }
+    failure
 }

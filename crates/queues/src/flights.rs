@@ -16,8 +16,6 @@
 //! 3. When the store's horizon is not below `mark_xact`, all of those have ended: what is below `mark` is visible now or
 //!    never will be, and the head moves up to the first message there that has no flight.
 
-use std::borrow::Cow;
-
 use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Row, Sql, Tx, Value};
 
@@ -122,8 +120,7 @@ const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM flights f WHERE f.tenan
                      AND f.visible_at > $3 AND f.receives > 0 LIMIT $4) AS flying";
 const SET_CROWDED: &str = "UPDATE parts SET crowded = $3 WHERE tenant = $1 AND part = $2";
 
-/// Body and attributes of large messages are left out: only so many of them go into an answer, and reading one takes as long as a
-/// hundred small messages. The limit is a tenth of an answer.
+/// Without body and attributes of large messages (`large.rs`). Ten that are not large are a whole answer.
 const FETCH: &str = by_ids!(
     "SELECT mid, id, \
      CASE WHEN octet_length(body) + coalesce(octet_length(attributes), 0) <= 200000 THEN body END, md5, \
@@ -131,28 +128,9 @@ const FETCH: &str = by_ids!(
      trace, sent_at, sender, grp, source, dedup, \
      CAST(octet_length(body) + coalesce(octet_length(attributes), 0) AS BIGINT) FROM messages"
 );
-const CONTENTS: &str = "SELECT body, attributes FROM messages WHERE tenant = $1 AND mid = $2";
 
 /// A message as it was sent: what [`FETCH`] answers with.
 pub(crate) struct Stored(Row);
-
-/// What the sender wrote: of a large message it is read by itself.
-pub(crate) struct Contents<'a> {
-    row: Cow<'a, Row>,
-    body: usize,
-    attributes: usize,
-}
-
-impl Contents<'_> {
-    pub(crate) fn body(&self) -> Result<&str> {
-        self.row.text(self.body)
-    }
-
-    /// As JSON.
-    pub(crate) fn attributes(&self) -> Result<Option<&str>> {
-        self.row.text_opt(self.attributes)
-    }
-}
 
 impl Stored {
     pub(crate) fn mid(&self) -> Result<i64> {
@@ -163,13 +141,9 @@ impl Stored {
         MessageId::from_slice(self.0.bytes(1)?)
     }
 
-    /// None when it is gone.
-    pub(crate) async fn contents(&self, tx: &mut Tx<'_>) -> Result<Option<Contents<'_>>> {
-        if self.0.text_opt(2)?.is_some() {
-            return Ok(Some(Contents { row: Cow::Borrowed(&self.0), body: 2, attributes: 4 }));
-        }
-        let row = tx.query_opt(CONTENTS, &[self.mid()?.into()]).await?;
-        Ok(row.map(|row| Contents { row: Cow::Owned(row), body: 0, attributes: 1 }))
+    /// Body, and attributes as JSON; nothing of a large message, which is read when it has been taken (`large.rs`).
+    pub(crate) fn contents(&self) -> Result<Option<(&str, Option<&str>)>> {
+        self.0.text_opt(2)?.map(|body| Ok((body, self.0.text_opt(4)?))).transpose()
     }
 
     /// As much as an answer may hold of it.

@@ -12,6 +12,7 @@ mod ends;
 mod fifo;
 mod figures;
 mod flights;
+mod large;
 mod message;
 mod metrics;
 mod move_tasks;

@@ -75,6 +75,10 @@ pub struct Message {
     #[serde(skip)]
     #[schemars(skip)]
     pub partition: Option<u32>,
+    /// The number of a large one that still lacks what its sender wrote.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub unread: Option<i64>,
 }
 
 /// Bytes, which JSON carries as base64.

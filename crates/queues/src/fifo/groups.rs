@@ -18,7 +18,8 @@ const HOLD: Sql = Sql {
 const FRONT: &str = "SELECT l.mid, f.visible_at, f.receives FROM fifo_lines l LEFT JOIN flights f ON f.tenant = $1 \
                      AND f.mid = l.mid WHERE l.tenant = $1 AND l.part = $2 AND l.grp = $3 ORDER BY l.mid LIMIT $4";
 const SET: &str = "UPDATE fifo_groups SET head = $4, ready_at = $5 WHERE tenant = $1 AND part = $2 AND grp = $3";
-const END: &str = "DELETE FROM fifo_groups WHERE tenant = $1 AND part = $2 AND grp = $3";
+const END: &str = "DELETE FROM fifo_groups WHERE tenant = $1 AND part = $2 \
+                   AND grp IN ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 const LEAVE: &str = "DELETE FROM fifo_lines WHERE tenant = $1 AND part = $2 AND grp = $3 AND mid = $4";
 const PUT_OFF: &str = "UPDATE fifo_groups SET ready_at = $3 WHERE tenant = $1 AND part = $2 \
                        AND grp IN ($4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
@@ -84,21 +85,31 @@ pub(crate) async fn settle(tx: &mut Tx<'_>, part: &Part, members: &[(String, i64
         return Ok(0);
     }
     let fronts = fronts(tx, part, &groups, MESSAGES_MAX).await?;
-    let mut ready = 0;
-    let mut statements: Vec<Statement<'_>> = Vec::with_capacity(groups.len());
-    for (group, front) in groups.iter().zip(&fronts) {
-        let mut params = vec![part.number.into(), Value::from(group.as_str())];
+    let (statements, ready) = changes(part, &groups, &fronts, now);
+    tx.execute_together(&statements).await?;
+    Ok(ready)
+}
+
+/// First the groups that go on, then all that end, by one statement: PostgreSQL keeps a plan for each text that several
+/// statements become together, and so there are few of them whichever groups end.
+fn changes<'a>(part: &Part, groups: &'a [String], fronts: &[Vec<GroupEntry>], now: Time) -> (Vec<Statement<'a>>, u32) {
+    let (mut statements, mut over, mut ready) = (Vec::with_capacity(groups.len()), Vec::new(), 0);
+    for (group, front) in groups.iter().zip(fronts) {
         match ready_at(front, now) {
-            None => statements.push((END, params)),
+            None => over.push(group.as_str()),
             Some((head, ready_at)) => {
                 ready += u32::from(ready_at <= now);
-                params.extend([Value::from(head), ready_at.into()]);
-                statements.push((SET, params));
+                let name = Value::from(group.as_str());
+                statements.push((SET, vec![part.number.into(), name, Value::from(head), ready_at.into()]));
             }
         }
     }
-    tx.execute_together(&statements).await?;
-    Ok(ready)
+    if !over.is_empty() {
+        let mut params = vec![part.number.into()];
+        params.extend(names(over.into_iter()));
+        statements.push((END, params));
+    }
+    (statements, ready)
 }
 
 /// The first message, and when it can be received: not while it is delayed, nor while one that was received is invisible.
@@ -164,5 +175,23 @@ mod tests {
         }
         assert!(entry(7, Some(2_000), 0).is_delayed(NOW) && !entry(7, Some(2_000), 1).is_delayed(NOW));
         assert!(!entry(7, Some(500), 0).is_delayed(NOW) && !entry(7, None, 0).is_delayed(NOW));
+    }
+
+    #[test]
+    fn few_texts_settle_any_groups() {
+        let names: Vec<String> = (0..MESSAGES_MAX).map(|number| format!("g{number}")).collect();
+        let mut texts = BTreeSet::new();
+        for which in 1_u32..1 << MESSAGES_MAX {
+            // A bit for each group that goes on.
+            let front = |number: usize| if which >> number & 1 == 1 { vec![entry(7, None, 0)] } else { vec![] };
+            let fronts: Vec<_> = (0..MESSAGES_MAX).map(front).collect();
+            let (statements, ready) = changes(&Part::default(), &names, &fronts, NOW);
+            assert_eq!(ready, which.count_ones());
+            let over: Vec<_> = statements.iter().filter(|(sql, _)| *sql == END).flat_map(|(_, of)| &of[1..]).collect();
+            let named = over.iter().filter(|name| matches!(name, Value::Text(Some(_)))).count();
+            assert_eq!(named, MESSAGES_MAX - ready as usize);
+            texts.insert(statements.iter().map(|(sql, _)| *sql).collect::<Vec<_>>());
+        }
+        assert_eq!(texts.len(), MESSAGES_MAX);
     }
 }

@@ -50,7 +50,8 @@ const STAND: &str = "INSERT INTO fifo_lines (tenant, part, grp, mid) WITH given 
                      ($7, $8), ($9, $10), ($11, $12), ($13, $14), ($15, $16), ($17, $18), ($19, $20), ($21, $22)) \
                      SELECT $1, $2, given.grp, given.mid FROM given WHERE given.mid IS NOT NULL";
 const BEGIN: &str = "UPDATE fifo_groups SET head = $4, ready_at = $5 WHERE tenant = $1 AND part = $2 AND grp = $3";
-const UNDO: &str = "DELETE FROM fifo_groups WHERE tenant = $1 AND part = $2 AND grp = $3 AND head IS NULL";
+const UNDO: &str = "DELETE FROM fifo_groups WHERE tenant = $1 AND part = $2 \
+                    AND grp IN ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AND head IS NULL";
 
 /// Places in the groups of a part, held and numbered.
 struct Berths {
@@ -227,6 +228,8 @@ async fn line_up(
         delays.resize(1 + 2 * MESSAGES_MAX, Value::Int(None));
         statements.push((DELAY, delays));
     }
+    // As with groups that are settled: few texts, whichever groups begin.
+    let mut known = Vec::new();
     for group in made {
         let name = Value::from(group.as_str());
         match members.iter().find(|(of, _)| of == group) {
@@ -234,8 +237,13 @@ async fn line_up(
                 statements.push((BEGIN, vec![part.number.into(), name, Value::from(*mid), ready_at.into()]));
             }
             // All that was sent to it was known.
-            None => statements.push((UNDO, vec![part.number.into(), name])),
+            None => known.push(group.as_str()),
         }
+    }
+    if !known.is_empty() {
+        let mut undo = vec![part.number.into()];
+        undo.extend(names(known.into_iter()));
+        statements.push((UNDO, undo));
     }
     for some in statements.chunks(STATEMENTS_AT_ONCE) {
         tx.execute_together(some).await?;

@@ -14,6 +14,7 @@ use crate::counts::Counts;
 use crate::rules::attributes::{
     self, ARN, CREATED, MESSAGES, MESSAGES_DELAYED, MESSAGES_NOT_VISIBLE, MODIFIED, is_known, unknown,
 };
+use crate::rules::contents::check_names;
 use crate::rules::throttle::is_throttle;
 use crate::settings::{hides_throttles, refuse_hidden};
 
@@ -41,6 +42,7 @@ impl Operation for GetQueueAttributes {
     type Output = QueueAttributes;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<QueueAttributes>> {
+        check_names("AttributeNames", &self.attribute_names)?;
         let mut asked = self.asked()?;
         refuse_hidden(ctx, self.attribute_names.iter())?;
         if hides_throttles(ctx) {

@@ -65,6 +65,6 @@ const fn write(name: &'static str, scopes: &'static [Scope]) -> OperationSpec {
     OperationSpec { name, domain: NAME, tool: false, roles: ROLES, scopes, ..OperationSpec::WRITE }
 }
 
-const fn read(name: &'static str, scopes: &'static [Scope]) -> OperationSpec {
+pub(crate) const fn read(name: &'static str, scopes: &'static [Scope]) -> OperationSpec {
     OperationSpec { name, domain: NAME, tool: false, roles: ROLES, scopes, ..OperationSpec::READ }
 }

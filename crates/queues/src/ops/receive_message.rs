@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Caller, Error, OperationSpec, Result, Scope, Time};
+use waybill_kernel::{Caller, OperationSpec, Result, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use super::write;
@@ -13,11 +13,11 @@ use crate::Settings;
 use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
 use crate::fifo::{self, Attempt, Held, Want};
-use crate::flights::{Contents, MESSAGES_MAX, Stored, Taken, Takes};
+use crate::flights::{MESSAGES_MAX, Stored, Taken, Takes};
 use crate::message::{Message, MessageAttributes};
 use crate::process::Rotation;
 use crate::queue::{Part, Queue, is_alone, topic};
-use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, asked_for, check_id};
+use crate::rules::contents::{SOURCE_ARN, TRACE_HEADER, Wanted, check_id, check_names};
 use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::throttle::Action;
@@ -79,6 +79,8 @@ pub(crate) struct Step {
     pub next: Option<i64>,
     /// The attempt was made before, and cannot be answered as it was then.
     pub is_over: bool,
+    /// How much the answer holds.
+    pub fill: Fill,
 }
 
 impl Received {
@@ -102,7 +104,8 @@ impl Operation for ReceiveMessage {
 
     async fn admit(&self, ctx: &Ctx<'_>) -> Result<()> {
         let ask = Ask { url: &self.queue_url, action: Action::Receive, tokens: 1, bytes: 0 };
-        self.ticket.admit(ctx, ask).await
+        self.ticket.admit(ctx, ask).await?;
+        self.check_names()
     }
 
     fn is_misjudged(&self) -> bool {
@@ -146,6 +149,13 @@ impl ReceiveMessage {
         Wait::up_to(u32::try_from(seconds).ok()?, topic(caller.tenant, name))
     }
 
+    /// Before the transaction: what is compared in it is short.
+    fn check_names(&self) -> Result<()> {
+        check_names("AttributeNames", &self.attribute_names)?;
+        check_names("MessageSystemAttributeNames", &self.message_system_attribute_names)?;
+        check_names("MessageAttributeNames", &self.message_attribute_names)
+    }
+
     fn check(&self) -> Result<(usize, Wanted)> {
         let limit = self.max_number_of_messages.unwrap_or(1);
         let limit = check_range("MaxNumberOfMessages", limit, 1, MESSAGES_MAX as i64)?;
@@ -183,10 +193,10 @@ struct Sorted {
 }
 
 /// Of the contents of the messages in one answer.
-#[derive(Clone, Copy, Default)]
-struct Fill {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fill {
     bytes: usize,
-    is_full: bool,
+    pub is_full: bool,
 }
 
 impl Fill {
@@ -253,7 +263,7 @@ impl Show<'_> {
                 end_all(tx, takes.part(), &sorted.dropped).await?;
             }
             self.spare(tx, takes, &sorted.spared).await?;
-            self.show(tx, &rows, &taken, &sorted, &mut messages).await?;
+            self.show(&rows, &taken, &sorted, &mut messages)?;
             if messages.len() == limit || fill.is_full || (sorted.dropped.is_empty() && sorted.dead.is_empty()) {
                 return Ok((messages, false));
             }
@@ -289,15 +299,15 @@ impl Show<'_> {
             began: Instant::now(),
             at_most: Rotation::of(self.ctx, &self.queue.name).pass_max(),
             messages: Vec::new(),
-            fill: Fill::default(),
+            fill: self.request.at.fill(),
             mids: Vec::new(),
             due: None,
             is_cut_off: false,
             next: None,
         };
         self.look(tx, &mut pass).await?;
-        let Pass { messages, mids, due, is_cut_off, next, .. } = pass;
-        step.next = next;
+        let Pass { messages, fill, mids, due, is_cut_off, next, .. } = pass;
+        (step.next, step.fill) = (next, fill);
         let mut until = Until::default();
         match (messages.is_empty(), is_cut_off) {
             (false, _) => {}
@@ -318,7 +328,7 @@ impl Show<'_> {
         let again = Show { token: before.token, dead_letters: None, ..*self };
         let alive = before.taken.iter().map(|taken| taken.mid).collect();
         let mut messages = Vec::new();
-        again.show(tx, &rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages).await?;
+        again.show(&rows, &before.taken, &Sorted { alive, ..Sorted::default() }, &mut messages)?;
         Ok((messages, Until::default()))
     }
 
@@ -390,7 +400,7 @@ impl Show<'_> {
             let sorted = self.sort(tx, part, (&rows, &taken), &mut pass.fill).await?;
             let members: Vec<(String, i64)> =
                 groups.into_iter().zip(&taken).map(|(group, taken)| (group, taken.mid)).collect();
-            self.show(tx, &rows, &taken, &sorted, &mut pass.messages).await?;
+            self.show(&rows, &taken, &sorted, &mut pass.messages)?;
             pass.mids.extend(&sorted.alive);
             let is_plain = sorted.dropped.is_empty() && sorted.dead.is_empty() && sorted.spared.is_empty();
             if is_plain {
@@ -412,7 +422,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Buries the dead, if there is somewhere to take them.
+    /// Buries the dead, if there is somewhere to take them. Those that there is not are delivered, if they fit in as others do.
     async fn sort(
         &self,
         tx: &mut Tx<'_>,
@@ -424,17 +434,24 @@ impl Show<'_> {
         let mut sorted = Sorted::default();
         for taken in taken {
             match find(rows, taken.mid)? {
-                Some(row) if row.sent_at()? <= kept_since => sorted.dropped.push(taken.mid),
-                Some(_) if self.is_dead(taken) => sorted.dead.push(taken.mid),
-                Some(row) if fill.takes(row.bytes()?) => sorted.alive.push(taken.mid),
-                Some(_) => sorted.spared.push(taken.mid),
-                None => sorted.dropped.push(taken.mid),
+                Some(row) if row.sent_at()? > kept_since => {
+                    if self.is_dead(taken) {
+                        sorted.dead.push(taken.mid);
+                    }
+                }
+                _ => sorted.dropped.push(taken.mid),
             }
         }
         if !sorted.dead.is_empty() {
             let kept = self.bury(tx, part, rows, &sorted.dead).await?;
             sorted.dead.retain(|mid| !kept.contains(mid));
-            sorted.alive.extend(kept);
+        }
+        for taken in taken {
+            if sorted.dropped.contains(&taken.mid) || sorted.dead.contains(&taken.mid) {
+                continue;
+            }
+            let Some(row) = find(rows, taken.mid)? else { continue };
+            if fill.takes(row.bytes()?) { sorted.alive.push(taken.mid) } else { sorted.spared.push(taken.mid) }
         }
         Ok(sorted)
     }
@@ -449,18 +466,10 @@ impl Show<'_> {
     }
 
     /// Those that are alive, in the order in which they were taken.
-    async fn show(
-        &self,
-        tx: &mut Tx<'_>,
-        rows: &[Stored],
-        taken: &[Taken],
-        sorted: &Sorted,
-        messages: &mut Vec<Message>,
-    ) -> Result<()> {
+    fn show(&self, rows: &[Stored], taken: &[Taken], sorted: &Sorted, messages: &mut Vec<Message>) -> Result<()> {
         for taken in taken.iter().filter(|taken| sorted.alive.contains(&taken.mid)) {
-            let Some(row) = find(rows, taken.mid)? else { continue };
-            if let Some(contents) = row.contents(tx).await? {
-                messages.push(self.message(row, &contents, taken)?);
+            if let Some(row) = find(rows, taken.mid)? {
+                messages.push(self.message(row, taken)?);
             }
         }
         Ok(())
@@ -494,26 +503,25 @@ impl Show<'_> {
         }
     }
 
-    fn message(&self, row: &Stored, contents: &Contents<'_>, taken: &Taken) -> Result<Message> {
-        let attributes = match contents.attributes()? {
-            Some(text) if !self.request.message_attribute_names.is_empty() => {
-                let all: MessageAttributes = serde_json::from_str(text).map_err(Error::internal)?;
-                asked_for(all, &self.request.message_attribute_names)
-            }
-            _ => MessageAttributes::new(),
-        };
+    fn message(&self, row: &Stored, taken: &Taken) -> Result<Message> {
         let partition = self.queue.partition_of(taken.mid);
         let handle = Handle { partition, generation: self.queue.generation, mid: taken.mid, token: self.token };
-        Ok(Message {
+        let contents = row.contents()?;
+        let mut message = Message {
             message_id: row.id()?,
             receipt_handle: handle.encode(),
             md5_of_body: digest::hex(row.md5()?),
-            body: contents.body()?.to_owned(),
+            body: String::new(),
             attributes: self.system_attributes(row, taken)?,
-            md5_of_message_attributes: digest::of_attributes(&attributes),
-            message_attributes: attributes,
+            md5_of_message_attributes: None,
+            message_attributes: MessageAttributes::new(),
             partition,
-        })
+            unread: contents.is_none().then_some(taken.mid),
+        };
+        if let Some((body, attributes)) = contents {
+            message.fill(body.to_owned(), attributes, &self.request.message_attribute_names)?;
+        }
+        Ok(message)
     }
 
     fn system_attributes(&self, row: &Stored, taken: &Taken) -> Result<BTreeMap<String, String>> {

@@ -31,6 +31,7 @@ impl Operation for TagQueue {
         if self.tags.is_empty() {
             return Err(missing("Tags"));
         }
+        check_tags(self.tags.iter())?;
         change_tags(tx, &self.queue_url, |tags| {
             tags.extend(self.tags.clone());
             check_tags(tags.iter())

@@ -2,12 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{OperationSpec, Result, Scope};
+use waybill_kernel::{Error, OperationSpec, Result, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::write;
 use crate::catalog::change_tags;
-use crate::rules::missing;
+use crate::rules::{TAGS_MAX, missing};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -28,6 +28,9 @@ impl Operation for UntagQueue {
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Untagged>> {
         if self.tag_keys.is_empty() {
             return Err(missing("TagKeys"));
+        }
+        if self.tag_keys.len() > TAGS_MAX {
+            return Err(Error::invalid(format!("TagKeys has at most {TAGS_MAX} keys, as many as a queue has tags.")));
         }
         change_tags(tx, &self.queue_url, |tags| {
             tags.retain(|key, _| !self.tag_keys.contains(key));

@@ -17,6 +17,14 @@ const ATTRIBUTES_MAX: usize = 10;
 const ATTRIBUTE_NAME_CHARS_MAX: usize = 256;
 const DATA_TYPE_CHARS_MAX: usize = 256;
 const ID_CHARS_MAX: usize = 128;
+/// The trace header is not counted as a part of the message, and is read and shown with it: so it has a bound of its own. Those
+/// that tracers write have less than 300.
+const TRACE_HEADER_BYTES_MAX: usize = 500;
+
+/// Names in one list of a request. A message has ten attributes, and a queue less than thirty.
+const NAMES_MAX: usize = 100;
+/// Of one such name: the longest that an attribute can have, and `.*` behind it.
+const ASKED_CHARS_MAX: usize = ATTRIBUTE_NAME_CHARS_MAX + 2;
 
 /// What a receive may ask to know about a message.
 pub const SYSTEM_ATTRIBUTES: &[&str] = &[
@@ -73,6 +81,9 @@ pub fn check_system_attributes(attributes: &MessageAttributes) -> Result<()> {
         check_attribute(name, attribute)?;
         if attribute.data_type != "String" {
             return Err(Error::invalid(format!("The data type of {TRACE_HEADER} must be String.")));
+        }
+        if attribute.string_value.as_ref().is_some_and(|text| text.len() > TRACE_HEADER_BYTES_MAX) {
+            return Err(Error::invalid(format!("{TRACE_HEADER} has at most {TRACE_HEADER_BYTES_MAX} bytes.")));
         }
     }
     Ok(())
@@ -152,7 +163,19 @@ pub fn check_size(size: usize, max: usize) -> Result<()> {
     Err(Error::invalid(message).with("limit_bytes", max))
 }
 
-/// Which system attributes were asked for, by the list's old name or its new one.
+/// A list of names that a request asks for. Every message is compared with it in the transaction, and a receive that waits
+/// keeps it.
+pub fn check_names(parameter: &str, names: &[String]) -> Result<()> {
+    if names.len() > NAMES_MAX {
+        return Err(Error::invalid(format!("{parameter} has at most {NAMES_MAX} names.")));
+    }
+    if names.iter().any(|name| name.chars().nth(ASKED_CHARS_MAX).is_some()) {
+        return Err(Error::invalid(format!("A name in {parameter} has at most {ASKED_CHARS_MAX} characters.")));
+    }
+    Ok(())
+}
+
+/// Which system attributes were asked for, by the list's old name or its new one. Each is in it once.
 #[derive(Debug)]
 pub struct Wanted(Vec<&'static str>);
 
@@ -160,10 +183,15 @@ impl Wanted {
     /// The older list may name attributes of the queue as well, which no message has.
     pub fn checked(older: &[String], newer: &[String]) -> Result<Self> {
         let mut wanted = Vec::new();
+        let mut want = |name: &'static str| {
+            if !wanted.contains(&name) {
+                wanted.push(name);
+            }
+        };
         for (name, is_older) in older.iter().map(|name| (name, true)).chain(newer.iter().map(|name| (name, false))) {
             match SYSTEM_ATTRIBUTES.iter().find(|known| **known == name.as_str()) {
-                Some(known) => wanted.push(*known),
-                None if name == ALL => wanted.extend(SYSTEM_ATTRIBUTES),
+                Some(known) => want(known),
+                None if name == ALL => SYSTEM_ATTRIBUTES.iter().for_each(|known| want(known)),
                 None if is_older && is_known(name) => {}
                 None => return Err(unknown(name)),
             }
@@ -259,6 +287,10 @@ mod tests {
         assert!(check_system_attributes(&with(TRACE_HEADER, text())).is_ok());
         assert!(check_system_attributes(&with("SenderId", text())).is_err());
         assert!(check_system_attributes(&with(TRACE_HEADER, attribute("Number", Some("1"), None))).is_err());
+        for (bytes, good) in [(500, true), (501, false)] {
+            let long = attribute("String", Some(&"x".repeat(bytes)), None);
+            assert_eq!(check_system_attributes(&with(TRACE_HEADER, long)).is_ok(), good, "{bytes}");
+        }
     }
 
     #[test]
@@ -294,8 +326,18 @@ mod tests {
         let wanted = Wanted::checked(&list(&["SenderId", "VisibilityTimeout"]), &list(&["SentTimestamp"])).unwrap();
         assert!(wanted.has("SenderId") && wanted.has("SentTimestamp") && !wanted.has("MessageGroupId"));
         assert!(Wanted::checked(&[], &list(&["All"])).unwrap().has("MessageGroupId"));
+        let again = Wanted::checked(&list(&["All", "All", "SenderId"]), &list(&["All"])).unwrap();
+        assert_eq!(again.0, SYSTEM_ATTRIBUTES, "each once");
         for (older, newer) in [(list(&["Nothing"]), vec![]), (vec![], list(&["VisibilityTimeout"]))] {
             assert_eq!(Wanted::checked(&older, &newer).unwrap_err().code(), Code::InvalidAttributeName);
+        }
+    }
+
+    #[test]
+    fn a_list_of_names_has_its_bounds() {
+        for (names, chars, good) in [(0, 0, true), (100, 258, true), (101, 1, false), (1, 259, false)] {
+            let list = vec!["ä".repeat(chars); names];
+            assert_eq!(check_names("MessageAttributeNames", &list).is_ok(), good, "{names} {chars}");
         }
     }
 

@@ -5,7 +5,6 @@ use waybill_store::{Answered, Ctx, Flow, Operation, Reply, Tx, Value, Work};
 
 use super::follow::finish;
 use super::placed::OnShards;
-use super::route::Record;
 use super::step::Calls;
 use crate::ops::delete_queue::QueueDeleted;
 use crate::ops::operator;
@@ -51,17 +50,10 @@ changes! {
 impl OnShards for PurgeQueue {
     async fn place(self, flow: &Flow<'_>) -> Answered<Purged> {
         let queue = self.queue_url.clone();
-        let Some(name) = placed(flow, &queue) else { return change(self, flow, &queue).await };
-        look_around(flow, &name).await?;
-        match change(self, flow, &queue).await {
-            // Of one that was cut off, whose caller may be this one, the rest is made.
-            Err(error) if error.code() == Code::PurgeQueueInProgress && followed(flow, &name).await? > 0 => {
-                let record = Record::read(flow.home(), flow.caller.tenant, &name).await?;
-                let generation = record.map_or(0, |record| record.generation);
-                Ok((Reply::Done(Purged { generations: (generation, generation) }), None))
-            }
-            answered => answered,
+        if let Some(name) = placed(flow, &queue) {
+            look_around(flow, &name).await?;
         }
+        change(self, flow, &queue).await
     }
 }
 

@@ -1,9 +1,13 @@
 //! How much is in the partitions of a queue that are elsewhere than in home, for whoever shows the queue.
 
-use waybill_kernel::{Mode, Result, Tenant, Time};
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use waybill_kernel::{Error, Mode, Result, Tenant, Time};
 use waybill_store::stores::HOME;
 use waybill_store::{Answered, Ctx, Flow, Operation, Reply, Stores, Tx, Work};
 
+use super::follow::unknown_shard;
 use super::placed::OnShards;
 use super::route::Route;
 use super::step::Calls;
@@ -23,51 +27,98 @@ pub(crate) struct Held {
     oldest: Option<Time>,
 }
 
-/// By the store's own copy: what this process remembers of the queue may be of before a purge.
-struct Look {
-    tenant: Tenant,
-    queue: String,
+impl Held {
+    const NOTHING: Self = Self { counts: Counts::NONE, oldest: None };
+
+    fn and(self, more: Self) -> Self {
+        let oldest = self.oldest.into_iter().chain(more.oldest).min();
+        Self { counts: self.counts.and(more.counts), oldest }
+    }
 }
 
+/// A queue that has partitions elsewhere than in home.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Elsewhere<'a> {
+    pub tenant: Tenant,
+    pub queue: &'a str,
+    pub route: &'a Route,
+}
+
+/// Some queues in one store, by its own copies: what this process remembers of a queue may be of before a purge.
+struct Look(Vec<(Tenant, String)>);
+
 impl Work for Look {
-    type Output = Held;
+    type Output = Vec<Held>;
 
     fn mode(&self) -> Mode {
         Mode::Read
     }
 
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Held> {
-        let tx = &mut *tx.as_tenant(self.tenant);
-        let Some(copy) = Entry::find(tx, &self.queue).await?.filter(|copy| copy.incarnation != ENDED) else {
-            return Ok(Held { counts: Counts::NONE, oldest: None });
-        };
-        let counts = Counts::of(tx, &self.queue, copy.generation, ctx.now).await?;
-        Ok(Held { counts, oldest: oldest(tx, &self.queue, copy.generation).await? })
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Held>> {
+        let mut all = Vec::with_capacity(self.0.len());
+        for (tenant, queue) in &self.0 {
+            let tx = &mut *tx.as_tenant(*tenant);
+            let copy = Entry::find(tx, queue).await?.filter(|copy| copy.incarnation != ENDED);
+            all.push(match copy {
+                None => Held::NOTHING,
+                Some(copy) => Held {
+                    counts: Counts::of(tx, queue, copy.generation, ctx.now).await?,
+                    oldest: oldest(tx, queue, copy.generation).await?,
+                },
+            });
+        }
+        Ok(all)
     }
 }
 
-/// In all stores but home.
-pub(crate) async fn held(stores: &Stores, tenant: Tenant, queue: &str, route: &Route) -> Result<Held> {
-    let mut all = Held { counts: Counts::NONE, oldest: None };
-    for name in route.stores(0).into_iter().filter(|name| *name != HOME) {
-        let store = stores.find(name).ok_or_else(|| super::follow::unknown_shard(name))?;
-        let look = Look { tenant, queue: queue.to_owned() };
-        let held = store.system().run(look).await?;
-        all.counts = all.counts.and(held.counts);
-        all.oldest = all.oldest.into_iter().chain(held.oldest).min();
+/// In all stores but home, by one read in each of them and in all at once. None for a queue of which a store could not be
+/// asked; then also says what is wrong with one of those stores.
+pub(crate) async fn held(stores: &Stores, queues: &[Elsewhere<'_>]) -> (Vec<Option<Held>>, Option<Error>) {
+    let mut by_store: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (place, of) in queues.iter().enumerate() {
+        for name in of.route.stores(0).into_iter().filter(|name| *name != HOME) {
+            by_store.entry(name).or_default().push(place);
+        }
     }
-    Ok(all)
+    let outcomes = join_all(by_store.iter().map(|(name, places)| {
+        let asked = places.iter().map(|place| (queues[*place].tenant, queues[*place].queue.to_owned()));
+        ask(stores, name, Look(asked.collect()))
+    }));
+    let outcomes = outcomes.await;
+    let (mut all, mut failure) = (vec![Some(Held::NOTHING); queues.len()], None);
+    for (places, outcome) in by_store.values().zip(outcomes) {
+        match outcome {
+            Ok(held) => {
+                for (place, held) in places.iter().zip(held) {
+                    all[*place] = all[*place].map(|sum| sum.and(held));
+                }
+            }
+            Err(error) => {
+                places.iter().for_each(|place| all[*place] = None);
+                failure = Some(error);
+            }
+        }
+    }
+    (all, failure)
+}
+
+async fn ask(stores: &Stores, name: &str, look: Look) -> Result<Vec<Held>> {
+    stores.find(name).ok_or_else(|| unknown_shard(name))?.system().run(look).await
 }
 
 /// None for a queue that is in home alone.
-async fn elsewhere(flow: &Flow<'_>, queue: &str) -> Result<Option<Held>> {
+async fn calls_of<'a>(flow: &'a Flow<'a>, queue: &str) -> Result<Option<Calls<'a>>> {
     if !flow.stores.has_shards() || !is_fifo(queue) {
         return Ok(None);
     }
-    match Calls::of(flow, queue).await? {
-        Some(calls) => held(flow.stores, flow.caller.tenant, queue, &calls.route).await.map(Some),
-        None => Ok(None),
-    }
+    Calls::of(flow, queue).await
+}
+
+async fn elsewhere(flow: &Flow<'_>, queue: &str) -> Result<Option<Held>> {
+    let Some(calls) = calls_of(flow, queue).await? else { return Ok(None) };
+    let of = Elsewhere { tenant: flow.caller.tenant, queue, route: &calls.route };
+    let (held, failure) = held(flow.stores, &[of]).await;
+    failure.map_or(Ok(held.into_iter().flatten().next()), Err)
 }
 
 /// As home answers, with what the others add.
@@ -112,10 +163,21 @@ impl OnShards for GetQueue {
 impl OnShards for ListQueues {
     async fn place(self, flow: &Flow<'_>) -> Answered<Queues> {
         let (mut output, turn) = with_others(self, flow).await?;
-        for queue in &mut output.queues {
-            if let Some(held) = elsewhere(flow, &queue.queue).await? {
-                queue.messages = queue.messages.and(held.counts.into());
+        let mut placed = Vec::new();
+        for (place, queue) in output.queues.iter().enumerate() {
+            if let Some(calls) = calls_of(flow, &queue.queue).await? {
+                placed.push((place, calls));
             }
+        }
+        let tenant = flow.caller.tenant;
+        let asked = placed.iter().map(|(_, calls)| Elsewhere { tenant, queue: &calls.queue, route: &calls.route });
+        let (all, failure) = held(flow.stores, &asked.collect::<Vec<_>>()).await;
+        if let Some(error) = failure {
+            tracing::debug!(%error, "a store could not be asked for what it has of queues");
+        }
+        for ((place, _), held) in placed.iter().zip(all) {
+            let messages = &mut output.queues[*place].messages;
+            *messages = messages.zip(held).map(|(here, held)| here.and(held.counts.into()));
         }
         Ok((Reply::Done(output), turn))
     }

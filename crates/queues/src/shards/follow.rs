@@ -70,25 +70,20 @@ pub(crate) fn unknown_shard(shard: &str) -> Error {
     Error::new(Code::StoreUnavailable, message).because(format!("the shard {shard} is not in [shards]"))
 }
 
-/// What one queue's other stores, or those of all, still have to follow.
-pub(crate) struct Changes<'a> {
-    pub of: Option<(Tenant, &'a str)>,
-    pub limit: i64,
+/// What one store still has to follow.
+pub(crate) async fn changes_in(stores: &Stores, shard: &str, limit: i64) -> Result<Vec<Change>> {
+    stores.home().system().run(Changes::In { shard: shard.to_owned(), limit }).await
 }
 
-impl Changes<'_> {
-    pub(crate) async fn read(&self, stores: &Stores) -> Result<Vec<Change>> {
-        let of = self.of.map(|(tenant, queue)| (tenant, queue.to_owned()));
-        stores.home().system().run(ReadChanges { of, limit: self.limit }).await
-    }
+/// In home.
+enum Changes {
+    /// Of one queue, in all of its stores.
+    Of { tenant: Tenant, queue: String },
+    /// Of all queues, in one store: those of one that is away hide those of no other.
+    In { shard: String, limit: i64 },
 }
 
-struct ReadChanges {
-    of: Option<(Tenant, String)>,
-    limit: i64,
-}
-
-impl Work for ReadChanges {
+impl Work for Changes {
     type Output = Vec<Change>;
 
     fn mode(&self) -> Mode {
@@ -96,15 +91,13 @@ impl Work for ReadChanges {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Change>> {
-        const ALL: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes \
-                           ORDER BY tenant, queue, shard LIMIT $1";
-        const OF_QUEUE: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes \
-                                WHERE tenant = $1 AND queue = $2 ORDER BY shard LIMIT $3";
-        let rows = match &self.of {
-            Some((tenant, queue)) => {
-                tx.query(OF_QUEUE, &[tenant.0.into(), Value::from(queue), self.limit.into()]).await?
-            }
-            None => tx.query(ALL, &[self.limit.into()]).await?,
+        const OF: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes \
+                          WHERE tenant = $1 AND queue = $2 ORDER BY shard";
+        const IN: &str = "SELECT tenant, queue, shard, generation, version FROM shard_changes WHERE shard = $1 \
+                          ORDER BY tenant, queue LIMIT $2";
+        let rows = match self {
+            Self::Of { tenant, queue } => tx.query(OF, &[tenant.0.into(), Value::from(queue)]).await?,
+            Self::In { shard, limit } => tx.query(IN, &[Value::from(shard), Value::from(*limit)]).await?,
         };
         rows.iter().map(Change::read).collect()
     }
@@ -132,7 +125,7 @@ impl Work for Followed {
 
 /// Has all stores follow what was changed about a queue. Succeeds when all have.
 pub(crate) async fn finish(stores: &Stores, tenant: Tenant, queue: &str) -> Result<usize> {
-    let changes = Changes { of: Some((tenant, queue)), limit: i64::MAX }.read(stores).await?;
+    let changes = stores.home().system().run(Changes::Of { tenant, queue: queue.to_owned() }).await?;
     for outcome in join_all(changes.iter().map(|change| change.finish(stores))).await {
         outcome?;
     }
@@ -177,40 +170,44 @@ impl Work for Follow {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
         let tx = &mut *tx.as_tenant(self.tenant);
+        // Almost always there is nothing to follow, and no sender is kept waiting to find that out.
+        if !self.is_behind(self.copy(tx).await?) {
+            return Ok(false);
+        }
         Queue::exclude_senders(tx, &self.queue).await?;
-        let row = tx.query_opt(FIND, &[Value::from(&self.queue)]).await?;
-        let before = row.map(|row| Ok::<_, Error>((row.int(0)?, row.int(1)?, row.int(2)?))).transpose()?;
-        let changed = match &self.record {
+        let before = self.copy(tx).await?;
+        if !self.is_behind(before) {
+            return Ok(false);
+        }
+        match &self.record {
             Some(record) => self.bring_to(tx, record, before, ctx.now).await?,
             None => self.end(tx, before, ctx.now).await?,
-        };
-        if changed {
-            // Whoever waits for messages finds out what has become of the queue.
-            tx.wake(topic(self.tenant, &self.queue), u32::MAX);
         }
-        Ok(changed)
+        // Whoever waits for messages finds out what has become of the queue.
+        tx.wake(topic(self.tenant, &self.queue), u32::MAX);
+        Ok(true)
     }
 }
 
+/// Generation, version and incarnation of a copy.
+type Copied = (i64, i64, i64);
+
 impl Follow {
-    /// `before` is generation, version and incarnation of the copy.
-    async fn bring_to(
-        &self,
-        tx: &mut Tx<'_>,
-        record: &Record,
-        before: Option<(i64, i64, i64)>,
-        now: Time,
-    ) -> Result<bool> {
-        let is_same = |(generation, version, incarnation): (i64, i64, i64)| {
-            incarnation != ENDED && (generation, version) == (record.generation, record.version)
-        };
-        let is_later = |(generation, version, incarnation): (i64, i64, i64)| match incarnation {
-            ENDED => generation >= record.generation,
-            _ => (generation, version) > (record.generation, record.version),
-        };
-        if before.is_some_and(|before| is_same(before) || is_later(before)) {
-            return Ok(false);
+    async fn copy(&self, tx: &mut Tx<'_>) -> Result<Option<Copied>> {
+        let row = tx.query_opt(FIND, &[Value::from(&self.queue)]).await?;
+        row.map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).transpose()
+    }
+
+    fn is_behind(&self, copy: Option<Copied>) -> bool {
+        let Some((generation, version, incarnation)) = copy else { return true };
+        match &self.record {
+            Some(record) if incarnation == ENDED => generation < record.generation,
+            Some(record) => (generation, version) < (record.generation, record.version),
+            None => generation < self.ended || (generation == self.ended && incarnation != ENDED),
         }
+    }
+
+    async fn bring_to(&self, tx: &mut Tx<'_>, record: &Record, before: Option<Copied>, now: Time) -> Result<()> {
         let here = partitions_in(record.shards.as_deref().unwrap_or_default(), &self.shard);
         let params = [
             Value::from(&self.queue),
@@ -231,16 +228,13 @@ impl Follow {
             }
             parts::give(tx, &self.queue, record.generation, (record.spread, Some(here))).await?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    async fn end(&self, tx: &mut Tx<'_>, before: Option<(i64, i64, i64)>, now: Time) -> Result<bool> {
-        if let Some((generation, _, incarnation)) = before {
-            if generation > self.ended || (generation == self.ended && incarnation == ENDED) {
-                return Ok(false);
-            }
+    async fn end(&self, tx: &mut Tx<'_>, before: Option<Copied>, now: Time) -> Result<()> {
+        if let Some((generation, ..)) = before {
             parts::retire(tx, &self.queue, generation, now).await?;
         }
-        tx.execute(END, &[Value::from(&self.queue), self.ended.into(), now.into()]).await.map(|_| true)
+        tx.execute(END, &[Value::from(&self.queue), self.ended.into(), now.into()]).await.map(drop)
     }
 }

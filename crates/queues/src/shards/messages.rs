@@ -140,11 +140,15 @@ async fn place_batch_of<B: Batch>(mut batch: B, flow: &Flow<'_>) -> Answered<B::
     let ticket = Ticket::shared();
     let mut parts = by_shard.into_values().map(|entries| Part { batch: &batch, ids: &ids, ticket: &ticket, entries });
     let mut all = B::none();
-    // The first is charged for all of them: where it may not be made, nothing is.
-    if let Some(first) = parts.next() {
-        match first.run(&calls).await {
+    // The first whose store answers is charged for all of them: where it may not be made, nothing is. Until then each is
+    // made alone: several at once would each find that the call is to be charged.
+    for part in parts.by_ref() {
+        match part.run(&calls).await {
             Err(error) if !is_of_store(&error) => return Err(error),
-            outcome => first.note(&mut all, outcome),
+            outcome => part.note(&mut all, outcome),
+        }
+        if ticket.is_settled() {
+            break;
         }
     }
     let rest: Vec<_> = parts.collect();

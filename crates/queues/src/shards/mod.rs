@@ -29,7 +29,7 @@ use waybill_store::Flow;
 use crate::Process;
 
 pub use fences::{FENCES, Fence, PLACED};
-pub(crate) use figures::held;
+pub(crate) use figures::{Elsewhere, held};
 pub(crate) use follow::note_change;
 pub(crate) use placed::all_at_home;
 pub use placed::{OnShards, Placed};
@@ -37,7 +37,7 @@ pub(crate) use route::{Route, Routes, partitions_in, read_shards};
 pub use start::check_placement;
 pub use step::At;
 pub use tend::{tend, tend_once};
-pub(crate) use transfers::{depart, forget_arrivals};
+pub(crate) use transfers::{depart, forget_arrivals, forget_refused};
 
 fn process<'a>(flow: &Flow<'a>) -> &'a Process {
     Process::of(flow)

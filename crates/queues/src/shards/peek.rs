@@ -1,6 +1,6 @@
 //! Looking into a queue store by store.
 
-use waybill_kernel::{Result, cursor};
+use waybill_kernel::cursor;
 use waybill_store::{Answered, Flow, Reply};
 
 use super::placed::OnShards;
@@ -15,13 +15,13 @@ impl OnShards for PeekMessages {
         }
         match Calls::of(flow, &self.queue).await? {
             None => flow.home().run_in_turn(self, flow.caller.clone()).await,
-            Some(calls) => Ok((Reply::Done(page(self, flow, &calls).await?), None)),
+            Some(calls) => page(self, flow, &calls).await,
         }
     }
 }
 
 /// One page of one store. Its cursor is that of the store, behind the number of the store in the order of partitions.
-async fn page(request: PeekMessages, flow: &Flow<'_>, calls: &Calls<'_>) -> Result<Peeked> {
+async fn page(request: PeekMessages, flow: &Flow<'_>, calls: &Calls<'_>) -> Answered<Peeked> {
     let stores = calls.route.stores(0);
     let (place, inner) = match request.cursor.as_deref() {
         None => (0, None),
@@ -33,11 +33,12 @@ async fn page(request: PeekMessages, flow: &Flow<'_>, calls: &Calls<'_>) -> Resu
     };
     let name = stores.get(place).ok_or_else(cursor::refused)?;
     let step = PeekMessages { cursor: inner, ..request };
-    let (Reply::Done(mut peeked) | Reply::Replay(mut peeked) | Reply::Empty { answer: mut peeked, .. }) =
-        flow.run(calls.store(name)?, step).await?;
+    // A page may be large: the turn of the read is held until the answer is taken.
+    let (reply, turn) = calls.store(name)?.run_in_turn(step, flow.caller.clone()).await?;
+    let (Reply::Done(mut peeked) | Reply::Replay(mut peeked) | Reply::Empty { answer: mut peeked, .. }) = reply;
     peeked.next_cursor = match peeked.next_cursor.take() {
         Some(inner) => Some(format!("{place}.{inner}")),
         None => (place + 1 < stores.len()).then(|| format!("{}.", place + 1)),
     };
-    Ok(peeked)
+    Ok((Reply::Done(peeked), turn))
 }

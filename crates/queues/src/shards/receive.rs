@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::{Answered, Flow, Reply, Until, Waiting};
+use waybill_store::{Answered, Flow, Reply, Store, Until, Waiting};
 
 use super::messages::{at_home, is_of_store};
 use super::placed::OnShards;
 use super::route::Route;
 use super::step::{At, Calls};
+use crate::large::complete;
 use crate::message::Message;
 use crate::ops::ReceiveMessage;
-use crate::ops::receive_message::Received;
+use crate::ops::receive_message::{Fill, Received};
 use crate::queue::topic;
 use crate::rules::names::{is_fifo, queue_name};
 use crate::throttle::Ticket;
@@ -25,16 +26,34 @@ const SUSPECT_MAX: Duration = Duration::from_millis(250);
 
 impl OnShards for ReceiveMessage {
     async fn place(self, flow: &Flow<'_>) -> Answered<Received> {
+        // Of almost every receive there are none.
+        let names = self.message_attribute_names.clone();
         if !flow.stores.has_shards() || !queue_name(&self.queue_url).is_ok_and(is_fifo) {
-            return flow.home().run_in_turn(self, flow.caller.clone()).await;
+            let reply = flow.run(flow.home(), self).await?;
+            return whole(flow, flow.home(), reply, &names).await;
         }
         Box::pin(place_receive(self, flow)).await
     }
 }
 
+/// With what its messages lack.
+async fn whole(flow: &Flow<'_>, store: &Store, reply: Reply<Received>, names: &[String]) -> Answered<Received> {
+    match reply {
+        Reply::Done(mut received) if received.messages.iter().any(|message| message.unread.is_some()) => {
+            let turn = Box::pin(complete(flow, store, &mut received.messages, names)).await?;
+            Ok((Reply::Done(received), turn))
+        }
+        reply => Ok((reply, None)),
+    }
+}
+
 async fn place_receive(mut request: ReceiveMessage, flow: &Flow<'_>) -> Answered<Received> {
     let queue = queue_name(&request.queue_url)?.to_owned();
-    let Some(calls) = Calls::of(flow, &queue).await? else { return at_home(request, flow, &queue).await };
+    let Some(calls) = Calls::of(flow, &queue).await? else {
+        let names = request.message_attribute_names.clone();
+        let (reply, _) = at_home(request, flow, &queue).await?;
+        return whole(flow, flow.home(), reply, &names).await;
+    };
     request.ticket = Ticket::shared();
     Ok((Receive { request, calls }.run().await?, None))
 }
@@ -48,6 +67,8 @@ struct Receive<'a> {
 #[derive(Default)]
 struct Pass {
     messages: Vec<Message>,
+    /// Of one answer, whichever stores it comes from.
+    fill: Fill,
     /// What each store knows of the time to come; nothing of one that could not be asked.
     until: Vec<Option<Until>>,
     /// Those that have given something.
@@ -122,7 +143,7 @@ impl Receive<'_> {
         order.sort_by_key(|name| process.is_failing(name));
         for (number, name) in order.into_iter().enumerate() {
             let is_late = number > 0 && began.elapsed() >= process.pass_max();
-            if is_late || pass.messages.len() >= limit {
+            if is_late || pass.messages.len() >= limit || pass.fill.is_full {
                 pass.is_cut_off |= is_late && pass.messages.is_empty();
                 next = (begin..=begin + route.spread()).find(|partition| route.of_partition(*partition) == name);
                 // The store before it may have partitions left that come first.
@@ -130,8 +151,8 @@ impl Receive<'_> {
                 break;
             }
             let place = names.iter().position(|known| *known == name).unwrap_or(usize::MAX);
-            let left = limit - pass.messages.len();
-            let outcome = self.step(name, (begin, is_again), left, !pass.messages.is_empty()).await;
+            let rest = Some(limit - pass.messages.len()).filter(|_| !pass.messages.is_empty());
+            let outcome = self.step(name, (begin, is_again), rest, pass.fill).await;
             self.note(name, outcome, place, &mut pass)?;
         }
         next = next.or(pass.next);
@@ -146,20 +167,25 @@ impl Receive<'_> {
         &mut self,
         name: &str,
         (begin, is_again): (i64, bool),
-        left: usize,
-        is_rest: bool,
+        rest: Option<usize>,
+        fill: Fill,
     ) -> Result<Reply<Received>> {
         let is_suspect = self.calls.process.is_failing(name);
         let request = &self.request;
         let step = |route: &Route| {
-            let at = At::to_receive(route, begin, is_again);
+            let at = At::to_receive(route, begin, is_again, fill);
             let mut step = ReceiveMessage { at: at.clone(), ..request.clone() };
-            if is_rest {
-                step.max_number_of_messages = i64::try_from(left).ok();
+            if let Some(rest) = rest {
+                step.max_number_of_messages = i64::try_from(rest).ok();
             }
             (at, step)
         };
-        let work = self.calls.one(|_| name.to_owned(), step);
+        let (flow, store) = (self.calls.flow, self.calls.store(name)?);
+        let names = &request.message_attribute_names;
+        let work = async {
+            let reply = self.calls.one(|_| name.to_owned(), step).await?;
+            Ok(whole(flow, store, reply, names).await?.0)
+        };
         if !is_suspect {
             return work.await;
         }
@@ -172,12 +198,12 @@ impl Receive<'_> {
             Ok(Reply::Done(some) | Reply::Replay(some)) => {
                 pass.has_answer = true;
                 pass.satisfied.push(place);
-                pass.next = some.step.next;
+                (pass.next, pass.fill) = (some.step.next, some.step.fill);
                 pass.messages.extend(some.messages);
             }
             Ok(Reply::Empty { until, answer }) => {
                 pass.has_answer = true;
-                pass.next = answer.step.next;
+                (pass.next, pass.fill) = (answer.step.next, answer.step.fill);
                 pass.is_over |= answer.step.is_over;
                 pass.at_most = until.at_most.or(pass.at_most);
                 pass.is_cut_off |= until.look.is_some();

@@ -11,6 +11,7 @@ use super::follow::{Follow, unknown_shard};
 use super::route::{Record, Route, Routes};
 use crate::Process;
 use crate::catalog::too_busy;
+use crate::ops::receive_message::Fill;
 use crate::queue::Queue;
 use crate::rules::names::unknown_queue;
 
@@ -31,6 +32,8 @@ struct Sent {
     begin: i64,
     /// A receive that only gives again what was given before.
     is_again: bool,
+    /// What other stores have put into the answer of a receive.
+    fill: Fill,
     /// The store has said otherwise.
     is_other: AtomicBool,
 }
@@ -43,6 +46,7 @@ impl At {
             entries: None,
             begin: 0,
             is_again: false,
+            fill: Fill::default(),
             is_other: AtomicBool::new(false),
         })))
     }
@@ -52,8 +56,8 @@ impl At {
         Self::new(route).with(|sent| sent.entries = Some(entries))
     }
 
-    pub(crate) fn to_receive(route: &Route, begin: i64, is_again: bool) -> Self {
-        Self::new(route).with(|sent| (sent.begin, sent.is_again) = (begin, is_again))
+    pub(crate) fn to_receive(route: &Route, begin: i64, is_again: bool, fill: Fill) -> Self {
+        Self::new(route).with(|sent| (sent.begin, sent.is_again, sent.fill) = (begin, is_again, fill))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Sent)) -> Self {
@@ -94,6 +98,10 @@ impl At {
 
     pub(crate) fn begin(&self) -> Option<i64> {
         self.0.as_ref().map(|sent| sent.begin)
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        self.0.as_ref().map(|sent| sent.fill).unwrap_or_default()
     }
 
     pub(crate) fn is_again(&self) -> bool {

@@ -3,32 +3,30 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
-use waybill_kernel::Result;
+use waybill_kernel::{Error, Result};
 use waybill_store::Stores;
 
-use super::follow::Changes;
+use super::follow::changes_in;
+use super::messages::is_of_store;
 use super::transfers::{ROUND_MAX, carry, departed};
 
 /// Between two looks while nobody has called.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Changes that one round finishes.
+/// Changes that one round finishes in each store.
 const CHANGES_MAX: i64 = 256;
 
 /// Until the program stops.
 pub async fn tend(stores: Stores, stopping: CancellationToken) {
     while !stopping.is_cancelled() && stores.has_shards() {
         let flags: Vec<_> = stores.all().map(|store| store.flag(departed())).collect();
-        let outcome = tend_once(&stores).await;
-        let is_more = match outcome {
-            Ok(done) => done >= usize::try_from(ROUND_MAX).unwrap_or(usize::MAX),
-            Err(error) => {
-                let cause = error.cause().unwrap_or_default();
-                tracing::warn!(%error, cause, "stores of queues could not be brought in step; it is tried again");
-                false
-            }
-        };
-        if is_more {
+        let (done, failure) = round(&stores).await;
+        if let Some(error) = failure {
+            let cause = error.cause().unwrap_or_default();
+            tracing::warn!(%error, cause, "stores of queues could not be brought in step; it is tried again");
+        }
+        if done >= ROUND_MAX {
             continue;
         }
         let woken = futures_util::future::select_all(flags.iter().map(|flag| Box::pin(flag.wait())));
@@ -40,20 +38,39 @@ pub async fn tend(stores: Stores, stopping: CancellationToken) {
     }
 }
 
-/// One round. Answers with how much there was to do; what one store cannot do keeps it from nothing else.
+/// One round. Answers with how much there was to do.
 pub async fn tend_once(stores: &Stores) -> Result<usize> {
-    let changes = Changes { of: None, limit: CHANGES_MAX }.read(stores).await?;
-    let mut done = 0;
-    let mut failure = None;
-    for change in &changes {
-        match change.finish(stores).await {
-            Ok(()) => done += 1,
+    let (done, failure) = round(stores).await;
+    failure.map_or(Ok(done), Err)
+}
+
+/// What one store cannot do keeps it from nothing else.
+async fn round(stores: &Stores) -> (usize, Option<Error>) {
+    let changes = join_all(stores.shards().map(|(name, _)| finish_changes(stores, name))).await;
+    let carried = join_all(stores.all().map(|store| carry(stores, store))).await;
+    let (mut done, mut failure) = (0, None);
+    for outcome in changes {
+        match outcome {
+            Ok(some) => done += some,
             Err(error) => failure = Some(error),
         }
     }
-    for store in stores.all() {
-        match carry(stores, store).await {
-            Ok(carried) => done += carried,
+    for (some, error) in carried {
+        done += some;
+        failure = error.or(failure);
+    }
+    (done, failure)
+}
+
+/// What one store has to follow. When it does not answer, the rest waits for the next round: on PostgreSQL it takes seconds
+/// until a store is given up.
+async fn finish_changes(stores: &Stores, shard: &str) -> Result<usize> {
+    let changes = changes_in(stores, shard, CHANGES_MAX).await?;
+    let (mut done, mut failure) = (0, None);
+    for change in &changes {
+        match change.finish(stores).await {
+            Ok(()) => done += 1,
+            Err(error) if is_of_store(&error) => return Err(error),
             Err(error) => failure = Some(error),
         }
     }

@@ -8,6 +8,7 @@
 //! The first step is the receive's own. The others follow at once, and are made again until they have been: a message may be
 //! on its way for long, but it is neither lost nor there twice. One that there is nowhere to take to is delivered once more.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use waybill_kernel::id::Uuid;
@@ -16,8 +17,10 @@ use waybill_store::stores::HOME;
 use waybill_store::{Ctx, Row, Store, Stores, Topic, Tx, Value, Work};
 
 use super::follow::{Follow, unknown_shard};
+use super::messages::is_of_store;
 use super::route::Record;
 use crate::Settings;
+use crate::catalog::too_busy;
 use crate::dead_letters::Fate;
 use crate::fifo::{self, Arriving};
 use crate::message::MessageId;
@@ -28,7 +31,11 @@ use crate::rules::partitions;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Messages that one round takes.
-pub(super) const ROUND_MAX: i64 = 100;
+pub(super) const ROUND_MAX: usize = 100;
+/// Parts that they come from.
+const PARTS_MAX: usize = 20;
+/// Times that a server waits for the others that look for messages as well.
+const TRIES_MAX: usize = 64;
 /// No message is kept for longer, nor is a move that could still come again.
 const REMEMBERED_FOR: Duration = Duration::from_secs(15 * 86_400);
 
@@ -77,13 +84,71 @@ pub(crate) async fn depart(
     Ok(turned_away)
 }
 
-/// The second and third steps for what is due in one store. Answers with how many messages it had to do with.
-pub(super) async fn carry(stores: &Stores, from: &Store) -> Result<usize> {
-    let due = from.system().run(Due).await?;
+/// The second and third steps for what is due in one store. Answers with how many messages it had to do with, at least
+/// [`ROUND_MAX`] where there may be more, and with what went wrong. What one store cannot take in keeps only those behind it
+/// in their part, so that groups keep their order.
+pub(super) async fn carry(stores: &Stores, from: &Store) -> (usize, Option<Error>) {
+    let (due, is_more) = match from.system().run(Due).await {
+        Ok(due) => due,
+        Err(error) => return (0, Some(error)),
+    };
+    let mut round = Round { stores, from, stuck: BTreeSet::new(), away: BTreeSet::new(), failure: None };
     for transfer in &due {
-        transfer.carry(stores, from).await?;
+        if !round.stuck.contains(&transfer.part)
+            && let Err(error) = round.carry(transfer).await
+        {
+            return (0, Some(error));
+        }
     }
-    Ok(due.len())
+    (if is_more { due.len().max(ROUND_MAX) } else { due.len() }, round.failure)
+}
+
+/// What was found out while the messages of one store were carried.
+struct Round<'a> {
+    stores: &'a Stores,
+    from: &'a Store,
+    /// Parts with a message that could not be carried.
+    stuck: BTreeSet<i64>,
+    /// Stores that have failed. Each is asked once: on PostgreSQL it takes seconds until one is given up.
+    away: BTreeSet<String>,
+    /// The latest.
+    failure: Option<Error>,
+}
+
+impl Round<'_> {
+    /// Fails where nothing can be carried, because home or the store that the messages are in does not answer.
+    async fn carry(&mut self, transfer: &Transfer) -> Result<()> {
+        let (home, from) = (self.stores.home(), self.from);
+        let message = match from.system().run(TakeUp { transfer: transfer.clone() }).await? {
+            Found::Message(message) => *message,
+            Found::Nothing => return from.system().run(transfer.end(Ending::Gone, None)).await,
+            // Another server has been quicker, and has all that is behind it as well.
+            Found::Others => {
+                self.stuck.insert(transfer.part);
+                return Ok(());
+            }
+        };
+        let group = Some(message.group.clone());
+        let record = Record::read(home, transfer.tenant, &transfer.target).await?;
+        let Some(record) = record.filter(|record| transfer.is_allowed(record)) else {
+            return from.system().run(transfer.end(Ending::TurnedAway, group)).await;
+        };
+        let name = record.store_of(&message.group).to_owned();
+        if self.away.contains(&name) {
+            self.stuck.insert(transfer.part);
+            return Ok(());
+        }
+        if let Err(error) = transfer.arrive(self.stores, &name, &record, message).await {
+            self.stuck.insert(transfer.part);
+            if is_of_store(&error) {
+                self.away.insert(name);
+            }
+            self.failure = Some(error);
+            return Ok(());
+        }
+        // That it has arrived stays noted: another server may have taken up the same message, and come later.
+        from.system().run(transfer.end(Ending::Arrived, group)).await
+    }
 }
 
 /// One message on its way.
@@ -96,61 +161,117 @@ struct Transfer {
     target: String,
     source: Option<String>,
     source_arn: Option<String>,
-    /// None where it is gone meanwhile.
-    message: Option<Arriving>,
+    /// Nobody else takes it up before this time.
+    until: Time,
 }
 
 /// Those whose time has come, and which nobody else has taken up a moment ago.
 struct Due;
 
 impl Work for Due {
-    type Output = Vec<Transfer>;
+    /// True where there may be more.
+    type Output = (Vec<Transfer>, bool);
 
     fn mode(&self) -> Mode {
         Mode::Write
     }
 
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Transfer>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
+        // Each part by its first message. A part whose first message has failed before comes behind those that have not.
+        const PARTS: &str = "WITH RECURSIVE busy (part) AS (SELECT min(t.part) FROM transfers t WHERE t.refused = 0 \
+                             UNION ALL SELECT (SELECT min(t.part) FROM transfers t WHERE t.refused = 0 AND t.part > busy.part) \
+                             FROM busy WHERE busy.part IS NOT NULL) SELECT f.part FROM busy JOIN transfers f ON f.mid = \
+                             (SELECT min(t.mid) FROM transfers t WHERE t.refused = 0 AND t.part = busy.part) \
+                             WHERE f.next_at <= $1 ORDER BY f.next_at, f.mid LIMIT $2";
         const DUE: &str = "WITH due (found) AS MATERIALIZED (SELECT t.mid FROM transfers t WHERE t.refused = 0 \
-                           AND t.next_at <= $1 AND NOT EXISTS (SELECT 1 FROM transfers o WHERE o.part = t.part AND o.mid < t.mid \
-                           AND o.refused = 0 AND o.next_at > $1) ORDER BY t.mid LIMIT $3 FOR UPDATE SKIP LOCKED) \
+                           AND t.part = $4 AND t.next_at <= $1 AND NOT EXISTS (SELECT 1 FROM transfers o \
+                           WHERE o.part = t.part AND o.mid < t.mid AND o.refused = 0 AND o.next_at > $1) \
+                           ORDER BY t.mid LIMIT $3 FOR UPDATE SKIP LOCKED) \
                            UPDATE transfers SET next_at = $2 FROM due WHERE mid = found \
                            RETURNING mid, tenant, part, move, target, source, source_arn";
-        const MESSAGE: &str = "SELECT id, body, md5, attributes, trace, sender, grp FROM messages \
-                               WHERE tenant = $1 AND mid = $2";
-        // One at a time, so that of a group nobody takes up a later message while an earlier one is on its way.
-        tx.alone(departed()).await?;
-        let rows = tx.query(DUE, &[ctx.now.into(), ctx.now.after(PAUSE).into(), ROUND_MAX.into()]).await?;
-        let mut due = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let mut transfer = Transfer::read(row)?;
-            let tx = &mut *tx.as_tenant(transfer.tenant);
-            if let Some(row) = tx.query_opt(MESSAGE, &[transfer.mid.into()]).await? {
-                transfer.message = Some(arriving(&row, transfer.source.clone())?);
+        one_at_a_time(tx).await?;
+        let parts = tx.query(PARTS, &[ctx.now.into(), Value::from(PARTS_MAX as i64)]).await?;
+        // Each has its own share: one with many messages does not keep the others waiting.
+        let share = ROUND_MAX / parts.len().max(1);
+        let (mut due, mut is_more) = (Vec::new(), parts.len() == PARTS_MAX);
+        let until = ctx.now.after(PAUSE);
+        for part in &parts {
+            let params = [ctx.now.into(), until.into(), Value::from(share as i64), part.int(0)?.into()];
+            let rows = tx.query(DUE, &params).await?;
+            is_more |= rows.len() == share;
+            for row in &rows {
+                due.push(Transfer::read(row, until)?);
             }
-            due.push(transfer);
         }
         // In the order in which they were sent: within a group they arrive in it.
         due.sort_by_key(|transfer| transfer.mid);
-        Ok(due)
+        Ok((due, is_more))
     }
 }
 
-fn arriving(row: &Row, source: Option<String>) -> Result<Arriving> {
-    Ok(Arriving {
-        id: MessageId::from_slice(row.bytes(0)?)?,
-        body: row.text(1)?.to_owned(),
-        md5: row.bytes(2)?.to_vec(),
-        attributes: row.text_opt(3)?.map(str::to_owned),
-        trace: row.text_opt(4)?.map(str::to_owned),
-        sender: row.text(5)?.to_owned(),
-        group: row.text_opt(6)?.unwrap_or_default().to_owned(),
-        source,
-    })
+/// Until the transaction ends nobody else looks for messages that are due, or has one for longer: who passed over the row of
+/// one that is held would take up a later one of its group.
+async fn one_at_a_time(tx: &mut Tx<'_>) -> Result<()> {
+    for _ in 0..TRIES_MAX {
+        if tx.alone(departed()).await? {
+            return Ok(());
+        }
+    }
+    Err(too_busy())
+}
+
+/// The message of a transfer, read just before it is needed: as many as are due would fill the memory. Also has it for some
+/// time more, so that a long round is not taken up by others before it ends.
+struct TakeUp {
+    transfer: Transfer,
+}
+
+enum Found {
+    Message(Box<Arriving>),
+    /// It was deleted meanwhile, or purged.
+    Nothing,
+    /// It has arrived, or another server has taken it up.
+    Others,
+}
+
+impl Work for TakeUp {
+    type Output = Found;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Found> {
+        const HAVE: &str = "UPDATE transfers SET next_at = $5 WHERE tenant = $1 AND mid = $2 AND move = $3 AND refused = 0 \
+                            AND next_at = $4";
+        const MESSAGE: &str = "SELECT m.id, m.body, m.md5, m.attributes, m.trace, m.sender, m.grp FROM messages m \
+                               WHERE m.tenant = $1 AND m.mid = $2 AND EXISTS (SELECT 1 FROM parts p WHERE p.tenant = $1 \
+                               AND p.part = $3 AND p.dead_at IS NULL)";
+        let Transfer { tenant, mid, part, id, source, until, .. } = &self.transfer;
+        one_at_a_time(tx).await?;
+        let tx = &mut *tx.as_tenant(*tenant);
+        let params = [Value::from(*mid), Value::from(&id[..]), (*until).into(), ctx.now.after(PAUSE).into()];
+        if tx.execute(HAVE, &params).await? == 0 {
+            return Ok(Found::Others);
+        }
+        let Some(row) = tx.query_opt(MESSAGE, &[Value::from(*mid), Value::from(*part)]).await? else {
+            return Ok(Found::Nothing);
+        };
+        Ok(Found::Message(Box::new(Arriving {
+            id: MessageId::from_slice(row.bytes(0)?)?,
+            body: row.text(1)?.to_owned(),
+            md5: row.bytes(2)?.to_vec(),
+            attributes: row.text_opt(3)?.map(str::to_owned),
+            trace: row.text_opt(4)?.map(str::to_owned),
+            sender: row.text(5)?.to_owned(),
+            group: row.text_opt(6)?.unwrap_or_default().to_owned(),
+            source: source.clone(),
+        })))
+    }
 }
 
 impl Transfer {
-    fn read(row: &Row) -> Result<Self> {
+    fn read(row: &Row, until: Time) -> Result<Self> {
         Ok(Self {
             mid: row.int(0)?,
             tenant: Tenant(row.int(1)?),
@@ -159,26 +280,22 @@ impl Transfer {
             target: row.text(4)?.to_owned(),
             source: row.text_opt(5)?.map(str::to_owned),
             source_arn: row.text_opt(6)?.map(str::to_owned),
-            message: None,
+            until,
         })
     }
 
-    async fn carry(&self, stores: &Stores, from: &Store) -> Result<()> {
-        let end = |ending: Ending| End { transfer: self.clone(), ending };
-        let Some(message) = &self.message else { return from.system().run(end(Ending::Gone)).await };
-        let record = Record::read(stores.home(), self.tenant, &self.target).await?;
-        let Some(record) = record.filter(|record| self.is_allowed(record)) else {
-            return from.system().run(end(Ending::TurnedAway)).await;
-        };
-        let name = record.store_of(&message.group);
+    /// The second step.
+    async fn arrive(&self, stores: &Stores, name: &str, record: &Record, message: Arriving) -> Result<()> {
         let to = stores.find(name).ok_or_else(|| unknown_shard(name))?;
         if name != HOME {
             // Its copy may be behind.
             to.system().run(Follow::new(self.tenant, &self.target, name, Some(record.clone()), 0)).await?;
         }
-        to.system().run(Arrive { transfer: self.clone(), message: message.clone() }).await?;
-        from.system().run(end(Ending::Arrived)).await?;
-        to.system().run(Forget { tenant: self.tenant, id: self.id.clone() }).await
+        to.system().run(Arrive { transfer: self.clone(), message }).await
+    }
+
+    fn end(&self, ending: Ending, group: Option<String>) -> End {
+        End { transfer: self.clone(), ending, group }
     }
 
     fn is_allowed(&self, record: &Record) -> bool {
@@ -224,6 +341,8 @@ impl Work for Arrive {
 struct End {
     transfer: Transfer,
     ending: Ending,
+    /// None where the message is gone.
+    group: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,19 +366,19 @@ impl Work for End {
         const TURN_AWAY: &str = "UPDATE transfers SET refused = 1 WHERE tenant = $1 AND mid = $2 AND move = $3";
         const SHOW: &str = "UPDATE flights SET visible_at = $3 WHERE tenant = $1 AND mid = $2";
         const PART: &str = "SELECT counted, queue FROM parts WHERE tenant = $1 AND part = $2";
-        let Transfer { tenant, mid, part, id, message, .. } = &self.transfer;
+        let Transfer { tenant, mid, part, id, .. } = &self.transfer;
         let tx = &mut *tx.as_tenant(*tenant);
         let sql = if self.ending == Ending::TurnedAway { TURN_AWAY } else { END };
         // Whoever was quicker has done the rest.
         if tx.execute(sql, &[Value::from(*mid), Value::from(&id[..])]).await? == 0 {
             return Ok(());
         }
-        let (Some(message), Some(row)) = (message, tx.query_opt(PART, &[Value::from(*part)]).await?) else {
+        let (Some(group), Some(row)) = (&self.group, tx.query_opt(PART, &[Value::from(*part)]).await?) else {
             return Ok(());
         };
         let mut part = Part { number: *part, ..Part::default() };
         part.counted = part.begin() + row.int(0)?;
-        let members = [(message.group.clone(), *mid)];
+        let members = [(group.clone(), *mid)];
         fifo::hold(tx, &part, &members).await?;
         match self.ending {
             Ending::TurnedAway => tx.execute(SHOW, &[Value::from(*mid), ctx.now.into()]).await.map(drop)?,
@@ -273,30 +392,18 @@ impl Work for End {
     }
 }
 
-/// What need not be remembered any more: the message cannot come again.
-struct Forget {
-    tenant: Tenant,
-    id: Vec<u8>,
-}
-
-impl Work for Forget {
-    type Output = ();
-
-    fn mode(&self) -> Mode {
-        Mode::Write
-    }
-
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        const FORGET: &str = "DELETE FROM arrivals WHERE tenant = $1 AND move = $2";
-        tx.as_tenant(self.tenant).execute(FORGET, &[Value::from(&self.id[..])]).await.map(drop)
-    }
-}
-
-/// Moves of long ago, which nobody has forgotten when they ended.
+/// Moves of long ago, which cannot come again.
 pub(crate) async fn forget_arrivals(tx: &mut Tx<'_>, now: Time, limit: i64) -> Result<u64> {
     const OLD: &str = "DELETE FROM arrivals WHERE (tenant, move) IN (SELECT a.tenant, a.move FROM arrivals a \
                        WHERE a.arrived_at <= $1 ORDER BY a.arrived_at LIMIT $2)";
     let before =
         Time::from_micros(now.micros().saturating_sub(i64::try_from(REMEMBERED_FOR.as_micros()).unwrap_or(i64::MAX)));
     tx.execute(OLD, &[before.into(), limit.into()]).await
+}
+
+/// Messages that were turned away, delivered once more, and are gone.
+pub(crate) async fn forget_refused(tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+    const GONE: &str = "DELETE FROM transfers WHERE mid IN (SELECT t.mid FROM transfers t WHERE t.refused = 1 \
+                        AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.mid = t.mid) ORDER BY t.mid LIMIT $1)";
+    tx.execute(GONE, &[limit.into()]).await
 }

@@ -15,7 +15,7 @@ use waybill_store::{Ctx, Tx, Value};
 
 use crate::Settings;
 use crate::queue::Part;
-use crate::shards::forget_arrivals;
+use crate::shards::{forget_arrivals, forget_refused};
 
 /// From the end of a part to the first moment at which it can be free.
 const REST: Duration = Duration::from_secs(3_600);
@@ -74,6 +74,9 @@ async fn empty(tx: &mut Tx<'_>, part: &Part, limit: i64) -> Result<i64> {
                             WHERE m.tenant = $1 AND m.mid >= $2 AND m.mid < $3 ORDER BY m.mid LIMIT $4)";
     const DEPARTURES: &str = "DELETE FROM departures WHERE tenant = $1 AND mid IN (SELECT d.mid FROM departures d \
                               WHERE d.tenant = $1 AND d.mid >= $2 AND d.mid < $3 ORDER BY d.mid LIMIT $4)";
+    // What was on its way to another store: with the part's number its messages' numbers come again.
+    const TRANSFERS: &str = "DELETE FROM transfers WHERE tenant = $1 AND mid IN (SELECT t.mid FROM transfers t \
+                             WHERE t.tenant = $1 AND t.mid >= $2 AND t.mid < $3 ORDER BY t.mid LIMIT $4)";
     const LINES: &str = "DELETE FROM fifo_lines WHERE tenant = $1 AND part = $2 AND (grp, mid) IN (SELECT l.grp, l.mid \
                          FROM fifo_lines l WHERE l.tenant = $1 AND l.part = $2 LIMIT $3)";
     const GROUPS: &str = "DELETE FROM fifo_groups WHERE tenant = $1 AND part = $2 AND grp IN (SELECT g.grp \
@@ -85,6 +88,7 @@ async fn empty(tx: &mut Tx<'_>, part: &Part, limit: i64) -> Result<i64> {
     let mut deleted = 0;
     for (sql, is_by_id) in [
         (FLIGHTS, true),
+        (TRANSFERS, true),
         (MESSAGES, true),
         (DEPARTURES, true),
         (LINES, false),
@@ -122,8 +126,9 @@ async fn forget(ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<i64> {
         let params = [until.into(), Value::from(limit - deleted)];
         deleted += i64::try_from(tx.execute(sql, &params).await?).unwrap_or(i64::MAX);
     }
-    let arrivals = forget_arrivals(tx, ctx.now, limit - deleted).await?;
-    Ok(deleted + i64::try_from(arrivals).unwrap_or(i64::MAX))
+    deleted += i64::try_from(forget_arrivals(tx, ctx.now, limit - deleted).await?).unwrap_or(i64::MAX);
+    let refused = forget_refused(tx, limit - deleted).await?;
+    Ok(deleted + i64::try_from(refused).unwrap_or(i64::MAX))
 }
 
 /// The part is empty: it rests, and after that it is free.

@@ -13,15 +13,16 @@ use crate::Settings;
 use crate::dead_letters::{Fate, transfer};
 use crate::ends::end_all;
 use crate::fifo::{self, Held, Want};
-use crate::flights::{self, Stored, Takes};
+use crate::flights::{self, Stored, Taken, Takes};
 use crate::move_tasks::{self, COMPLETED, FAILED, MoveTaskId, Pace};
-use crate::queue::{Part, Queue};
+use crate::queue::{Part, Queue, topic};
 use crate::rules::handle::Token;
 use crate::shards::depart;
 
 /// Between two batches while there is something to move.
 const PACE: Duration = Duration::from_secs(1);
-/// Messages in one transaction. Each may wake its own queue, and a transaction wakes 128 at most.
+/// Messages that one transaction takes, whatever becomes of them. Each may wake its own queue, and a transaction wakes 128
+/// at most.
 const BATCH: i64 = 50;
 /// Tasks that one batch looks at.
 const TASKS_MAX: i64 = 20;
@@ -69,7 +70,7 @@ impl Sweep for Moves {
             let task = Task::read(ctx, row)?;
             let allowed = task.pace.allowed(left);
             if allowed > 0 {
-                left -= task.run(ctx, &mut tx.as_tenant(task.tenant), allowed).await?;
+                left -= task.run(ctx, &mut tx.as_tenant(task.tenant), allowed, left).await?;
             }
             if left <= 0 {
                 break;
@@ -90,6 +91,13 @@ struct Task {
 /// Messages by the name of the queue they go to.
 type Targets = BTreeMap<Option<String>, Vec<i64>>;
 
+/// Up to ten messages.
+struct Step {
+    taken: i64,
+    moved: i64,
+    outcome: Outcome,
+}
+
 /// How a batch of a task has ended.
 enum Outcome {
     Going,
@@ -108,33 +116,36 @@ impl Task {
         })
     }
 
-    /// Answers with how many messages were moved.
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, allowed: i64) -> Result<i64> {
-        let mut moved = 0;
+    /// Moves up to `allowed` messages, and takes up to `most`: those that are older than they are kept are taken and not moved.
+    /// Answers with how many were taken.
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, allowed: i64, most: i64) -> Result<i64> {
+        let (mut taken, mut moved) = (0, 0);
         let outcome = loop {
-            let wanted = (allowed - moved).min(flights::MESSAGES_MAX as i64);
+            let wanted = (allowed - moved).min(most - taken).min(flights::MESSAGES_MAX as i64);
             if wanted <= 0 {
                 break Outcome::Going;
             }
-            let (some, outcome) = self.step(ctx, tx, usize::try_from(wanted).unwrap_or(0)).await?;
-            moved += some;
-            if !matches!(outcome, Outcome::Going) {
-                break outcome;
+            let step = self.step(ctx, tx, usize::try_from(wanted).unwrap_or(0)).await?;
+            taken += step.taken;
+            moved += step.moved;
+            if !matches!(step.outcome, Outcome::Going) {
+                break step.outcome;
             }
         };
         self.note(tx, moved, &outcome).await?;
-        Ok(moved)
+        Ok(taken)
     }
 
     /// Up to ten messages, of the first partition that has any.
-    async fn step(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: usize) -> Result<(i64, Outcome)> {
-        let Some(queue) = Queue::find(tx, &self.source).await? else { return Ok((0, Outcome::Failed(NO_QUEUE))) };
+    async fn step(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: usize) -> Result<Step> {
+        let over = |outcome| Step { taken: 0, moved: 0, outcome };
+        let Some(queue) = Queue::find(tx, &self.source).await? else { return Ok(over(Outcome::Failed(NO_QUEUE))) };
         for part in queue.parts() {
-            if let Some(moved) = self.step_in(ctx, tx, (&queue, part), wanted).await? {
-                return Ok(moved);
+            if let Some(step) = self.step_in(ctx, tx, (&queue, part), wanted).await? {
+                return Ok(step);
             }
         }
-        Ok((0, Outcome::Completed))
+        Ok(over(Outcome::Completed))
     }
 
     /// None when there is nothing to take.
@@ -144,10 +155,10 @@ impl Task {
         tx: &mut Tx<'_>,
         (queue, part): (&Queue, &Part),
         wanted: usize,
-    ) -> Result<Option<(i64, Outcome)>> {
+    ) -> Result<Option<Step>> {
         let token: Token = ctx.ids.next().into_bytes();
         let mut takes = Takes::new(*part, ctx.now, token, ctx.now.after(HELD));
-        let (taken, members) = match queue.is_fifo() {
+        let (taken, members): (Vec<Taken>, _) = match queue.is_fifo() {
             true => {
                 let times = (ctx.now, &token, ctx.now.after(HELD));
                 let want = Want { messages: wanted, held: Held::WaitFor, looks: 0, but: &[] };
@@ -162,7 +173,7 @@ impl Task {
             return Ok(None);
         }
         let rows = takes.fetch(tx, &taken).await?;
-        let (mut moved, mut outcome) = (0, Outcome::Going);
+        let (mut moved, mut given_back, mut outcome) = (0, 0, Outcome::Going);
         let (targets, expired) = self.targets(&rows, queue.kept_since(ctx.now))?;
         if queue.is_fifo() {
             let over: Vec<_> = members.iter().filter(|(_, mid)| expired.contains(mid)).cloned().collect();
@@ -190,20 +201,26 @@ impl Task {
                     };
                     if !kept.is_empty() {
                         takes.give_back(tx, &kept).await?;
+                        given_back += kept.len();
                     }
                     moved += (mids.len() - kept.len()) as i64;
                 }
                 Err(reason) => {
                     takes.give_back(tx, &mids).await?;
+                    given_back += mids.len();
                     outcome = Outcome::Failed(reason);
                 }
             }
         }
-        match queue.is_fifo() {
-            true => fifo::settle(tx, part, &members, ctx.now).await.map(drop)?,
-            false => takes.tidy(tx).await?,
+        let ready = match queue.is_fifo() {
+            true => fifo::settle(tx, part, &members, ctx.now).await?,
+            false => takes.tidy(tx).await.map(|()| u32::try_from(given_back).unwrap_or(u32::MAX))?,
+        };
+        if ready > 0 {
+            // Whoever has looked meanwhile has not seen them.
+            tx.wake(topic(self.tenant, &queue.name), ready);
         }
-        Ok(Some((moved, outcome)))
+        Ok(Some(Step { taken: taken.len() as i64, moved, outcome }))
     }
 
     /// Which messages go where, None for those of which nobody knows, and which are older than they are kept.

@@ -1,9 +1,11 @@
 //! Walks over the parts of living queues: deletes messages that are older than the queue keeps them, and brings totals
-//! up to date. Each run begins where the one before has ended.
+//! up to date. Each run begins where the one before has ended, and walks again where it has not come to the end of what is
+//! too old.
 //!
 //! Messages lie in the order in which they were sent, so the old ones are in front. Dead letters are the exception: they
 //! keep the time at which they were first sent. A part that has any is also looked through page by page.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use waybill_kernel::{Result, Tenant, Time};
@@ -27,14 +29,16 @@ const PAGES_MAX: usize = 4;
 /// Messages that one transaction looks at before it leaves the rest to the next.
 const MESSAGES_MAX: i64 = 2_048;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Upkeep {
     interval: Duration,
+    /// A visit of this walk has left messages that are too old: another walk follows at once.
+    is_behind: AtomicBool,
 }
 
 impl Upkeep {
     pub fn new(settings: &Settings) -> Self {
-        Self { interval: Duration::from_secs(settings.sweep_interval_s.max(1)) }
+        Self { interval: Duration::from_secs(settings.sweep_interval_s.max(1)), is_behind: AtomicBool::new(false) }
     }
 }
 
@@ -64,7 +68,11 @@ impl Sweep for Upkeep {
         let parts = tx.query(PARTS, &[from.seq.into(), limit.into()]).await?;
         let (mut to, mut looked_at) = (from, 0);
         for row in &parts {
-            looked_at += visit(ctx, tx, row, horizon).await?;
+            let visit = visit(ctx, tx, row, horizon).await?;
+            looked_at += visit.looked_at;
+            if visit.is_behind {
+                self.is_behind.store(true, Ordering::Relaxed);
+            }
             to = Cursor { xact: 0, seq: row.int(0)? };
             if looked_at >= MESSAGES_MAX {
                 break;
@@ -77,12 +85,21 @@ impl Sweep for Upkeep {
         if to != from {
             advance(tx, Self::NAME, from, to, ctx.now).await?;
         }
-        Ok(if is_at_end { 0 } else { limit.unsigned_abs() })
+        let is_over = is_at_end && !self.is_behind.swap(false, Ordering::Relaxed);
+        Ok(if is_over { 0 } else { limit.unsigned_abs() })
     }
 }
 
-/// Answers with how many messages it had to look at.
-async fn visit(ctx: &Ctx<'_>, tx: &mut Tx<'_>, row: &Row, horizon: i64) -> Result<i64> {
+/// What one look at a part has done.
+#[derive(Default)]
+struct Visit {
+    /// Messages that it had to look at.
+    looked_at: i64,
+    /// There may be more that are too old.
+    is_behind: bool,
+}
+
+async fn visit(ctx: &Ctx<'_>, tx: &mut Tx<'_>, row: &Row, horizon: i64) -> Result<Visit> {
     let mut part = Part { number: row.int(0)?, mixed: row.bool(5)?, ..Part::default() };
     part.counted = part.begin() + row.int(2)?;
     let tenant = Tenant(row.int(1)?);
@@ -90,12 +107,12 @@ async fn visit(ctx: &Ctx<'_>, tx: &mut Tx<'_>, row: &Row, horizon: i64) -> Resul
     let attributes = Attributes::from_stored(row.text(7)?)?;
     let old =
         Old { part: &part, kept_since: kept_since(&attributes, ctx.now), now: ctx.now, tenant, queue: row.text(11)? };
-    let mut looked_at = 0;
+    let mut visit = Visit::default();
     if row.time_opt(8)?.is_some_and(|oldest| oldest <= old.kept_since) {
-        looked_at += old.end_front(tx).await?;
+        old.end_front(tx, &mut visit).await?;
     }
     if part.mixed && row.int_opt(9)?.is_some() {
-        looked_at += old.end_among(tx, row.int(6)?).await?;
+        old.end_among(tx, row.int(6)?, &mut visit).await?;
     }
     let tally = Tally {
         counting: part.begin() + row.int(3)?,
@@ -105,7 +122,7 @@ async fn visit(ctx: &Ctx<'_>, tx: &mut Tx<'_>, row: &Row, horizon: i64) -> Resul
         horizon,
     };
     counts::fold(tx, &part, &tally).await?;
-    Ok(looked_at)
+    Ok(visit)
 }
 
 /// What a part holds that is older than it is kept.
@@ -139,20 +156,21 @@ const EXPIRED: &str = "SELECT m.mid FROM messages m WHERE m.tenant = $1 AND m.mi
 
 impl Old<'_> {
     /// Page by page from the front, for as long as a page has something that is too old.
-    async fn end_front(&self, tx: &mut Tx<'_>) -> Result<i64> {
-        let (mut from, mut looked_at) = (self.part.begin(), 0);
+    async fn end_front(&self, tx: &mut Tx<'_>, visit: &mut Visit) -> Result<()> {
+        let mut from = self.part.begin();
         for _ in 0..PAGES_MAX {
             let page = self.page(tx, from).await?;
-            looked_at += page.messages;
-            let Some(last) = page.last.filter(|_| page.has_expired) else { break };
+            visit.looked_at += page.messages;
+            let Some(last) = page.last.filter(|_| page.has_expired) else { return Ok(()) };
             self.end(tx, &page).await?;
             from = last + 1;
         }
-        Ok(looked_at)
+        visit.is_behind = true;
+        Ok(())
     }
 
     /// One page, from where the visit before has ended.
-    async fn end_among(&self, tx: &mut Tx<'_>, swept: i64) -> Result<i64> {
+    async fn end_among(&self, tx: &mut Tx<'_>, swept: i64, visit: &mut Visit) -> Result<()> {
         const SWEPT: &str = "UPDATE parts SET swept = $3 WHERE tenant = $1 AND part = $2";
         let page = self.page(tx, self.part.begin() + swept).await?;
         if page.has_expired {
@@ -162,7 +180,9 @@ impl Old<'_> {
         if next != swept {
             tx.execute(SWEPT, &[self.part.number.into(), next.into()]).await?;
         }
-        Ok(page.messages)
+        visit.looked_at += page.messages;
+        visit.is_behind |= page.has_expired && next > 0;
+        Ok(())
     }
 
     async fn page(&self, tx: &mut Tx<'_>, from: i64) -> Result<Page> {

@@ -150,6 +150,11 @@ impl Ticket {
         matches!(*self.lock(), State::Misjudged(_))
     }
 
+    /// Nobody is charged for this call any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(*self.lock(), State::Settled)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         let state = match &self.0 {
             Slot::Own(state) => state,

@@ -95,6 +95,13 @@ async fn what_is_wrong_with_one_does_not_stop_the_others(on: TestStore) {
             SendEntry { delay_seconds: Some(901), ..entry("late", "d") },
             SendEntry { message_deduplication_id: Some("d".to_owned()), ..entry("fifo", "d") },
             SendEntry {
+                message_system_attributes: BTreeMap::from([(
+                    "AWSTraceHeader".to_owned(),
+                    text("String", &"x".repeat(501)),
+                )]),
+                ..entry("traced", "d")
+            },
+            SendEntry {
                 message_attributes: BTreeMap::from([("n".to_owned(), text("String", "v"))]),
                 ..entry("also-good", "b")
             },
@@ -113,6 +120,7 @@ async fn what_is_wrong_with_one_does_not_stop_the_others(on: TestStore) {
             ("strange", "InvalidMessageContents"),
             ("late", "InvalidParameterValue"),
             ("fifo", "InvalidParameterValue"),
+            ("traced", "InvalidParameterValue"),
         ]
     );
     let received = receive(&on, 10).await;

@@ -1,7 +1,14 @@
 //! What is older than the queue keeps messages is never delivered, and goes when it is met.
 
+use std::sync::Arc;
+
+use waybill_kernel::{Mode, Result};
+use waybill_queues::Settings;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::SendMessage;
+use waybill_queues::sweeps::Upkeep;
+use waybill_store::effects::Sweep;
+use waybill_store::{Ctx, Tx, Work};
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
@@ -12,6 +19,7 @@ both! {
     a_message_in_flight_grows_too_old,
     a_flight_without_its_message_goes,
     what_nobody_receives_goes_by_itself,
+    a_backlog_is_not_left_to_the_next_run,
     every_queue_is_visited,
 }
 
@@ -68,6 +76,38 @@ async fn what_nobody_receives_goes_by_itself(on: TestStore) {
     assert_eq!(rows(&on).await, (1, 0));
     assert_eq!(counted(&on, "jobs").await, (1, 0, 0));
     assert_eq!(bodies(&on).await, ["young"]);
+}
+
+/// Transactions of the sweep, until one says that there is nothing more to do in this run.
+struct Run(Arc<Upkeep>);
+
+impl Work for Run {
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        self.0.run_batch(ctx, tx, 64).await
+    }
+}
+
+async fn a_backlog_is_not_left_to_the_next_run(on: TestStore) {
+    const MANY: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) \
+        INSERT INTO messages (mid, tenant, id, body, md5, sent_at, sender) \
+        SELECT m.mid + n.i, m.tenant, m.id, m.body, m.md5, m.sent_at, m.sender FROM n, messages m";
+    jobs(&on, &[("MessageRetentionPeriod", "60")]).await;
+    send(&on, "old").await;
+    on.write(MANY).await.unwrap();
+    pass(&on, 61);
+    let run = Arc::new(Upkeep::new(&Settings::default()));
+    for _ in 0..10 {
+        if on.store.system().run(Run(Arc::clone(&run))).await.unwrap() == 0 {
+            break;
+        }
+    }
+    assert_eq!(rows(&on).await, (0, 0));
 }
 
 async fn every_queue_is_visited(on: TestStore) {

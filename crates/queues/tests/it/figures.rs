@@ -19,11 +19,11 @@ both! {
 
 /// Remembers gauges by their labels.
 #[derive(Default)]
-struct Gauges(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+pub struct Gauges(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
 
 impl Gauges {
     /// None where nothing was ever told.
-    fn of(&self, account: &str, queue: &str, state: &str) -> Option<f64> {
+    pub fn of(&self, account: &str, queue: &str, state: &str) -> Option<f64> {
         let gauges = self.0.lock().unwrap();
         gauges.get(&format!("{account} {queue} {state}")).map(|bits| f64::from_bits(bits.load(Ordering::Relaxed)))
     }

@@ -1,24 +1,29 @@
 //! Dead letters are moved back, or elsewhere, at the pace that was asked for.
 
 use serde_json::json;
-use waybill_kernel::Code;
+use tokio::time::timeout;
+use waybill_kernel::{Code, Mode, Result};
 use waybill_queues::Settings;
 use waybill_queues::ops::cancel_message_move_task::CancelMessageMoveTask;
 use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::list_message_move_tasks::{ListMessageMoveTasks, MoveTask};
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::SendMessage;
+use waybill_queues::ops::set_queue_attributes::SetQueueAttributes;
 use waybill_queues::ops::start_message_move_task::StartMessageMoveTask;
 use waybill_queues::sweeps::Moves;
+use waybill_store::effects::Sweep;
+use waybill_store::{Ctx, Topic, Tx, Work};
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{arn, body, counted, ok, pass, queue, refusal, rows, sweep, up_to, url};
+use crate::support::{FAILED, arn, body, counted, map, ok, pass, queue, refusal, rows, sweep, up_to, url};
 
 both! {
     dead_letters_go_back_to_where_they_came_from,
     dead_letters_go_elsewhere,
     a_task_keeps_its_pace,
+    a_batch_takes_no_more_than_it_may,
     a_task_can_be_cancelled,
     a_message_that_came_from_nowhere_fails_the_task,
     a_destination_that_is_gone_fails_the_task,
@@ -133,6 +138,38 @@ async fn a_task_keeps_its_pace(on: TestStore) {
     assert_eq!(tasks(&on).await[0].max_number_of_messages_per_second, Some(2));
 }
 
+/// One transaction of the sweep.
+struct Batch(i64);
+
+impl Work for Batch {
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        Moves::new(&Settings::default()).run_batch(ctx, tx, self.0).await
+    }
+}
+
+/// Messages that are older than they are kept are not moved, but a transaction takes no more of them for that.
+async fn a_batch_takes_no_more_than_it_may(on: TestStore) {
+    queues(&on).await;
+    for number in 0..35 {
+        send_to(&on, "dead", &format!("m{number}")).await;
+    }
+    ok(&on, SetQueueAttributes { queue_url: url("dead"), attributes: map(&[("MessageRetentionPeriod", "60")]) }).await;
+    pass(&on, 61);
+    ok(&on, start()).await;
+    for left in [15, 0] {
+        assert_eq!(on.store.system().run(Batch(20)).await.unwrap(), if left > 0 { 20 } else { 15 });
+        assert_eq!(rows(&on).await.0, left);
+        assert_eq!(tasks(&on).await[0].status, if left > 0 { "RUNNING" } else { "COMPLETED" });
+    }
+    assert_eq!(tasks(&on).await[0].approximate_number_of_messages_moved, 0);
+}
+
 async fn a_task_can_be_cancelled(on: TestStore) {
     queues(&on).await;
     dead(&on, 5).await;
@@ -158,7 +195,9 @@ async fn a_message_that_came_from_nowhere_fails_the_task(on: TestStore) {
     dead(&on, 2).await;
     send_to(&on, "dead", "own").await;
     ok(&on, start()).await;
+    let woken = on.store.flag(Topic::new("queue", on.admin.tenant, b"dead"));
     moves(&on).await;
+    assert!(timeout(FAILED, woken.wait()).await.is_ok(), "those who wait have not seen it meanwhile");
     let task = tasks(&on).await.remove(0);
     assert_eq!((task.status.as_str(), task.approximate_number_of_messages_moved), ("FAILED", 4));
     assert_eq!(task.failure_reason.as_deref(), Some("CouldNotDetermineMessageSource"));

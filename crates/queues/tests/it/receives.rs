@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
+use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
 use crate::fifo::{self, orders};
-use crate::support::{body, counted, delete, jobs, ok, pass, receive, rows, send, up_to};
+use crate::support::{arn, body, counted, delete, jobs, ok, pass, queue, receive, rows, send, up_to, url};
 
 both! {
     a_message_is_visible_again_after_its_timeout,
     no_timeout_leaves_it_visible,
     an_answer_has_no_more_than_fits_and_leaves_the_rest,
     an_answer_of_a_fifo_queue_keeps_the_order_of_what_it_leaves,
+    dead_letters_that_stay_fit_into_answers_as_others_do,
     nothing_is_lost_or_given_twice,
 }
 
@@ -104,6 +106,25 @@ async fn an_answer_of_a_fifo_queue_keeps_the_order_of_what_it_leaves(on: TestSto
     assert_eq!(got.iter().filter(|of| **of == 's').count(), 1);
     got.retain(|of| *of != 's');
     assert_eq!(got, ['0', '1', '2', '3', '4']);
+}
+
+/// Received too often, and the queue that they would go to is gone.
+async fn dead_letters_that_stay_fit_into_answers_as_others_do(on: TestStore) {
+    ok(&on, queue("dead", &[])).await;
+    let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":1}}"#, arn("dead"));
+    jobs(&on, &[("RedrivePolicy", &policy), ("VisibilityTimeout", "10")]).await;
+    for number in 0..5 {
+        send(&on, &large(number)).await;
+    }
+    for expected in [2, 2, 1] {
+        assert_eq!(receive(&on, 10).await.len(), expected);
+    }
+    ok(&on, DeleteQueue { queue_url: url("dead") }).await;
+    pass(&on, 11);
+    for (expected, left) in [(2, 3), (2, 1), (1, 0)] {
+        assert_eq!(receive(&on, 10).await.len(), expected);
+        assert_eq!(counted(&on, "jobs").await, (left, 5 - left, 0));
+    }
 }
 
 async fn nothing_is_lost_or_given_twice(on: TestStore) {

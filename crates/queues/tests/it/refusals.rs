@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use waybill_kernel::Code;
 use waybill_queues::ops::create_queue::CreateQueue;
 use waybill_queues::ops::delete_message::DeleteMessage;
+use waybill_queues::ops::get_queue_attributes::GetQueueAttributes;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::SendMessage;
+use waybill_queues::ops::untag_queue::UntagQueue;
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
@@ -50,6 +52,10 @@ async fn bad_messages(on: TestStore) {
         message_attributes: BTreeMap::from([(name.to_owned(), attribute)]),
         ..body("m")
     };
+    let traced = |bytes: usize| SendMessage {
+        message_system_attributes: BTreeMap::from([("AWSTraceHeader".to_owned(), text("String", &"x".repeat(bytes)))]),
+        ..body("m")
+    };
     let to = |url: &str| SendMessage { queue_url: url.to_owned(), ..body("m") };
     for (send, code) in [
         (to(""), Code::MissingParameter),
@@ -69,16 +75,19 @@ async fn bad_messages(on: TestStore) {
         (with("a", text("String", "")), Code::InvalidRequest),
         (with("a", text("String", "a\0")), Code::InvalidMessageContents),
         (with("a", text("String", &"x".repeat(1_020))), Code::InvalidRequest),
+        (traced(501), Code::InvalidRequest),
     ] {
         let shown = format!("{:?} {:?}", send.message_body, send.message_attributes);
         assert_eq!(refusal(&on, send).await, code, "{shown}");
     }
     assert_eq!(rows(&on).await, (0, 0));
+    ok(&on, traced(500)).await;
 }
 
 async fn bad_receives(on: TestStore) {
     jobs(&on, &[]).await;
     send(&on, "m").await;
+    let many = |name: &str| vec![name.to_owned(); 101];
     let named = |name: &str| ReceiveMessage { message_system_attribute_names: vec![name.to_owned()], ..up_to(1) };
     for (receive, code) in [
         (up_to(0), Code::InvalidRequest),
@@ -89,10 +98,19 @@ async fn bad_receives(on: TestStore) {
         (ReceiveMessage { queue_url: "/nowhere".to_owned(), ..up_to(1) }, Code::QueueDoesNotExist),
         (ReceiveMessage { queue_url: String::new(), ..up_to(1) }, Code::MissingParameter),
         (named("Colour"), Code::InvalidAttributeName),
+        (ReceiveMessage { attribute_names: many("All"), ..up_to(1) }, Code::InvalidRequest),
+        (ReceiveMessage { message_system_attribute_names: many("All"), ..up_to(1) }, Code::InvalidRequest),
+        (ReceiveMessage { message_attribute_names: many("a"), ..up_to(1) }, Code::InvalidRequest),
+        (ReceiveMessage { message_attribute_names: vec!["a".repeat(259)], ..up_to(1) }, Code::InvalidRequest),
     ] {
         let shown = format!("{receive:?}");
         assert_eq!(refusal(&on, receive).await, code, "{shown}");
     }
+    let attributes = GetQueueAttributes { queue_url: JOBS.to_owned(), attribute_names: many("All") };
+    assert_eq!(refusal(&on, attributes).await, Code::InvalidRequest);
+    let untag = |keys| UntagQueue { queue_url: JOBS.to_owned(), tag_keys: vec!["k".to_owned(); keys] };
+    assert_eq!(refusal(&on, untag(51)).await, Code::InvalidRequest);
+    ok(&on, untag(50)).await;
     for (queue_url, receipt_handle, code) in [
         (JOBS, "", Code::MissingParameter),
         (JOBS, "nonsense", Code::ReceiptHandleIsInvalid),

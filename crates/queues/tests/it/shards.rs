@@ -1,16 +1,22 @@
 //! Partitions in several stores: how they are placed, and what becomes of changes that are cut off between two stores.
 
-use waybill_kernel::Code;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use waybill_kernel::{Code, Mode, Result, Tenant};
 use waybill_queues::ops::change_message_visibility::ChangeMessageVisibility;
 use waybill_queues::ops::delete_message::DeleteMessage;
 use waybill_queues::ops::delete_queue::DeleteQueue;
+use waybill_queues::ops::operator::peek_messages::PeekMessages;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::set_queue_attributes::SetQueueAttributes;
 use waybill_queues::ops::start_message_move_task::StartMessageMoveTask;
 use waybill_queues::rules::handle::Handle;
-use waybill_queues::shards::check_placement;
+use waybill_queues::shards::{OnShards, check_placement};
 use waybill_queues::{Figures, PartitionMap, Process, Settings, Tally};
-use waybill_store::{Backend, Shard, SqliteOptions, Store, Stores};
+use waybill_store::{Backend, Ctx, Shard, SqliteOptions, Store, Stores, Tx, Value, Work};
 use waybill_testkit::both;
 use waybill_testkit::stores::{self, TestStore, readable};
 
@@ -19,9 +25,9 @@ use crate::partitions::{FOUR, GROUPS, send_to_all};
 use crate::shards_rules::SHARDS;
 use crate::support::{arn, call, counted, drain, map, ok, pass, queue, refusal, refused, rows, tend, url};
 
-/// Two partitions in one store, one in another, one in home.
+/// Two partitions in one store, one in another, one in home; and queues of one partition in each of the two.
 pub fn placed() -> Settings {
-    placed_by(&["orders.fifo:4=a,b,home,a", "single.fifo:1=b"])
+    placed_by(&["orders.fifo:4=a,b,home,a", "single.fifo:1=b", "other.fifo:1=a"])
 }
 
 fn placed_by(entries: &[&str]) -> Settings {
@@ -36,10 +42,13 @@ both! {
     rule_13_what_is_recorded_routes,
     rule_14_a_queue_without_a_place_is_refused,
     no_partition_of_a_store_is_left_out,
+    an_answer_of_several_stores_has_no_more_than_fits,
     attributes_are_followed_everywhere,
     a_purge_that_was_cut_off_is_finished,
     a_purge_that_was_cut_off_is_met_by_a_call,
     a_purge_that_was_cut_off_can_be_made_again,
+    a_purge_that_is_made_again_takes_what_was_sent_meanwhile,
+    a_change_that_was_cut_off_does_not_stand_for_a_purge,
     a_deletion_that_was_cut_off_is_finished,
     a_deletion_that_was_cut_off_does_not_touch_the_next_queue,
     a_deletion_that_was_cut_off_can_be_made_again,
@@ -47,6 +56,10 @@ both! {
     what_is_left_of_a_queue_goes_in_its_time,
     operators_see_all_of_it,
     a_dead_letter_without_a_place_is_delivered_once_more,
+    a_dead_letter_that_has_arrived_does_not_arrive_again,
+    a_dead_letter_that_is_purged_on_its_way_leaves_nothing,
+    a_dead_letter_that_is_purged_on_its_way_does_not_arrive,
+    a_dead_letter_that_was_turned_away_leaves_nothing,
     a_move_task_needs_its_messages_in_one_store,
     each_database_has_its_name,
 }
@@ -205,6 +218,26 @@ async fn no_partition_of_a_store_is_left_out(on: TestStore) {
     assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
+/// Two of the largest messages fill an answer, also where each store has but one of them.
+async fn an_answer_of_several_stores_has_no_more_than_fits(on: TestStore) {
+    orders(&on, FOUR).await;
+    for group in GROUPS {
+        let text = format!("{group}{}", "x".repeat((1 << 20) - group.len()));
+        send(&on, group, &text).await;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let got = receive(&on, 10).await;
+        assert_eq!(got.len(), 2);
+        assert!(got.iter().all(|message| message.attributes["ApproximateReceiveCount"] == "1"));
+        seen.extend(got.into_iter().map(|message| message.body));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 4);
+    assert_eq!(counted(&on, ORDERS).await, (0, 4, 0));
+}
+
 async fn attributes_are_followed_everywhere(on: TestStore) {
     orders(&on, FOUR).await;
     let set = |pairs: &[(&str, &str)]| SetQueueAttributes { queue_url: url(ORDERS), attributes: map(pairs) };
@@ -282,6 +315,28 @@ async fn a_purge_that_was_cut_off_can_be_made_again(on: TestStore) {
     ok(&on, PurgeQueue { queue_url: url(ORDERS) }).await;
     is_purged(&on, &handles).await;
     assert_eq!(refusal(&on, PurgeQueue { queue_url: url(ORDERS) }).await, Code::PurgeQueueInProgress);
+}
+
+async fn a_purge_that_is_made_again_takes_what_was_sent_meanwhile(on: TestStore) {
+    let handles = purge_cut_off(&on).await;
+    // Into home, which has been purged.
+    send(&on, "g0", "meanwhile").await;
+    let purge = serde_json::json!({ "queue": ORDERS });
+    on.call(&on.admin, "purge_queue", purge.clone()).await.unwrap();
+    is_purged(&on, &handles).await;
+    assert_eq!(on.call(&on.admin, "purge_queue", purge).await.unwrap_err().code(), Code::PurgeQueueInProgress);
+}
+
+async fn a_change_that_was_cut_off_does_not_stand_for_a_purge(on: TestStore) {
+    orders(&on, FOUR).await;
+    ok(&on, PurgeQueue { queue_url: url(ORDERS) }).await;
+    pass(&on, 30);
+    send_to_all(&on, "old").await;
+    let change = SetQueueAttributes { queue_url: url(ORDERS), attributes: map(&[("VisibilityTimeout", "40")]) };
+    on.store.run(change, on.admin.clone()).await.unwrap();
+    assert_eq!(pending(&on).await, 2);
+    ok(&on, PurgeQueue { queue_url: url(ORDERS) }).await;
+    is_purged(&on, &[]).await;
 }
 
 async fn deletion_cut_off(on: &TestStore) {
@@ -381,6 +436,10 @@ async fn operators_see_all_of_it(on: TestStore) {
     bodies.sort();
     bodies.dedup();
     assert_eq!(bodies.len(), 4);
+    // A page counts as not yet taken until its turn is dropped.
+    let peek = PeekMessages { queue: ORDERS.to_owned(), limit: None, body_bytes: None, cursor: None };
+    let (_, turn) = OnShards::place(peek, &waybill_store::Flow::new(&on.admin, &on.stores)).await.unwrap();
+    assert!(turn.is_some());
     for bad in ["7.", "x", "0.zz", ""] {
         let input = serde_json::json!({ "queue": ORDERS, "cursor": bad });
         assert_eq!(ask("peek_messages", input).await.unwrap_err().code(), Code::InvalidCursor, "{bad:?}");
@@ -411,7 +470,97 @@ async fn a_dead_letter_without_a_place_is_delivered_once_more(on: TestStore) {
     tend(&on).await;
     assert_eq!((counted(&on, ORDERS).await, counted(&on, "dead.fifo").await), ((0, 0, 0), (1, 0, 0)));
     assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
-    assert_eq!(on.count("SELECT count(*) FROM arrivals").await.unwrap(), 0);
+}
+
+/// Two servers have taken up the same message, and the second comes when the first has done all of it. Here the second is
+/// another message that goes by the number of the first.
+async fn a_dead_letter_that_has_arrived_does_not_arrive_again(on: TestStore) {
+    const LATE: &str = "UPDATE transfers SET move = (SELECT o.move FROM transfers o ORDER BY o.mid LIMIT 1), \
+                        next_at = next_at + 3600000000 WHERE mid = (SELECT max(l.mid) FROM transfers l)";
+    ok(&on, queue("dead.fifo", &[("FifoQueue", "true")])).await;
+    let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":1}}"#, arn("dead.fifo"));
+    orders(&on, &[("PartitionCount", "4"), ("RedrivePolicy", &policy), ("VisibilityTimeout", "1")]).await;
+    for text in ["1", "2"] {
+        send(&on, "g1", text).await;
+    }
+    assert_eq!(receive(&on, 10).await.len(), 2);
+    pass(&on, 2);
+    assert!(receive(&on, 10).await.is_empty());
+    on.write(LATE).await.unwrap();
+    for _ in 0..2 {
+        tend(&on).await;
+        assert_eq!(counted(&on, "dead.fifo").await, (1, 0, 0));
+        pass(&on, 3_600);
+    }
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
+    // It is remembered for as long as a message can be on its way.
+    for (days, known) in [(14, 1), (1, 0)] {
+        pass(&on, days * 86_400);
+        drain(&on).await;
+        assert_eq!(on.count("SELECT count(*) FROM arrivals").await.unwrap(), known, "{days}");
+    }
+}
+
+/// A queue in one store, whose dead letters go to one in another; and a message that is on its way.
+async fn on_its_way(on: &TestStore) {
+    ok(on, queue("single.fifo", &[("FifoQueue", "true")])).await;
+    let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":1}}"#, arn("single.fifo"));
+    let source = [("FifoQueue", "true"), ("RedrivePolicy", policy.as_str()), ("VisibilityTimeout", "1")];
+    ok(on, queue("other.fifo", &source)).await;
+    let dies = waybill_queues::ops::SendMessage {
+        queue_url: url("other.fifo"),
+        message_deduplication_id: Some("d".to_owned()),
+        ..message("user-1", "m")
+    };
+    ok(on, dies).await;
+    for received in [1, 0] {
+        assert_eq!(ok(on, from_other()).await.messages.len(), received);
+        pass(on, 2);
+    }
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 1);
+}
+
+fn from_other() -> waybill_queues::ops::ReceiveMessage {
+    waybill_queues::ops::ReceiveMessage { queue_url: url("other.fifo"), ..up_to(10) }
+}
+
+/// The number of its part is used again, and so is the number that it had.
+async fn a_dead_letter_that_is_purged_on_its_way_leaves_nothing(on: TestStore) {
+    on_its_way(&on).await;
+    ok(&on, PurgeQueue { queue_url: url("other.fifo") }).await;
+    drain(&on).await;
+    pass(&on, 3_601);
+    drain(&on).await;
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
+    orders(&on, FOUR).await;
+    send_to_all(&on, "m").await;
+    tend(&on).await;
+    assert_eq!((counted(&on, ORDERS).await, counted(&on, "single.fifo").await), ((4, 0, 0), (0, 0, 0)));
+}
+
+/// Also while nobody has deleted it yet.
+async fn a_dead_letter_that_is_purged_on_its_way_does_not_arrive(on: TestStore) {
+    on_its_way(&on).await;
+    ok(&on, PurgeQueue { queue_url: url("other.fifo") }).await;
+    tend(&on).await;
+    assert_eq!(counted(&on, "single.fifo").await, (0, 0, 0));
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
+}
+
+async fn a_dead_letter_that_was_turned_away_leaves_nothing(on: TestStore) {
+    on_its_way(&on).await;
+    ok(&on, DeleteQueue { queue_url: url("single.fifo") }).await;
+    tend(&on).await;
+    drain(&on).await;
+    assert_eq!(on.count("SELECT count(*) FROM transfers WHERE refused = 1").await.unwrap(), 1);
+    // Without a policy nobody asks whether it was turned away before.
+    let attributes = map(&[("RedrivePolicy", "")]);
+    ok(&on, SetQueueAttributes { queue_url: url("other.fifo"), attributes }).await;
+    let again = ok(&on, from_other()).await.messages;
+    let receipt_handle = again[0].receipt_handle.clone();
+    ok(&on, DeleteMessage { queue_url: url("other.fifo"), receipt_handle, ..DeleteMessage::default() }).await;
+    drain(&on).await;
+    assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
 }
 
 async fn a_move_task_needs_its_messages_in_one_store(on: TestStore) {
@@ -441,4 +590,48 @@ async fn each_database_has_its_name(on: TestStore) {
     assert!(error.message().contains("is the database of a"), "{error}");
     // The same as before are welcome.
     on.beside(home, &shards).await.map_err(readable).unwrap().close();
+}
+
+/// A send that has found its queue, and goes on when it is told to.
+struct Sending {
+    tenant: Tenant,
+    queue: &'static str,
+    has_begun: Arc<Notify>,
+    may_end: Arc<Notify>,
+}
+
+impl Work for Sending {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const SHARE: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended($2, $1)) IS NOT NULL";
+        tx.as_tenant(self.tenant).query(SHARE, &[Value::from(self.queue)]).await?;
+        self.has_begun.notify_one();
+        self.may_end.notified().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_dead_letter_arrives_beside_those_who_send() {
+    let on = stores::open_postgres_set(placed()).await.unwrap().with_shards(SHARDS).await.unwrap();
+    on_its_way(&on).await;
+    let (has_begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let sending = Sending {
+        tenant: on.admin.tenant,
+        queue: "single.fifo",
+        has_begun: Arc::clone(&has_begun),
+        may_end: Arc::clone(&may_end),
+    };
+    let store = on.stores.find("b").unwrap().clone();
+    let sending = tokio::spawn(async move { store.system().run(sending).await });
+    has_begun.notified().await;
+    assert!(timeout(Duration::from_secs(20), tend(&on)).await.is_ok(), "it waits for the sender");
+    assert_eq!(counted(&on, "single.fifo").await, (1, 0, 0));
+    may_end.notify_one();
+    sending.await.unwrap().unwrap();
 }

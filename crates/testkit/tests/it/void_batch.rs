@@ -279,3 +279,19 @@ async fn a_caller_that_has_gone_is_passed_over_in_a_voided_batch_too() {
         assert!(seen.lock().unwrap().is_empty());
     }
 }
+
+#[tokio::test]
+async fn a_queue_that_is_refused_costs_its_neighbours_nothing() {
+    let on = stores::open_sqlite().await.unwrap();
+    let policy =
+        json!({ "deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:nowhere.fifo", "maxReceiveCount": 1 });
+    let attributes = json!({ "FifoQueue": "true", "PartitionCount": "2", "RedrivePolicy": policy.to_string() });
+    let input = json!({ "queue": "orders.fifo", "attributes": attributes });
+    let note = Note::new("neighbour", 10, Then::End);
+    let seen = Arc::clone(&note.seen);
+    let calls = join(async { on.store.system().run(note).await }, on.call(&on.admin, "create_queue", input));
+    let (noted, refused) = while_busy(&on, calls).await;
+    noted.unwrap();
+    assert_eq!(refused.unwrap_err().code(), Code::InvalidAttributeValue);
+    assert_eq!(seen.lock().unwrap().len(), 1, "the batch was void");
+}

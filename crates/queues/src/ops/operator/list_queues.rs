@@ -44,7 +44,9 @@ pub struct Queues {
 pub struct QueueSummary {
     pub queue: String,
     pub fifo: bool,
-    pub messages: Depth,
+    /// How many messages the queue has. Absent while a store that has some of them does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Depth>,
     /// Where messages go that were received too often.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_queue: Option<String>,
@@ -117,7 +119,7 @@ impl QueueSummary {
         Ok(Self {
             queue: name.to_owned(),
             fifo: is_fifo(name),
-            messages,
+            messages: Some(messages),
             dead_letter_queue: row.text_opt(2)?.map(str::to_owned),
             is_dead_letter_queue: row.int(3)? > 0,
             created_at: row.time(1)?,

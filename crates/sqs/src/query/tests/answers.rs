@@ -99,6 +99,7 @@ fn receive_message() {
         message_attributes: BTreeMap::new(),
         md5_of_message_attributes: None,
         partition: None,
+        unread: None,
     };
     let mut full = message("<b>&\r\n</b>");
     full.attributes = BTreeMap::from([
