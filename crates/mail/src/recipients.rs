@@ -7,7 +7,7 @@ use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value};
 
 use crate::Settings;
 use crate::acting::{self, Agent, Project};
-use crate::files_and_search::share_files;
+use crate::files_and_search::SharedFiles;
 use crate::rules::addresses::{Address, Kind, foreign, gather};
 use crate::rules::contact::{Facts, Policy, Verdict, judge};
 use crate::rules::threads;
@@ -143,6 +143,7 @@ pub async fn walls(
 ) -> Result<Walls> {
     let mut walls = Walls::default();
     let mut open = Vec::new();
+    let mut files = SharedFiles::of(ctx.now, from.id, sender.id);
     for recipient in recipients {
         let policy = Policy::stored(&recipient.agent.policy);
         // What the policy and the names alone decide needs no look.
@@ -164,7 +165,7 @@ pub async fn walls(
             let mut acquainted = *at_home && (row.bool(0)? || row.bool(1)?);
             if *policy == Policy::Auto && *at_home && !acquainted && !approved {
                 acquainted = share_thread(tx, from, thread, sender.id, recipient.agent.id).await?
-                    || share_files(ctx, tx, from, sender.id, recipient.agent.id).await?;
+                    || files.with(tx, recipient.agent.id).await?;
             }
             // Between projects only an approved contact counts.
             let policy = if *at_home { *policy } else { Policy::ContactsOnly };

@@ -238,25 +238,48 @@ pub(crate) async fn of_agent(tx: &mut Tx<'_>, now: Time, project: i64, agent: i6
     rows.iter().map(Reservation::read).collect()
 }
 
-/// Whether two agents work on the same files. Two patterns with wildcards prove nothing: `src/**` and `**/*.rs` meet wherever two
-/// people write Rust.
-pub(crate) async fn share_files(tx: &mut Tx<'_>, now: Time, project: i64, one: i64, other: i64) -> Result<bool> {
-    let mut held = Vec::with_capacity(2);
-    for agent in [one, other] {
-        let own = of_agent(tx, now, project, agent).await?;
-        if own.is_empty() {
+/// Which of an agent's files others work on as well. One for all recipients of a message: what it reads and compares has one
+/// bound, however many they are.
+pub(crate) struct SharedFiles {
+    now: Time,
+    project: i64,
+    agent: i64,
+    /// The agent's own, once they were needed.
+    own: Option<Vec<Pattern>>,
+    budget: Budget,
+}
+
+impl SharedFiles {
+    pub(crate) fn of(now: Time, project: i64, agent: i64) -> Self {
+        Self { now, project, agent, own: None, budget: Budget::default() }
+    }
+
+    /// Whether both hold active reservations that overlap. Two patterns with wildcards prove nothing: `src/**` and `**/*.rs` meet
+    /// wherever two people write Rust. Neither does a budget that is used up: it would open an inbox.
+    pub(crate) async fn with(&mut self, tx: &mut Tx<'_>, other: i64) -> Result<bool> {
+        let own = match self.own.take() {
+            Some(own) => own,
+            None => self.patterns(tx, self.agent).await?,
+        };
+        let own = self.own.insert(own);
+        if own.is_empty() || self.budget.is_used_up() {
             return Ok(false);
         }
-        held.push(own.iter().filter_map(|held| Pattern::read(&held.path).ok()).collect::<Vec<_>>());
+        let theirs = self.patterns(tx, other).await?;
+        let Self { own: Some(own), budget, .. } = self else { return Ok(false) };
+        Ok(own.iter().any(|here| {
+            let mut meets = |there: &Pattern| {
+                (here.is_plain() || there.is_plain()) && here.overlaps(there, budget) && !budget.is_used_up()
+            };
+            theirs.iter().any(&mut meets)
+        }))
     }
-    let mut budget = Budget::default();
-    Ok(held[0].iter().any(|here| {
-        let mut meets = |there: &Pattern| {
-            // Out of budget, a comparison says yes; here that would open an inbox.
-            (here.is_plain() || there.is_plain()) && here.overlaps(there, &mut budget) && !budget.is_used_up()
-        };
-        held[1].iter().any(&mut meets)
-    }))
+
+    async fn patterns(&mut self, tx: &mut Tx<'_>, agent: i64) -> Result<Vec<Pattern>> {
+        let held = of_agent(tx, self.now, self.project, agent).await?;
+        let affordable = held.iter().take_while(|held| self.budget.spend(held.path.len()));
+        Ok(affordable.filter_map(|held| Pattern::read(&held.path).ok()).collect())
+    }
 }
 
 /// Every call compares its paths with what is active, so that has a bound: for one agent and for the project.

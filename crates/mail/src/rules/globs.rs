@@ -15,7 +15,8 @@
 //!
 //! # Contract
 //! [`Pattern::overlaps`] is symmetric. It takes at most as many steps as the product of both sizes; [`Budget`] bounds a
-//! whole call, and what it no longer covers counts as overlapping: a path is refused rather than given twice.
+//! whole call, and what it no longer covers counts as overlapping: a path is refused rather than given twice. A step takes the
+//! same time whatever is compared: two sets are as many steps as they have ranges.
 
 use super::paths::Why;
 
@@ -29,6 +30,9 @@ const ALTERNATIVES_BYTES_MAX: usize = 1_024;
 const BRACES_DEPTH_MAX: usize = 8;
 /// Steps of comparison that one call may take, some milliseconds. The two largest patterns there can be take about a quarter.
 pub const STEPS_MAX: u64 = 4_194_304;
+
+/// So many folders that two plain paths have in common are compared in less than a step.
+const PARTS_FREE: usize = 8;
 
 /// What is left of a call's comparisons.
 #[derive(Debug)]
@@ -45,8 +49,8 @@ impl Budget {
         self.0 == 0
     }
 
-    /// False once it is used up.
-    fn spend(&mut self, steps: usize) -> bool {
+    /// For what is not a comparison and takes its time all the same. False once it is used up.
+    pub fn spend(&mut self, steps: usize) -> bool {
         self.0 = self.0.saturating_sub(steps as u64);
         self.0 > 0
     }
@@ -91,9 +95,7 @@ impl Pattern {
         if text.len() > GLOB_BYTES_MAX {
             return Err(broken(&format!("with wildcards it may have {GLOB_BYTES_MAX} bytes at most")));
         }
-        let mut texts = Vec::new();
-        expand(text, &mut texts)?;
-        texts.iter().map(|text| Alternative::read(text)).collect::<Result<_, _>>().map(Self)
+        expand(text)?.iter().map(|text| Alternative::read(text)).collect::<Result<_, _>>().map(Self)
     }
 
     /// The first part of every path it can mean, if there is only one: two patterns that begin in different folders are
@@ -138,6 +140,9 @@ impl Alternative {
 
     /// Walks over both: `reached[j]` says that the first parts here and the first `j` there have a path in common.
     fn overlaps(&self, other: &Self, budget: &mut Budget) -> bool {
+        if self.is_plain && other.is_plain {
+            return self.is_within(other, budget);
+        }
         // A plain path also means what lies below it, as if `**` followed.
         let (here, there) = (self.parts.len(), other.parts.len());
         let mut reached = vec![false; there + 1];
@@ -174,6 +179,17 @@ impl Alternative {
             reached = next;
         }
         false
+    }
+}
+
+impl Alternative {
+    /// Of two plain paths: one is the other, or a folder of it. Paths in the same few folders are what a large project has many
+    /// of, and cost nothing; deep ones do.
+    fn is_within(&self, other: &Self, budget: &mut Budget) -> bool {
+        let (here, there) = (&self.parts, &other.parts);
+        let alike = here.iter().zip(there).take_while(|(mine, theirs)| mine == theirs).count();
+        let affordable = alike < PARTS_FREE || budget.spend(alike / PARTS_FREE);
+        !affordable || alike == here.len().min(there.len())
     }
 }
 
@@ -250,7 +266,7 @@ fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
                     next[j] = true;
                 }
                 (None, Some(Token::Run)) => reached[j + 1] = true,
-                (Some(mine), Some(theirs)) if mine.shares(theirs) => next[j + 1] = true,
+                (Some(mine), Some(theirs)) if mine.shares(theirs, budget) => next[j + 1] = true,
                 _ => {}
             }
         }
@@ -260,26 +276,34 @@ fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
 }
 
 impl Token {
-    fn ranges(&self) -> &[(char, char)] {
-        match self {
-            Token::Set(ranges) => ranges,
-            _ => &[],
-        }
-    }
-
     /// One character that both can be. Sets are never empty, so `?` shares with all of them.
-    fn shares(&self, other: &Self) -> bool {
+    fn shares(&self, other: &Self, budget: &mut Budget) -> bool {
         match (self, other) {
             (Token::Char(mine), Token::Char(theirs)) => mine == theirs,
-            (Token::Char(c), set @ Token::Set(_)) | (set @ Token::Set(_), Token::Char(c)) => {
-                set.ranges().iter().any(|(low, high)| low <= c && c <= high)
+            (Token::Char(c), Token::Set(ranges)) | (Token::Set(ranges), Token::Char(c)) => {
+                let at = ranges.partition_point(|(_, high)| high < c);
+                ranges.get(at).is_some_and(|(low, _)| low <= c)
             }
+            // One of each is what the caller has paid for.
             (Token::Set(mine), Token::Set(theirs)) => {
-                mine.iter().any(|(low, high)| theirs.iter().any(|(from, to)| low <= to && from <= high))
+                !budget.spend(mine.len() + theirs.len() - 2) || share(mine, theirs)
             }
             _ => true,
         }
     }
+}
+
+/// Whether two lists of ranges, both in ascending order, have a character in common. The range that ends first can meet nothing
+/// that comes later.
+fn share(mine: &[(char, char)], theirs: &[(char, char)]) -> bool {
+    let (mut i, mut j) = (0, 0);
+    while let (Some((low, high)), Some((from, to))) = (mine.get(i), theirs.get(j)) {
+        if low <= to && from <= high {
+            return true;
+        }
+        if high < to { i += 1 } else { j += 1 }
+    }
+    false
 }
 
 /// What stands after `[`, up to its `]`.
@@ -359,81 +383,91 @@ fn before(c: char) -> Option<char> {
     ('\0'..=c).rev().nth(1)
 }
 
-/// Writes braces out: `a{b,c{d,e}}` is `ab`, `acd` and `ace`.
-fn expand(text: &str, into: &mut Vec<String>) -> Result<(), Why> {
-    let mut waiting = vec![text.to_owned()];
-    let mut steps = 0;
-    while let Some(text) = waiting.pop() {
-        steps += 1;
-        let Some((before, inside, after)) = outermost(&text)? else {
-            into.push(text);
-            if into.len() > ALTERNATIVES_MAX || into.iter().map(String::len).sum::<usize>() > ALTERNATIVES_BYTES_MAX {
-                return Err(too_many());
-            }
-            continue;
-        };
-        for alternative in inside.iter().rev() {
-            waiting.push(format!("{before}{alternative}{after}"));
+/// Writes braces out: `a{b,c{d,e}}` is `ab`, `acd` and `ace`. One walk over the text, and what is written is bounded: the
+/// stored patterns of a whole project are read by every call that compares with them.
+fn expand(text: &str) -> Result<Vec<String>, Why> {
+    let mut rest = text.chars().peekable();
+    let texts = sequence(&mut rest, 0)?;
+    match rest.next() {
+        None => Ok(texts),
+        Some(_) => Err(broken("`}` closes nothing")),
+    }
+}
+
+type Rest<'a> = std::iter::Peekable<std::str::Chars<'a>>;
+
+/// Everything up to the end, or within braces up to their `,` or `}`, which is left. Braces and commas in a set are characters.
+fn sequence(rest: &mut Rest<'_>, depth: usize) -> Result<Vec<String>, Why> {
+    let mut texts = vec![String::new()];
+    let mut plain = String::new();
+    let mut in_set = false;
+    while let Some(&c) = rest.peek() {
+        if !in_set && (c == '}' || (c == ',' && depth > 0)) {
+            break;
         }
-        // Each pair of braces at least doubles what waits, or is one of a chain that is no longer than the pattern.
-        if waiting.len() > ALTERNATIVES_MAX || steps > GLOB_BYTES_MAX * 2 {
-            return Err(too_many());
+        rest.next();
+        match c {
+            '{' if !in_set => {
+                append(&mut texts, &mut plain)?;
+                texts = product(&texts, &alternatives(rest, depth + 1)?)?;
+            }
+            c => {
+                in_set = if in_set { c != ']' } else { c == '[' };
+                plain.push(c);
+            }
         }
     }
-    Ok(())
+    if in_set {
+        return Err(broken("`[` is not closed"));
+    }
+    append(&mut texts, &mut plain)?;
+    Ok(texts)
+}
+
+/// What stands after `{`, up to its `}`.
+fn alternatives(rest: &mut Rest<'_>, depth: usize) -> Result<Vec<String>, Why> {
+    if depth > BRACES_DEPTH_MAX {
+        return Err(broken(&format!("braces are nested more than {BRACES_DEPTH_MAX} deep")));
+    }
+    let mut texts = Vec::new();
+    loop {
+        texts.extend(sequence(rest, depth)?);
+        check_bounds(&texts)?;
+        match rest.next() {
+            Some(',') => {}
+            Some(_) if texts == [""] => return Err(broken("`{}` is empty")),
+            Some(_) => return Ok(texts),
+            None => return Err(broken("`{` is not closed")),
+        }
+    }
+}
+
+/// Puts what was read since the last braces behind every text.
+fn append(texts: &mut [String], plain: &mut String) -> Result<(), Why> {
+    texts.iter_mut().for_each(|text| text.push_str(plain));
+    plain.clear();
+    check_bounds(texts)
+}
+
+fn product(texts: &[String], ends: &[String]) -> Result<Vec<String>, Why> {
+    if texts.len() * ends.len() > ALTERNATIVES_MAX {
+        return Err(too_many());
+    }
+    let texts: Vec<String> = texts.iter().flat_map(|text| ends.iter().map(move |end| format!("{text}{end}"))).collect();
+    check_bounds(&texts)?;
+    Ok(texts)
+}
+
+/// Whatever is within braces stands in what is written in the end: what is too much in between is too much there.
+fn check_bounds(texts: &[String]) -> Result<(), Why> {
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if texts.len() > ALTERNATIVES_MAX || bytes > ALTERNATIVES_BYTES_MAX { Err(too_many()) } else { Ok(()) }
 }
 
 fn too_many() -> Why {
     broken(&format!(
         "its braces stand for more than {ALTERNATIVES_MAX} patterns or {ALTERNATIVES_BYTES_MAX} bytes; reserve them one by one"
     ))
-}
-
-/// What stands before the first pair of braces, between its commas, and after it.
-type Braces<'a> = (&'a str, Vec<&'a str>, &'a str);
-
-/// Braces and commas in a set are characters.
-fn outermost(text: &str) -> Result<Option<Braces<'_>>, Why> {
-    let (mut depth, mut in_set, mut begin, mut from) = (0_usize, false, 0, 0);
-    let mut inside = Vec::new();
-    for (at, c) in text.char_indices() {
-        match c {
-            '[' if !in_set => in_set = true,
-            ']' if in_set => in_set = false,
-            _ if in_set => {}
-            '{' => {
-                depth += 1;
-                if depth == 1 {
-                    (begin, from) = (at, at + 1);
-                }
-                if depth > BRACES_DEPTH_MAX {
-                    return Err(broken(&format!("braces are nested more than {BRACES_DEPTH_MAX} deep")));
-                }
-            }
-            ',' if depth == 1 => {
-                inside.push(&text[from..at]);
-                from = at + 1;
-            }
-            '}' if depth == 0 => return Err(broken("`}` closes nothing")),
-            '}' => {
-                depth -= 1;
-                if depth == 0 {
-                    inside.push(&text[from..at]);
-                    return if inside == [""] {
-                        Err(broken("`{}` is empty"))
-                    } else {
-                        Ok(Some((&text[..begin], inside, &text[at + 1..])))
-                    };
-                }
-            }
-            _ => {}
-        }
-    }
-    match (depth, in_set) {
-        (0, false) => Ok(None),
-        (0, true) => Err(broken("`[` is not closed")),
-        _ => Err(broken("`{` is not closed")),
-    }
 }
 
 fn broken(why: &str) -> Why {
