@@ -25,7 +25,7 @@ pub(crate) async fn again(tx: &mut Tx<'_>, project: &Project, answer: &str) -> R
         cc: view.cc,
         bcc: view.bcc,
         subject: view.subject,
-        body_md: row.text(10)?.to_owned(),
+        body_md: Some(row.text(10)?.to_owned()),
         importance: view.importance,
         ack_required: view.ack_required,
         thread_id: view.thread_id,

@@ -88,8 +88,7 @@ impl Operation for ReplyMessage {
                 "thread_id": "FEAT-123", "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z",
                 "deliveries": [{"project": "/data/projects/backend", "payload": {"id": 43, "project_id": 1,
                 "from": "BlueLake", "to": ["GreenCastle"], "cc": [], "bcc": [], "subject": "Re: The login page",
-                "body_md": "Looks good.", "importance": "normal", "ack_required": true, "thread_id": "FEAT-123",
-                "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1,
+                "importance": "normal", "ack_required": true, "thread_id": "FEAT-123", "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1,
                 "verified_sender": false}"#,
         },
         ..OperationSpec::WRITE
@@ -146,8 +145,10 @@ impl Operation for ReplyMessage {
     }
 }
 
-fn of(message: Payload, recipients: &[Recipient], verified_sender: bool) -> Replied {
-    let deliveries = sending::deliveries(&message, recipients);
+fn of(mut message: Payload, recipients: &[Recipient], verified_sender: bool) -> Replied {
+    let body = message.body_md.take();
+    let deliveries = sending::deliveries(&message, None, recipients);
+    message.body_md = body;
     Replied { message, deliveries, count: recipients.len(), verified_sender }
 }
 

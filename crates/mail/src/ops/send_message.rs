@@ -154,9 +154,10 @@ impl Operation for SendMessage {
     }
 }
 
-fn of(payload: Payload, recipients: &[Recipient], verified_sender: bool) -> Sent {
+fn of(mut payload: Payload, recipients: &[Recipient], verified_sender: bool) -> Sent {
+    let body = payload.body_md.take();
     Sent {
-        deliveries: sending::deliveries(&payload, recipients),
+        deliveries: sending::deliveries(&payload, body, recipients),
         count: recipients.len(),
         attachments: payload.attachments,
         verified_sender,

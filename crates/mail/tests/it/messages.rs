@@ -15,6 +15,7 @@ waybill_testkit::both! {
     rule_22_archive_rows_are_written_by_those_that_have_something_to_archive,
     a_key_makes_a_call_safe_to_repeat_for_a_day,
     fifty_calls_under_one_key_send_once,
+    an_answer_has_the_text_once_however_many_projects_get_it,
     every_list_counts_once_and_hidden_ones_stay_hidden,
     who_is_missing_is_told_at_once_and_nobody_gets_it,
     a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote,
@@ -132,6 +133,34 @@ async fn fifty_calls_under_one_key_send_once(on: TestStore) {
         .map(|answer| number(&answer.unwrap()["deliveries"][0]["payload"], "id"))
         .collect();
     assert_eq!((ids.len(), on.count("SELECT count(*) FROM mail_messages").await.unwrap()), (1, 1));
+}
+
+async fn an_answer_has_the_text_once_however_many_projects_get_it(on: TestStore) {
+    let alice = person(&on, "alice");
+    agent(&on, &alice, "GreenCastle").await;
+    let mut to = Vec::new();
+    for path in ["/data/a", "/data/b", "/data/c"] {
+        agent_in(&on, &alice, path, "BlueLake").await;
+        let hands = json!({ "project_key": HOME, "requester": "GreenCastle", "target": "BlueLake", "to_project": path,
+            "auto_accept": true });
+        ok(&on, &alice, "macro_contact_handshake", hands).await;
+        to.push(format!("project:{path}#BlueLake"));
+    }
+    let body = "x".repeat(1 << 20);
+    let input = with(letter("a"), json!({ "to": to, "body_md": body, "idempotency_key": "k" }));
+    for replay in [false, true] {
+        let answer = call(&on, &alice, "send_message", input.clone()).await;
+        assert_eq!((answer.replay, &answer.json["count"]), (replay, &json!(3)));
+        assert!(answer.json.to_string().len() < (1 << 20) + 4_096, "{}", answer.json.to_string().len());
+        let deliveries = answer.json["deliveries"].as_array().unwrap();
+        assert_eq!(deliveries[0]["payload"]["body_md"], json!(body));
+        assert!(deliveries.iter().all(|one| one["payload"]["id"] == deliveries[0]["payload"]["id"]));
+        let id = &deliveries[0]["payload"]["id"];
+        let reply = json!({ "project_key": HOME, "message_id": id, "sender_name": "GreenCastle", "body_md": body,
+            "idempotency_key": "r" });
+        let reply = ok(&on, &alice, "reply_message", reply).await;
+        assert!(reply.to_string().len() < (1 << 20) + 4_096 && reply["body_md"] == json!(body));
+    }
 }
 
 async fn every_list_counts_once_and_hidden_ones_stay_hidden(on: TestStore) {
