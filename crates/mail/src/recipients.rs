@@ -164,7 +164,7 @@ pub async fn walls(
             let approved = row.bool(2)? || row.bool(3)?;
             let mut acquainted = *at_home && (row.bool(0)? || row.bool(1)?);
             if *policy == Policy::Auto && *at_home && !acquainted && !approved {
-                acquainted = share_thread(tx, from, thread, sender.id, recipient.agent.id).await?
+                acquainted = share_thread(tx, from, thread, sender, &recipient.agent).await?
                     || files.with(tx, recipient.agent.id).await?;
             }
             // Between projects only an approved contact counts.
@@ -193,30 +193,44 @@ fn ties<'a>(ctx: &Ctx<'_>, sender: &Agent, recipient: &Agent) -> Statement<'a> {
     (TIES, vec![sender.id.into(), recipient.id.into(), Value::from(since), ctx.now.into()])
 }
 
-/// Whether both take part in the thread. A request for contact makes nobody a part of it.
-async fn share_thread(tx: &mut Tx<'_>, from: &Project, thread: Option<&str>, one: i64, other: i64) -> Result<bool> {
+/// Whether both take part in the thread. A request for contact makes nobody a part of it, and neither does a message that the
+/// sender's own agents wrote to each other: whoever knows the name of a thread could write that. Where somebody is a hidden
+/// recipient, the sender must not learn it from what is let through.
+async fn share_thread(
+    tx: &mut Tx<'_>,
+    from: &Project,
+    thread: Option<&str>,
+    sender: &Agent,
+    other: &Agent,
+) -> Result<bool> {
     // The newest messages of the thread, and the one that it began from if it is named by a number.
-    macro_rules! takes_part {
-        ($agent:literal) => {
-            concat!(
-                "EXISTS (SELECT 1 FROM (SELECT message, sender FROM (SELECT message, sender, intro FROM mail_messages \
-                    WHERE tenant = $1 AND project = $2 AND thread = $3 ORDER BY message DESC LIMIT $7) AS newest \
-                    WHERE intro = 0 \
-                 UNION ALL SELECT message, sender FROM mail_messages \
-                    WHERE tenant = $1 AND project = $2 AND message = $4 AND intro = 0) AS said \
-                 WHERE said.sender = ",
-                $agent,
-                " OR EXISTS (SELECT 1 FROM mail_recipients r \
-                    WHERE r.tenant = $1 AND r.message = said.message AND r.agent = ",
-                $agent,
-                "))"
-            )
-        };
-    }
-    const PARTIES: &str = concat!("SELECT ", takes_part!("$5"), ", ", takes_part!("$6"));
+    const PARTIES: &str = "WITH said (message, sender) AS ( \
+            SELECT message, sender FROM (SELECT message, sender, intro FROM mail_messages \
+                WHERE tenant = $1 AND project = $2 AND thread = $3 ORDER BY message DESC LIMIT $7) AS newest \
+                WHERE intro = 0 \
+            UNION ALL SELECT message, sender FROM mail_messages \
+                WHERE tenant = $1 AND project = $2 AND message = $4 AND intro = 0) \
+        SELECT EXISTS (SELECT 1 FROM said s WHERE (s.sender = $5 OR EXISTS (SELECT 1 FROM mail_recipients r \
+                WHERE r.tenant = $1 AND r.message = s.message AND r.agent = $5)) \
+            AND ($8 = 1 \
+                OR EXISTS (SELECT 1 FROM mail_agents w \
+                    WHERE w.tenant = $1 AND w.agent = s.sender AND w.principal <> $9) \
+                OR EXISTS (SELECT 1 FROM mail_recipients q JOIN mail_agents o ON o.tenant = $1 AND o.agent = q.agent \
+                    WHERE q.tenant = $1 AND q.message = s.message AND o.principal <> $9))), \
+        EXISTS (SELECT 1 FROM said t WHERE t.sender = $6 OR EXISTS (SELECT 1 FROM mail_recipients u \
+                WHERE u.tenant = $1 AND u.message = t.message AND u.agent = $6 AND u.kind <> 'bcc'))";
     let Some(thread) = thread else { return Ok(false) };
     let seed = threads::seeded_by(thread);
-    let params = [from.id.into(), thread.into(), Value::Int(seed), one.into(), other.into(), THREAD_LOOK_MAX.into()];
+    let params = [
+        from.id.into(),
+        thread.into(),
+        Value::Int(seed),
+        sender.id.into(),
+        other.id.into(),
+        THREAD_LOOK_MAX.into(),
+        (sender.principal == other.principal).into(),
+        Value::from(&sender.principal),
+    ];
     let row = tx.query_opt(PARTIES, &params).await?.ok_or_else(|| Error::internal("a look has no row"))?;
     Ok(row.bool(0)? && row.bool(1)?)
 }

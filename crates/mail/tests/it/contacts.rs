@@ -14,6 +14,8 @@ waybill_testkit::both! {
     a_request_opens_nothing_and_a_refusal_stays,
     block_all_comes_before_everything,
     a_shared_thread_opens_and_a_foreign_one_does_not,
+    nobody_joins_a_thread_by_writing_to_oneself,
+    a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from,
     other_projects_need_an_approved_contact,
     blocked_sends_may_file_requests_and_send_nothing,
     handshakes_are_for_those_who_act_for_both,
@@ -172,6 +174,58 @@ async fn a_shared_thread_opens_and_a_foreign_one_does_not(on: TestStore) {
         Code::ContactRequired,
         "the sender has no part in it"
     );
+}
+
+async fn nobody_joins_a_thread_by_writing_to_oneself(on: TestStore) {
+    let (_, bob) = strangers(&on).await;
+    let carol = person(&on, "carol");
+    agent(&on, &carol, "RedFox").await;
+    policy(&on, &carol, "RedFox", "open").await;
+    let into = json!({ "sender_name": "BlueLake", "to": ["RedFox"], "thread_id": "FEAT-1" });
+    send(&on, &bob, with(letter("a"), into)).await;
+    pass(&on, 2 * 86_400);
+    let dave = person(&on, "dave");
+    for name in ["CalmRiver", "GoldenOwl"] {
+        agent(&on, &dave, name).await;
+        policy(&on, &dave, name, "open").await;
+    }
+    let to = |name: &str| with(letter("b"), json!({ "sender_name": "CalmRiver", "to": [name], "thread_id": "FEAT-1" }));
+    let intruder = || refusal(&on, &dave, "send_message", to("BlueLake"));
+    assert_eq!(intruder().await, Code::ContactRequired);
+    send(&on, &dave, to("CalmRiver")).await;
+    assert_eq!(intruder().await, Code::ContactRequired, "by a message to oneself");
+    send(&on, &dave, to("GoldenOwl")).await;
+    assert_eq!(intruder().await, Code::ContactRequired, "by a message to another agent of one's own");
+    let back = json!({ "sender_name": "GoldenOwl", "to": ["CalmRiver"], "thread_id": "FEAT-1" });
+    send(&on, &dave, with(letter("c"), back)).await;
+    assert_eq!(intruder().await, Code::ContactRequired, "by one from another agent of one's own");
+    // Agents of one principal need nobody else to share a thread.
+    policy(&on, &dave, "GoldenOwl", "auto").await;
+    pass(&on, 2 * 86_400);
+    send(&on, &dave, to("GoldenOwl")).await;
+    // Whoever was written to in the thread takes part in it.
+    let asked = json!({ "sender_name": "RedFox", "to": ["CalmRiver"], "thread_id": "FEAT-1" });
+    send(&on, &carol, with(letter("d"), asked)).await;
+    send(&on, &dave, to("BlueLake")).await;
+}
+
+async fn a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let carol = person(&on, "carol");
+    agent(&on, &carol, "RedFox").await;
+    for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+        policy(&on, caller, name, "open").await;
+    }
+    let hidden = json!({ "sender_name": "RedFox", "to": ["GreenCastle"], "bcc": ["BlueLake"], "thread_id": "FEAT-1" });
+    send(&on, &carol, with(letter("a"), hidden)).await;
+    for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+        policy(&on, caller, name, "auto").await;
+    }
+    let within = with(letter("b"), json!({ "thread_id": "FEAT-1" }));
+    assert_eq!(refusal(&on, &alice, "send_message", within).await, Code::ContactRequired, "it would tell who was hidden");
+    // Who was hidden knows the others, and may show itself.
+    let shown = json!({ "sender_name": "BlueLake", "to": ["GreenCastle"], "thread_id": "FEAT-1" });
+    send(&on, &bob, with(letter("c"), shown)).await;
 }
 
 async fn other_projects_need_an_approved_contact(on: TestStore) {
