@@ -3,8 +3,8 @@
 //! # Contract
 //! Whatever gives, extends or ends reservations of a project calls [`lock`] first and goes by the time it answers with. On
 //! PostgreSQL that puts those calls in a row: the rows that one reads are those that the one before has left. The time never
-//! runs backwards from one call to the next, although callers' clocks may: a lease that one call has found expired cannot be
-//! renewed by the next.
+//! runs backwards from one call to the next, although callers' clocks may, by up to [`SKEW_MAX_US`]: a lease that one call has
+//! found expired cannot be renewed by the next.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub const TTL_DEFAULT_S: i64 = 3_600;
 pub const TTL_MIN_S: i64 = 60;
 pub const TTL_MAX_S: i64 = 365 * 86_400;
 pub const REASON_CHARS_MAX: usize = 1_000;
+/// So far the clocks of two servers on one database may be apart. A reservation from further ahead was made under a wrong clock:
+/// going by it would stop the project's time until the right one has come so far.
+const SKEW_MAX_US: i64 = 60_000_000;
 /// Holders shown for one path; more would tell nothing more.
 const HOLDERS_MAX: usize = 10;
 
@@ -149,6 +152,7 @@ pub async fn lock(ctx: &Ctx<'_>, tx: &mut Tx<'_>, project: i64) -> Result<Time> 
     tx.query_opt(lock, &[project.into()]).await?.ok_or_else(|| Error::not_found("project"))?;
     let latest = tx.query_opt(LATEST, &[project.into()]).await?;
     let latest = latest.map(|row| row.time(0)).transpose()?;
+    let latest = latest.filter(|latest| latest.micros().saturating_sub(ctx.now.micros()) <= SKEW_MAX_US);
     Ok(latest.map_or(ctx.now, |latest| latest.max(ctx.now)))
 }
 

@@ -22,6 +22,7 @@ waybill_testkit::both! {
     spellings_of_one_path_meet,
     what_is_no_path_is_refused_by_name,
     a_ttl_is_clamped_and_expiry_needs_nobody,
+    one_made_under_a_wrong_clock_stops_nobodys_time,
     a_key_makes_a_reservation_once,
     another_principals_agent_is_acted_for_with_its_token_alone,
     a_check_reads_and_tells_ones_own_apart,
@@ -239,6 +240,31 @@ async fn a_ttl_is_clamped_and_expiry_needs_nobody(on: TestStore) {
     asked(0).await;
     let asked = reserve(&on, &bob, "BlueLake", json!({ "paths": ["a"] })).await;
     assert_eq!(asked["granted"].as_array().unwrap().len(), 1);
+}
+
+async fn one_made_under_a_wrong_clock_stops_nobodys_time(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    for (ahead_us, stops) in [(30_000_000_i64, true), (86_400_000_000, false)] {
+        let first = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["docs"] })).await;
+        let id = number(&first["granted"][0], "id");
+        // As if the clock had been ahead for that moment.
+        let moved = format!("created_at = created_at + {ahead_us}, expires_at = expires_at + {ahead_us}");
+        on.write(&format!("UPDATE mail_reservations SET {moved} WHERE reservation = {id}")).await.unwrap();
+        let wanted = json!({ "paths": ["src"], "ttl_seconds": 60 });
+        reserve(&on, &bob, "BlueLake", wanted).await;
+        pass(&on, 61);
+        let taken = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["src"] })).await;
+        assert_eq!(taken["granted"] == json!([]), stops, "a lease of a minute, {ahead_us}: {taken}");
+        // Whoever has just done something is at work.
+        if !stops {
+            let longer = reserve(&on, &bob, "BlueLake", json!({ "paths": ["tests"] })).await;
+            let force = with(of("GreenCastle"), json!({ "file_reservation_id": longer["granted"][0]["id"] }));
+            assert_eq!(refusal(&on, &alice, "force_release_file_reservation", force).await, Code::ReservationActive);
+        }
+        for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+            ok(&on, caller, "release_file_reservations", of(name)).await;
+        }
+    }
 }
 
 async fn a_key_makes_a_reservation_once(on: TestStore) {
