@@ -6,10 +6,10 @@ use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Value};
 
 use crate::Settings;
-use crate::acting::Agent;
+use crate::acting::{Agent, Project};
 use crate::archive_rows;
 use crate::pages::List;
-use crate::rules::addresses::Kind;
+use crate::rules::addresses::{Kind, seen_from};
 use crate::rules::message::Importance;
 use crate::sending::Attachment;
 
@@ -22,6 +22,7 @@ const COUNT_MAX: i64 = 1_000;
 pub struct MessageView {
     pub id: i64,
     pub subject: String,
+    /// `project:<slug>#<name>` where it is an agent of another project, as in the lists.
     pub from: String,
     /// Of all recipients, those who are hidden are shown to the sender alone.
     pub to: Vec<String>,
@@ -53,13 +54,14 @@ pub struct MessageView {
 macro_rules! message_columns {
     () => {
         "m.message, m.subject, m.sender_name, m.names, m.created_at, m.importance, m.ack_required, m.thread, m.reply_to, \
-         m.attachments"
+         m.attachments, m.project, \
+         (SELECT home.slug FROM mail_projects home WHERE home.tenant = $1 AND home.project = m.project)"
     };
 }
 pub(crate) use message_columns;
 
 /// How many they are: what else is read begins here.
-pub(crate) const MESSAGE_COLUMNS: usize = 10;
+pub(crate) const MESSAGE_COLUMNS: usize = 12;
 
 #[derive(Deserialize, Default)]
 struct Names {
@@ -72,21 +74,24 @@ struct Names {
 }
 
 impl MessageView {
-    /// For whoever may not see the hidden recipients.
-    pub(crate) fn read(row: &Row, kind: &'static str) -> Result<Self> {
+    /// As it is read in the project `home`: names are written as in the sender's, where they may be those of others here.
+    pub(crate) fn read(row: &Row, kind: &'static str, home: &Project) -> Result<Self> {
         let names: Names = serde_json::from_str(row.text(3)?).map_err(Error::internal)?;
         let attachments = match row.text_opt(9)? {
             Some(text) => serde_json::from_str(text).map_err(Error::internal)?,
             None => Vec::new(),
         };
         let is_sender = kind == SENT;
+        let (is_home, written_in) = (row.int(10)? == home.id, row.text(11)?);
+        let seen = |name: String| if is_home { name } else { seen_from(&home.slug, written_in, &name) };
+        let all_seen = |names: Vec<String>| names.into_iter().map(seen).collect();
         Ok(Self {
             id: row.int(0)?,
             subject: row.text(1)?.to_owned(),
-            from: row.text(2)?.to_owned(),
-            to: names.to,
-            cc: names.cc,
-            bcc: if is_sender { names.bcc } else { Vec::new() },
+            from: seen(row.text(2)?.to_owned()),
+            to: all_seen(names.to),
+            cc: all_seen(names.cc),
+            bcc: if is_sender { all_seen(names.bcc) } else { Vec::new() },
             created_ts: row.time(4)?,
             read_ts: None,
             ack_ts: None,
@@ -156,8 +161,8 @@ pub(crate) struct Found {
     pub sender: i64,
 }
 
-/// A message that the agent sent or got; as for everybody else there is none.
-pub(crate) async fn find(tx: &mut Tx<'_>, agent: &Agent, id: i64) -> Result<Option<Found>> {
+/// A message that the agent sent or got; as for everybody else there is none. `home` is the agent's project.
+pub(crate) async fn find(tx: &mut Tx<'_>, home: &Project, agent: &Agent, id: i64) -> Result<Option<Found>> {
     const FIND: &str = concat!(
         "SELECT ",
         message_columns!(),
@@ -166,12 +171,12 @@ pub(crate) async fn find(tx: &mut Tx<'_>, agent: &Agent, id: i64) -> Result<Opti
          WHERE m.tenant = $1 AND m.message = $2 AND (m.sender = $3 OR r.agent IS NOT NULL)"
     );
     let Some(row) = tx.query_opt(FIND, &[id.into(), agent.id.into()]).await? else { return Ok(None) };
-    let sender = row.int(14)?;
-    let kind = if sender == agent.id { SENT } else { Kind::stored(row.text(10)?).as_str() };
-    let mut view = MessageView::read(&row, kind)?;
-    view.read_ts = row.time_opt(11)?;
-    view.ack_ts = row.time_opt(12)?;
-    view.body_md = row.text_opt(13)?.map(str::to_owned);
+    let sender = row.int(MESSAGE_COLUMNS + 4)?;
+    let kind = if sender == agent.id { SENT } else { Kind::stored(row.text(MESSAGE_COLUMNS)?).as_str() };
+    let mut view = MessageView::read(&row, kind, home)?;
+    view.read_ts = row.time_opt(MESSAGE_COLUMNS + 1)?;
+    view.ack_ts = row.time_opt(MESSAGE_COLUMNS + 2)?;
+    view.body_md = row.text_opt(MESSAGE_COLUMNS + 3)?.map(str::to_owned);
     Ok(Some(Found { view, sender }))
 }
 

@@ -11,7 +11,7 @@
 use waybill_kernel::{Error, Result, Time};
 use waybill_store::{Row, STATEMENTS_MAX, Statement, Tx, Value};
 
-use crate::acting::Agent;
+use crate::acting::{Agent, Project};
 use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::rules::addresses::Kind;
 
@@ -108,29 +108,29 @@ impl List {
     }
 }
 
-/// What the agent has got.
-pub(crate) async fn read(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Shown> {
-    let listed = got(tx, agent, page).await?;
+/// What the agent has got, as it is read in its project.
+pub(crate) async fn read(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: Page) -> Result<Shown> {
+    let listed = got(tx, home, agent, page).await?;
     shown(tx, listed, page).await
 }
 
 /// What the agent has sent.
-pub(crate) async fn read_sent(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Shown> {
-    let listed = sent(tx, agent, page).await?;
+pub(crate) async fn read_sent(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: Page) -> Result<Shown> {
+    let listed = sent(tx, home, agent, page).await?;
     shown(tx, listed, page).await
 }
 
-pub(crate) async fn read_both(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Shown> {
-    let mut listed = got(tx, agent, page).await?;
-    listed.extend(sent(tx, agent, page).await?);
+pub(crate) async fn read_both(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: Page) -> Result<Shown> {
+    let mut listed = got(tx, home, agent, page).await?;
+    listed.extend(sent(tx, home, agent, page).await?);
     listed.sort_by_key(|one| std::cmp::Reverse((one.view.created_ts, one.view.id)));
     shown(tx, listed, page).await
 }
 
-async fn got(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<Listed>> {
+async fn got(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: Page) -> Result<Vec<Listed>> {
     let rows = tx.query(page.list.sql(), &page.params(agent)).await?;
     let read = |row: &Row| {
-        let mut listed = Listed::read(row, Kind::stored(row.text(AFTER_BODY)?).as_str(), page)?;
+        let mut listed = Listed::read(row, Kind::stored(row.text(AFTER_BODY)?).as_str(), home, page)?;
         listed.view.read_ts = row.time_opt(AFTER_BODY + 1)?;
         listed.view.ack_ts = row.time_opt(AFTER_BODY + 2)?;
         Ok(listed)
@@ -138,7 +138,7 @@ async fn got(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<Listed>> 
     rows.iter().map(read).collect()
 }
 
-async fn sent(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<Listed>> {
+async fn sent(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: Page) -> Result<Vec<Listed>> {
     const OUTBOX: &str = concat!(
         "SELECT ",
         message_columns!(),
@@ -147,7 +147,7 @@ async fn sent(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<Listed>>
          ORDER BY m.created_at DESC, m.message DESC LIMIT $5"
     );
     let rows = tx.query(OUTBOX, &page.params(agent)).await?;
-    rows.iter().map(|row| Listed::read(row, SENT, page)).collect()
+    rows.iter().map(|row| Listed::read(row, SENT, home, page)).collect()
 }
 
 /// Where the columns after the body's length begin.
@@ -163,8 +163,8 @@ impl Page {
 }
 
 impl Listed {
-    fn read(row: &Row, kind: &'static str, page: Page) -> Result<Self> {
-        let view = MessageView::read(row, kind)?;
+    fn read(row: &Row, kind: &'static str, home: &Project, page: Page) -> Result<Self> {
+        let view = MessageView::read(row, kind, home)?;
         let body_bytes = if page.bodies { usize::try_from(row.int(MESSAGE_COLUMNS)?).unwrap_or(usize::MAX) } else { 0 };
         // Names and attachments are stored as JSON.
         let bytes = FIELDS_BYTES + json_bytes(&view.subject) + row.text(3)?.len() + row.text_opt(9)?.map_or(0, str::len);

@@ -90,7 +90,7 @@ impl Operation for FetchInbox {
         let project = acting::project(tx, &self.project_key).await?;
         let token = self.registration_token.as_deref();
         let agent = acting::act_as(ctx, tx, &project, &self.agent_name, token).await?.agent;
-        let Shown { messages: mut result, has_more } = pages::read(tx, &agent, wanted).await?;
+        let Shown { messages: mut result, has_more } = pages::read(tx, &project, &agent, wanted).await?;
         if self.mark_read {
             inbox::mark_read(ctx, tx, &agent, &mut result).await?;
             acting::touch(ctx, tx, &agent).await?;

@@ -167,13 +167,13 @@ impl Operation for ReadMailbox {
             None => inbox::overdue(ctx.now, ctx.settings::<Settings>()),
         };
         let shown = match self.view {
-            View::Inbox if self.urgent_only => pages::read(tx, &agent, of(List::Urgent, None)).await?,
-            View::Inbox => pages::read(tx, &agent, of(List::All, None)).await?,
-            View::Outbox => pages::read_sent(tx, &agent, of(List::All, None)).await?,
-            View::UrgentUnread => pages::read(tx, &agent, of(List::UrgentUnread, None)).await?,
-            View::AckRequired => pages::read(tx, &agent, of(List::AckOpen, None)).await?,
-            View::AckOverdue | View::AcksStale => pages::read(tx, &agent, of(List::AckOpen, Some(overdue))).await?,
-            View::Mailbox => pages::read_both(tx, &agent, of(List::All, None)).await?,
+            View::Inbox if self.urgent_only => pages::read(tx, &project, &agent, of(List::Urgent, None)).await?,
+            View::Inbox => pages::read(tx, &project, &agent, of(List::All, None)).await?,
+            View::Outbox => pages::read_sent(tx, &project, &agent, of(List::All, None)).await?,
+            View::UrgentUnread => pages::read(tx, &project, &agent, of(List::UrgentUnread, None)).await?,
+            View::AckRequired => pages::read(tx, &project, &agent, of(List::AckOpen, None)).await?,
+            View::AckOverdue | View::AcksStale => pages::read(tx, &project, &agent, of(List::AckOpen, Some(overdue))).await?,
+            View::Mailbox => pages::read_both(tx, &project, &agent, of(List::All, None)).await?,
         };
         let counts = inbox::counts(tx, &agent).await?;
         Ok(Reply::Done(Mailbox { messages: shown.messages, has_more: shown.has_more, counts }))

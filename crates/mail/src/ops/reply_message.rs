@@ -116,7 +116,7 @@ impl Operation for ReplyMessage {
             return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
         }
         sent::check_active(&acting.agent)?;
-        let parent = inbox::find(tx, &acting.agent, self.message_id).await?;
+        let parent = inbox::find(tx, &project, &acting.agent, self.message_id).await?;
         let parent = parent.ok_or_else(|| inbox::no_message(&acting.agent))?;
         let subject = threads::reply_subject(prefix, &parent.view.subject);
         message::check(ctx.settings(), &subject, &self.body_md)?;

@@ -17,6 +17,7 @@ waybill_testkit::both! {
     nobody_joins_a_thread_by_writing_to_oneself,
     a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from,
     other_projects_need_an_approved_contact,
+    a_name_of_another_project_is_never_taken_for_ones_own,
     blocked_sends_may_file_requests_and_send_nothing,
     handshakes_are_for_those_who_act_for_both,
     wishes_for_acknowledgement_open_nothing,
@@ -250,7 +251,7 @@ async fn other_projects_need_an_approved_contact(on: TestStore) {
     let payload = &sent["deliveries"][0]["payload"];
     let theirs = json!({ "project_key": "data-other", "agent_name": "BlueLake" });
     let got = ok(&on, &bob, "fetch_inbox", theirs).await["result"][0].clone();
-    assert_eq!((&got["id"], &got["from"]), (&payload["id"], &json!("GreenCastle")));
+    assert_eq!((&got["id"], &got["from"]), (&payload["id"], &json!("project:data-projects-backend#GreenCastle")));
     let reply = json!({ "project_key": "/data/other", "message_id": payload["id"], "sender_name": "BlueLake", "body_md": "Hi." });
     let reply = ok(&on, &bob, "reply_message", reply).await;
     assert_eq!(reply["to"], json!(["project:data-projects-backend#GreenCastle"]));
@@ -263,6 +264,54 @@ async fn other_projects_need_an_approved_contact(on: TestStore) {
         .await
         .unwrap();
     assert_eq!(noted.len(), 2, "both projects archive it");
+}
+
+async fn a_name_of_another_project_is_never_taken_for_ones_own(on: TestStore) {
+    const THERE: &str = "/data/other";
+    let (alice, bob, carol) = (person(&on, "alice"), person(&on, "bob"), person(&on, "carol"));
+    for name in ["GreenCastle", "RedFox"] {
+        agent(&on, &alice, name).await;
+    }
+    // There are others of these names where the message goes.
+    agent_in(&on, &bob, THERE, "BlueLake").await;
+    for name in ["GreenCastle", "RedFox"] {
+        agent_in(&on, &carol, THERE, name).await;
+    }
+    let open = json!({ "project_key": THERE, "agent_name": "GreenCastle", "policy": "open" });
+    ok(&on, &carol, "set_contact_policy", open).await;
+    ok(&on, &alice, "request_contact", with(ask(), json!({ "to_project": THERE }))).await;
+    let accept = with(answer(true), json!({ "project_key": THERE, "from_project": HOME }));
+    ok(&on, &bob, "respond_contact", accept).await;
+    policy(&on, &alice, "RedFox", "open").await;
+    let across = json!({ "to": ["project:data-other#BlueLake"], "cc": ["RedFox"], "thread_id": "FEAT-1" });
+    let id = send(&on, &alice, with(letter("across"), across)).await;
+
+    let from = json!("project:data-projects-backend#GreenCastle");
+    let theirs = json!({ "project_key": THERE, "agent_name": "BlueLake" });
+    let got = ok(&on, &bob, "fetch_inbox", theirs.clone()).await["result"][0].clone();
+    assert_eq!((&got["id"], &got["from"], &got["to"]), (&json!(id), &from, &json!(["BlueLake"])));
+    assert_eq!(got["cc"], json!(["project:data-projects-backend#RedFox"]));
+    let events = ok(&on, &bob, "fetch_inbox_events", theirs.clone()).await;
+    assert_eq!(events["events"].as_array().unwrap().last().unwrap()["from"], from);
+    for key in [THERE, "data-other"] {
+        let one = ok(&on, &bob, "get_message", json!({ "project_key": key, "message_id": id })).await;
+        assert_eq!((&one["from"], &one["to"]), (&from, &json!(["BlueLake"])));
+    }
+    let found = ok(&on, &bob, "search_messages", json!({ "project_key": THERE, "query": "across" })).await;
+    assert_eq!((&found["result"][0]["from"], &found["result"][0]["to"]), (&from, &json!(["BlueLake"])));
+    let thread = json!({ "project_key": THERE, "thread_id": "FEAT-1" });
+    assert_eq!(ok(&on, &bob, "get_thread", thread.clone()).await["messages"][0]["from"], from);
+    assert_eq!(ok(&on, &bob, "summarize_thread", thread).await["summary"]["participants"], json!([from]));
+    // At home it reads as it was written.
+    let sent = ok(&on, &alice, "get_message", message("GreenCastle", id)).await;
+    assert_eq!((&sent["from"], &sent["cc"]), (&json!("GreenCastle"), &json!(["RedFox"])));
+    assert_eq!(sent["to"], json!(["project:data-other#BlueLake"]));
+    // It can be written to as it stands.
+    let back = json!({ "project_key": THERE, "sender_name": "BlueLake", "to": [from], "subject": "back", "body_md": "Hi." });
+    send(&on, &bob, back).await;
+    assert_eq!(subjects(&inbox(&on, &alice, "GreenCastle", json!({})).await), ["back"]);
+    let namesake = json!({ "project_key": THERE, "agent_name": "GreenCastle" });
+    assert_eq!(ok(&on, &carol, "fetch_inbox", namesake).await["result"], json!([]));
 }
 
 async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {

@@ -101,7 +101,7 @@ impl Operation for MacroPrepareThread {
         let agent = acting::agent(tx, &project, &registered.agent.name).await?;
         let thread = self.summary(ctx, tx).await?;
         let page = Page { list: List::All, after: None, before: None, limit, bodies: self.include_inbox_bodies };
-        let shown = pages::read(tx, &agent, page).await?;
+        let shown = pages::read(tx, &project, &agent, page).await?;
         Ok(Reply::Done(Prepared {
             project: project.into(),
             agent: registered,

@@ -117,7 +117,7 @@ impl Operation for MacroStartSession {
             None => None,
         };
         let page = Page { list: List::All, after: None, before: None, limit, bodies: false };
-        let shown = pages::read(tx, &agent, page).await?;
+        let shown = pages::read(tx, &project, &agent, page).await?;
         Ok(Reply::Done(Session {
             project: project.into(),
             agent: registered,

@@ -76,7 +76,7 @@ impl Operation for FetchInboxProduct {
                 continue;
             }
             is_known = true;
-            let shown = pages::read(tx, &agent, wanted).await?;
+            let shown = pages::read(tx, &project, &agent, wanted).await?;
             has_more |= shown.has_more;
             all.extend(shown.messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }));
         }
