@@ -39,13 +39,13 @@ pub fn held_sql(project_key: &str, now: Time) -> String {
 /// A file of a commit. Its name is no pattern, whatever characters it has.
 pub struct Target {
     text: String,
-    pattern: Option<Pattern>,
+    pattern: Pattern,
 }
 
 impl Target {
     pub fn of(file: &str, ignores_case: bool) -> Self {
         let text = folded(file, ignores_case);
-        let pattern = Pattern::read(&literal(&text)).ok();
+        let pattern = Pattern::of_name(&text);
         Self { text, pattern }
     }
 }
@@ -65,33 +65,16 @@ impl Reach {
 
     /// What cannot be decided is held.
     pub fn holds(&self, target: &Target) -> bool {
-        // Whoever names a file with brackets in its name means that file.
+        // Whoever names a file with braces or stars in its name means that file.
         if self.text == target.text {
             return true;
         }
-        match (&self.pattern, &target.pattern) {
-            (Some(mine), Some(theirs)) => mine.overlaps(theirs, &mut Budget::default()),
-            _ => true,
-        }
+        self.pattern.as_ref().is_none_or(|mine| mine.overlaps(&target.pattern, &mut Budget::default()))
     }
 }
 
 fn folded(text: &str, ignores_case: bool) -> String {
     if ignores_case { text.to_lowercase() } else { text.to_owned() }
-}
-
-/// A pattern that means this text alone: what would be a wildcard becomes a set of one. What can be in no set stands as any one
-/// character.
-fn literal(text: &str) -> String {
-    let mut written = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '*' | '?' | '[' => written.extend(['[', char, ']']),
-            ']' | '{' | '}' => written.push('?'),
-            other => written.push(other),
-        }
-    }
-    written
 }
 
 #[cfg(test)]
@@ -125,6 +108,11 @@ mod tests {
             assert!(holds(file, file, false), "{file} by its own name");
             assert!(holds("app", file, false) == file.starts_with("app/"), "{file} by its folder");
         }
+        for pattern in ["app/[slug]", "app/[slug]/*.tsx", "app/[slug]/page.tsx", "app/*/page.tsx"] {
+            assert!(holds(pattern, "app/[slug]/page.tsx", false), "{pattern}");
+        }
+        assert!(holds("app/[[...all]]", "app/[[...all]]/page.tsx", false));
+        assert!(!holds("app/[id]", "app/[slug]/page.tsx", false));
         assert!(!holds("app/i.tsx", "app/[id].tsx", false), "the name is not read as a set");
         assert!(holds("app/*.tsx", "app/[id].tsx", false));
         assert!(!holds("axb", "a*b", false));

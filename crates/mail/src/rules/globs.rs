@@ -8,6 +8,10 @@
 //! | `{a,b/c}` | one of several; may be nested and may hold separators |
 //! | none of these | that path, and everything below it if it is a folder |
 //!
+//! Brackets also stand in names (`app/[slug]/page.tsx`, `app/[[...all]]`), and nobody who reserves such a file means a set. So a
+//! text with brackets means both: what it is as a pattern, and the path in whose name they stand. One too much is refused to
+//! somebody, rarely; the other way round a file is given twice.
+//!
 //! Braces are written out when the pattern is read, so everything else is about patterns without them. Two of those are
 //! compared by walking both at once, part by part and within a part character by character: the places reached are pairs of
 //! a place here and a place there, each visited once. Matching by trial and retreat would take exponential time on
@@ -90,12 +94,31 @@ impl Pattern {
     /// Of a path in its normal form.
     pub fn read(text: &str) -> Result<Self, Why> {
         if !text.contains(['*', '?', '[', ']', '{', '}']) {
-            return Ok(Self(vec![Alternative::read(text)?]));
+            return Ok(Self(vec![Alternative::read(text, Brackets::OfSets)?]));
         }
         if text.len() > GLOB_BYTES_MAX {
             return Err(broken(&format!("with wildcards it may have {GLOB_BYTES_MAX} bytes at most")));
         }
-        expand(text)?.iter().map(|text| Alternative::read(text)).collect::<Result<_, _>>().map(Self)
+        let named = has_brackets(text).then(|| Self::written_out(text, Brackets::InNames));
+        match (Self::written_out(text, Brackets::OfSets), named) {
+            (Ok(mut all), Some(Ok(named))) => {
+                all.extend(named);
+                Ok(Self(all))
+            }
+            // No set has a set within.
+            (Err(_), Some(Ok(named))) if are_nested(text) => Ok(Self(named)),
+            (read, _) => read.map(Self),
+        }
+    }
+
+    /// A path whose characters all mean themselves.
+    pub fn of_name(text: &str) -> Self {
+        let parts = text.split('/').filter(|part| !part.is_empty()).map(|part| Part::Plain(part.to_owned()));
+        Self(vec![Alternative { parts: parts.collect(), is_plain: true }])
+    }
+
+    fn written_out(text: &str, brackets: Brackets) -> Result<Vec<Alternative>, Why> {
+        expand(text, brackets)?.iter().map(|text| Alternative::read(text, brackets)).collect()
     }
 
     /// The first part of every path it can mean, if there is only one: two patterns that begin in different folders are
@@ -119,14 +142,40 @@ impl Pattern {
     }
 }
 
+/// What `[` and `]` are read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Brackets {
+    OfSets,
+    InNames,
+}
+
+fn has_brackets(text: &str) -> bool {
+    text.contains(['[', ']'])
+}
+
+/// Every bracket has its other one, and a pair stands in another.
+fn are_nested(text: &str) -> bool {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for c in text.chars() {
+        match c {
+            '[' => depth += 1,
+            ']' if depth == 0 => return false,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    depth == 0 && deepest > 1
+}
+
 impl Alternative {
-    fn read(text: &str) -> Result<Self, Why> {
+    fn read(text: &str, brackets: Brackets) -> Result<Self, Why> {
         let mut parts: Vec<Part> = Vec::new();
         if text.starts_with('/') {
             return Err(Why::Suspicious("is absolute"));
         }
         for part in text.split('/').filter(|part| !part.is_empty() && *part != ".") {
-            match Part::read(part)? {
+            match Part::read(part, brackets)? {
                 Part::Any if parts.last() == Some(&Part::Any) => {}
                 part => parts.push(part),
             }
@@ -194,14 +243,15 @@ impl Alternative {
 }
 
 impl Part {
-    fn read(text: &str) -> Result<Self, Why> {
+    fn read(text: &str, brackets: Brackets) -> Result<Self, Why> {
         if text == ".." {
             return Err(Why::Suspicious("leaves the project by `..`"));
         }
         if text.len() > 1 && text.bytes().all(|byte| byte == b'*') {
             return Ok(Part::Any);
         }
-        if !text.contains(['*', '?', '[', ']']) {
+        let in_sets = brackets == Brackets::OfSets;
+        if !text.contains(['*', '?']) && !(in_sets && has_brackets(text)) {
             return Ok(Part::Plain(text.to_owned()));
         }
         let mut tokens = Vec::new();
@@ -211,8 +261,8 @@ impl Part {
                 '*' if tokens.last() == Some(&Token::Run) => {}
                 '*' => tokens.push(Token::Run),
                 '?' => tokens.push(Token::One),
-                '[' => tokens.push(Token::Set(set(&mut rest)?)),
-                ']' => return Err(broken("`]` closes nothing")),
+                '[' if in_sets => tokens.push(Token::Set(set(&mut rest)?)),
+                ']' if in_sets => return Err(broken("`]` closes nothing")),
                 c => tokens.push(Token::Char(c)),
             }
         }
@@ -231,8 +281,7 @@ impl Part {
         match (self, other) {
             (Part::Plain(mine), Part::Plain(theirs)) => mine == theirs,
             (Part::Plain(plain), Part::Glob(tokens)) | (Part::Glob(tokens), Part::Plain(plain)) => {
-                let plain: Vec<Token> = plain.chars().map(Token::Char).collect();
-                meet(&plain, tokens, budget)
+                means(tokens, plain, budget)
             }
             (Part::Glob(mine), Part::Glob(theirs)) => meet(mine, theirs, budget),
             (Part::Any, _) | (_, Part::Any) => true,
@@ -273,6 +322,37 @@ fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
         reached = next;
     }
     false
+}
+
+/// As [`meet`], of a text: `reached[j]` says that its first characters are what the first `j` tokens mean.
+fn means(tokens: &[Token], text: &str, budget: &mut Budget) -> bool {
+    let past_runs = |reached: &mut [bool]| {
+        for j in 0..tokens.len() {
+            reached[j + 1] |= reached[j] && tokens[j] == Token::Run;
+        }
+    };
+    let mut reached = vec![false; tokens.len() + 1];
+    reached[0] = true;
+    past_runs(&mut reached);
+    for c in text.chars() {
+        if !budget.spend(tokens.len() + 1) {
+            return true;
+        }
+        let mut next = vec![false; tokens.len() + 1];
+        for (j, token) in tokens.iter().enumerate().filter(|(j, _)| reached[*j]) {
+            match token {
+                Token::Run => next[j] = true,
+                token if token.shares(&Token::Char(c), budget) => next[j + 1] = true,
+                _ => {}
+            }
+        }
+        past_runs(&mut next);
+        if !next.contains(&true) {
+            return false;
+        }
+        reached = next;
+    }
+    reached[tokens.len()]
 }
 
 impl Token {
@@ -385,9 +465,9 @@ fn before(c: char) -> Option<char> {
 
 /// Writes braces out: `a{b,c{d,e}}` is `ab`, `acd` and `ace`. One walk over the text, and what is written is bounded: the
 /// stored patterns of a whole project are read by every call that compares with them.
-fn expand(text: &str) -> Result<Vec<String>, Why> {
+fn expand(text: &str, brackets: Brackets) -> Result<Vec<String>, Why> {
     let mut rest = text.chars().peekable();
-    let texts = sequence(&mut rest, 0)?;
+    let texts = sequence(&mut rest, brackets, 0)?;
     match rest.next() {
         None => Ok(texts),
         Some(_) => Err(broken("`}` closes nothing")),
@@ -397,7 +477,7 @@ fn expand(text: &str) -> Result<Vec<String>, Why> {
 type Rest<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
 /// Everything up to the end, or within braces up to their `,` or `}`, which is left. Braces and commas in a set are characters.
-fn sequence(rest: &mut Rest<'_>, depth: usize) -> Result<Vec<String>, Why> {
+fn sequence(rest: &mut Rest<'_>, brackets: Brackets, depth: usize) -> Result<Vec<String>, Why> {
     let mut texts = vec![String::new()];
     let mut plain = String::new();
     let mut in_set = false;
@@ -409,10 +489,10 @@ fn sequence(rest: &mut Rest<'_>, depth: usize) -> Result<Vec<String>, Why> {
         match c {
             '{' if !in_set => {
                 append(&mut texts, &mut plain)?;
-                texts = product(&texts, &alternatives(rest, depth + 1)?)?;
+                texts = product(&texts, &alternatives(rest, brackets, depth + 1)?)?;
             }
             c => {
-                in_set = if in_set { c != ']' } else { c == '[' };
+                in_set = brackets == Brackets::OfSets && if in_set { c != ']' } else { c == '[' };
                 plain.push(c);
             }
         }
@@ -425,13 +505,13 @@ fn sequence(rest: &mut Rest<'_>, depth: usize) -> Result<Vec<String>, Why> {
 }
 
 /// What stands after `{`, up to its `}`.
-fn alternatives(rest: &mut Rest<'_>, depth: usize) -> Result<Vec<String>, Why> {
+fn alternatives(rest: &mut Rest<'_>, brackets: Brackets, depth: usize) -> Result<Vec<String>, Why> {
     if depth > BRACES_DEPTH_MAX {
         return Err(broken(&format!("braces are nested more than {BRACES_DEPTH_MAX} deep")));
     }
     let mut texts = Vec::new();
     loop {
-        texts.extend(sequence(rest, depth)?);
+        texts.extend(sequence(rest, brackets, depth)?);
         check_bounds(&texts)?;
         match rest.next() {
             Some(',') => {}

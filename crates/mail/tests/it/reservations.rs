@@ -20,6 +20,7 @@ waybill_testkit::both! {
     r22_a_reservation_writes_one_archive_row_and_its_end_none,
     overlap_is_symmetric_and_shared_meets_only_exclusive,
     spellings_of_one_path_meet,
+    folders_with_brackets_in_their_names_are_given_once,
     what_is_no_path_is_refused_by_name,
     a_ttl_is_clamped_and_expiry_needs_nobody,
     one_made_under_a_wrong_clock_stops_nobodys_time,
@@ -190,6 +191,18 @@ async fn spellings_of_one_path_meet(on: TestStore) {
     }
     let asked = reserve(&on, &bob, "BlueLake", json!({ "paths": ["src/api/A.rs"] })).await;
     assert_eq!(asked["conflicts"], json!([]), "case matters");
+}
+
+async fn folders_with_brackets_in_their_names_are_given_once(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let all = [("app/[slug]", "app/[slug]/page.tsx"), ("app/[[...all]]/page.tsx", "app/[[...all]]")];
+    for (one, other) in all.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]) {
+        let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": [one] })).await;
+        assert_eq!(paths(&given["granted"], "path_pattern"), [one]);
+        let refused = reserve(&on, &bob, "BlueLake", json!({ "paths": [other] })).await;
+        assert_eq!(paths(&refused["conflicts"], "path"), [other], "beside {one}");
+        ok(&on, &alice, "release_file_reservations", of("GreenCastle")).await;
+    }
 }
 
 async fn what_is_no_path_is_refused_by_name(on: TestStore) {
