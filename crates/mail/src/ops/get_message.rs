@@ -56,6 +56,13 @@ impl Operation for GetMessage {
     type Output = Message;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Message>> {
+        Ok(Reply::Done(Message { message: self.shown(ctx, tx).await? }))
+    }
+}
+
+impl GetMessage {
+    /// As the caller may see it; for others than its parties there is none.
+    pub(crate) async fn shown(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<MessageView> {
         check_id(self.message_id)?;
         let project = acting::project(tx, &self.project_key).await?;
         let none = || {
@@ -66,13 +73,11 @@ impl Operation for GetMessage {
             let token = self.registration_token.as_deref();
             let agent = acting::act_as(ctx, tx, &project, name, token).await?.agent;
             let found = inbox::find(tx, &project, &agent, self.message_id).await?.ok_or_else(none)?;
-            return Ok(Reply::Done(Message { message: found.view }));
+            return Ok(found.view);
         }
-        Ok(Reply::Done(Message { message: self.of_any(ctx, tx, &project).await?.ok_or_else(none)? }))
+        self.of_any(ctx, tx, &project).await?.ok_or_else(none)
     }
-}
 
-impl GetMessage {
     /// From the parties of the message to their principals, and not from the caller's agents: they may be many.
     async fn of_any(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, home: &Project) -> Result<Option<MessageView>> {
         const FIND: &str = concat!(

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use waybill_kernel::Code;
 use waybill_testkit::stores::TestStore;
@@ -21,6 +23,7 @@ waybill_testkit::both! {
     a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote,
     threads_have_names_and_numbers_are_for_replies,
     files_come_as_bytes_and_paths_are_refused,
+    files_are_given_back_to_the_parties_of_the_message,
     what_is_not_understood_is_refused_and_null_is_absent,
     a_message_is_for_its_parties,
     a_token_proves_the_sender,
@@ -284,6 +287,55 @@ async fn files_come_as_bytes_and_paths_are_refused(on: TestStore) {
     for file in [json!({ "name": "../x", "content_base64": "" }), json!({ "name": "x", "content_base64": "%" })] {
         let input = with(letter("a"), json!({ "attachments": [file] }));
         assert_eq!(refusal(&on, &alice, "send_message", input).await, Code::InvalidRequest);
+    }
+}
+
+async fn files_are_given_back_to_the_parties_of_the_message(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let (carol, dave) = (person(&on, "carol"), person(&on, "dave"));
+    for (caller, name) in [(&carol, "RedFox"), (&dave, "CalmRiver")] {
+        agent(&on, caller, name).await;
+        policy(&on, caller, name, "open").await;
+    }
+    let large: Vec<u8> = (0..(2_usize << 20) + 7).map(|n| (n % 251) as u8).collect();
+    let files = json!([
+        { "name": "a.txt", "content_base64": STANDARD.encode(b"hello"), "media_type": "text/plain" },
+        { "name": "large.bin", "content_base64": STANDARD.encode(&large) },
+        { "name": "empty", "content_base64": "" },
+    ]);
+    let id = send(&on, &alice, with(letter("a"), json!({ "bcc": ["RedFox"], "attachments": files }))).await;
+    let of_file = |position: i64| json!({ "project_key": HOME, "message_id": id, "position": position });
+    for caller in [&alice, &bob, &carol, &on.admin] {
+        let got = ok(&on, caller, "get_attachment", of_file(0)).await;
+        let shown = ok(&on, caller, "get_message", json!({ "project_key": HOME, "message_id": id })).await;
+        for field in ["name", "media_type", "bytes", "sha256"] {
+            assert_eq!(got[field], shown["attachments"][0][field], "{field}");
+        }
+        assert_eq!((&got["content_base64"], got.get("next_offset")), (&json!(STANDARD.encode(b"hello")), None));
+    }
+    let mut whole = Vec::new();
+    let mut input = of_file(1);
+    loop {
+        let piece = ok(&on, &bob, "get_attachment", input.clone()).await;
+        whole.extend(STANDARD.decode(text(&piece, "content_base64")).unwrap());
+        let Some(next) = piece.get("next_offset") else { break };
+        assert_eq!(next, &json!(2 << 20));
+        input["offset"] = next.clone();
+    }
+    assert_eq!(whole, large);
+    assert_eq!(ok(&on, &bob, "get_attachment", of_file(2)).await["content_base64"], "");
+    let beyond = with(of_file(0), json!({ "offset": 5 }));
+    assert_eq!(ok(&on, &bob, "get_attachment", beyond).await["content_base64"], "");
+    let as_red = with(of_file(0), json!({ "agent_name": "RedFox" }));
+    assert_eq!(ok(&on, &carol, "get_attachment", as_red.clone()).await["name"], "a.txt");
+    // Nobody else, and nothing else.
+    assert_eq!(refusal(&on, &dave, "get_attachment", of_file(0)).await, Code::NotFound);
+    assert_eq!(refusal(&on, &dave, "get_attachment", as_red).await, Code::Forbidden);
+    assert_eq!(refusal(&on, &bob, "get_attachment", of_file(3)).await, Code::NotFound);
+    let stranger = on.tenant("other").await.unwrap();
+    assert_eq!(refusal(&on, &stranger, "get_attachment", of_file(0)).await, Code::NotFound);
+    for bad in [json!({ "position": -1 }), json!({ "offset": -1 }), json!({ "offset": i64::MAX })] {
+        assert_eq!(refusal(&on, &bob, "get_attachment", with(of_file(0), bad)).await, Code::InvalidRequest);
     }
 }
 
