@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use waybill_kernel::{Caller, Mode, Result};
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Caller, Code, Mode, Result};
 use waybill_store::{Ctx, Tx, Work};
 use waybill_testkit::stores::TestStore;
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use waybill_kernel::Code;
 use waybill_testkit::server;
 
-use crate::world::{World, program};
+use crate::world::{Engine, World, program};
 
 const PROJECT: &str = "/data/projects/guarded";
 /// From the start of the process to its end. A release takes less than 50 ms; this one is built for tests, on a machine that
@@ -205,7 +205,7 @@ async fn a_push_is_judged_by_its_commits_and_a_merge_by_what_it_changes_itself()
 /// Linked working trees share their hooks, wherever those were installed from.
 #[tokio::test]
 async fn a_linked_working_tree_is_guarded_as_the_one_it_was_made_from() {
-    let world = World::start().await;
+    let world = World::with(Engine::Sqlite, "[mail]\nallow_ephemeral_projects = true\n", &[]).await;
     let data = world.server.data_dir.to_str().unwrap().to_owned();
     for from_linked in [false, true] {
         let (main, linked) = (Repository::new(), Repository { folder: tempfile::tempdir().unwrap() });
