@@ -9,11 +9,15 @@ use crate::Settings;
 use crate::acting::{self, Agent, Project};
 use crate::files_and_search::SharedFiles;
 use crate::rules::addresses::{Address, Kind, foreign, gather};
+use crate::rules::names::{MEANT_BYTES_MAX, NAME_CHARS_MAX};
 use crate::rules::contact::{Facts, Policy, Verdict, judge};
 use crate::rules::threads;
 
 /// So many messages of a thread are looked at for who takes part in it.
 const THREAD_LOOK_MAX: i64 = 500;
+
+/// Of the names that nobody has, so many are compared with those that there are: each takes a look at the project's names.
+const SUGGESTED_FOR_MAX: usize = 10;
 
 /// Somebody who gets the message.
 #[derive(Clone, Debug)]
@@ -66,15 +70,20 @@ pub async fn resolve(
             missing.add(&address, Vec::new());
             continue;
         };
-        match acting::find_agent(tx, project.id, &address.name).await? {
+        let found = match address.name.len() <= MEANT_BYTES_MAX {
+            true => acting::find_agent(tx, project.id, &address.name).await?,
+            false => None,
+        };
+        match found {
             Some(agent) if agent.retired_at.is_some() => missing.retired.push(agent.name),
             // Two addresses may lead to one agent: by the path and by the slug of its project.
             Some(agent) if recipients.iter().any(|known| known.agent.id == agent.id) => {}
             Some(agent) => recipients.push(Recipient { kind: address.kind, agent, project }),
-            None => {
+            None if missing.names.len() < SUGGESTED_FOR_MAX => {
                 let near = acting::names_like(tx, project.id, &address.name).await?;
                 missing.add(&address, near);
             }
+            None => missing.add(&address, Vec::new()),
         }
     }
     missing.check()?;
@@ -95,13 +104,16 @@ struct Missing {
 
 impl Missing {
     fn add(&mut self, address: &Address, near: Vec<String>) {
-        if !near.is_empty() {
-            self.suggestions.insert(address.name.clone(), near.into());
-        }
+        // An answer does not grow with what was sent.
+        let shown = |text: &str| text.chars().take(NAME_CHARS_MAX).collect::<String>();
+        let name = shown(&address.name);
         self.names.push(match &address.project {
-            Some(project) => foreign(project, &address.name),
-            None => address.name.clone(),
+            Some(project) => foreign(&shown(project), &name),
+            None => name.clone(),
         });
+        if !near.is_empty() {
+            self.suggestions.insert(name, near.into());
+        }
     }
 
     fn check(self) -> Result<()> {

@@ -20,6 +20,7 @@ waybill_testkit::both! {
     an_answer_has_the_text_once_however_many_projects_get_it,
     every_list_counts_once_and_hidden_ones_stay_hidden,
     who_is_missing_is_told_at_once_and_nobody_gets_it,
+    what_is_told_of_the_missing_does_not_grow_with_their_names,
     a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote,
     threads_have_names_and_numbers_are_for_replies,
     files_come_as_bytes_and_paths_are_refused,
@@ -214,6 +215,19 @@ async fn who_is_missing_is_told_at_once_and_nobody_gets_it(on: TestStore) {
         refusal(&on, &alice, "send_message", with(letter("a"), json!({ "to": too_many }))).await,
         Code::InvalidRequest
     );
+}
+
+async fn what_is_told_of_the_missing_does_not_grow_with_their_names(on: TestStore) {
+    let (alice, _) = two(&on).await;
+    let long: Vec<String> = (0..100).map(|n| format!("{n}{}", "GreenCastle".repeat(1_000))).collect();
+    let near: Vec<String> = (0..100).map(|n| format!("BlueLak{n}")).collect();
+    for (names, suggested) in [(long, 0), (near, 10)] {
+        let error = refused(&on, &alice, "send_message", with(letter("a"), json!({ "to": names }))).await;
+        assert_eq!(error.code(), Code::RecipientNotFound);
+        assert_eq!(error.detail("missing").unwrap().as_array().unwrap().len(), 100, "all of them are told");
+        assert_eq!(error.detail("suggestions").unwrap().as_object().unwrap().len(), suggested);
+        assert!(error.message().len() < 16_384, "{}", error.message().len());
+    }
 }
 
 async fn a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote(on: TestStore) {
