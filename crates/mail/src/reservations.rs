@@ -29,6 +29,11 @@ pub const REASON_CHARS_MAX: usize = 1_000;
 const SKEW_MAX_US: i64 = 60_000_000;
 /// Holders shown for one path; more would tell nothing more.
 const HOLDERS_MAX: usize = 10;
+/// Holders of one answer, in bytes of their texts. From there on each path has one: answers are kept for a day under their keys,
+/// and must not be many times larger than what was asked.
+const HOLDERS_BYTES_MAX: usize = 256 << 10;
+/// Of somebody else's reason, in characters.
+const REASON_SHOWN_CHARS: usize = 200;
 
 /// As it is stored.
 #[derive(Clone, Debug)]
@@ -102,7 +107,7 @@ impl From<&Reservation> for Holder {
             agent: held.agent_name.clone(),
             path_pattern: held.path.clone(),
             exclusive: held.exclusive,
-            reason: held.reason.clone(),
+            reason: held.reason.chars().take(REASON_SHOWN_CHARS).collect(),
             expires_ts: held.expires_at,
         }
     }
@@ -112,7 +117,7 @@ impl From<&Reservation> for Holder {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Conflict {
     pub path: String,
-    /// At most 10 of them.
+    /// At most 10 of them, and one of each path where many conflict.
     pub holders: Vec<Holder>,
 }
 
@@ -166,11 +171,11 @@ pub async fn reserve(
     wanted: &Wanted<'_>,
 ) -> Result<Reserved> {
     let held = in_the_way(tx, now, project.id, wanted.paths).await?;
-    let mut budget = Budget::default();
+    let mut looking = Looking::default();
     let (mut free, mut conflicts) = (Vec::new(), Vec::new());
     for path in wanted.paths {
         let others = held.iter().filter(|held| held.reservation.agent != agent.id);
-        let holders = conflicting(path, wanted.exclusive, others, &mut budget);
+        let holders = looking.conflicting(path, wanted.exclusive, others);
         if holders.is_empty() {
             free.push(path);
         } else {
@@ -182,19 +187,28 @@ pub async fn reserve(
     Ok(Reserved { granted, conflicts })
 }
 
-/// Those that keep the path from being given; `others` are other agents'.
-pub(crate) fn conflicting<'a>(
-    path: &Path,
-    exclusive: bool,
-    others: impl Iterator<Item = &'a Held>,
-    budget: &mut Budget,
-) -> Vec<Holder> {
-    let excluding = others.filter(|held| exclusive || held.reservation.exclusive);
-    excluding
-        .filter(|held| held.meets(path, budget))
-        .take(HOLDERS_MAX)
-        .map(|held| Holder::from(&held.reservation))
-        .collect()
+/// What one call compares and tells.
+#[derive(Default)]
+pub(crate) struct Looking {
+    budget: Budget,
+    told_bytes: usize,
+}
+
+impl Looking {
+    /// Those that keep the path from being given; `others` are other agents'.
+    pub(crate) fn conflicting<'a>(
+        &mut self,
+        path: &Path,
+        exclusive: bool,
+        others: impl Iterator<Item = &'a Held>,
+    ) -> Vec<Holder> {
+        let most = if self.told_bytes < HOLDERS_BYTES_MAX { HOLDERS_MAX } else { 1 };
+        let excluding = others.filter(|held| exclusive || held.reservation.exclusive);
+        let meeting = excluding.filter(|held| held.meets(path, &mut self.budget)).take(most);
+        let holders: Vec<Holder> = meeting.map(|held| Holder::from(&held.reservation)).collect();
+        self.told_bytes += holders.iter().map(|holder| holder.path_pattern.len() + holder.reason.len()).sum::<usize>();
+        holders
+    }
 }
 
 /// An active reservation, read for comparison.

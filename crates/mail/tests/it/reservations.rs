@@ -28,6 +28,7 @@ waybill_testkit::both! {
     another_principals_agent_is_acted_for_with_its_token_alone,
     a_check_reads_and_tells_ones_own_apart,
     what_is_active_is_bounded,
+    an_answer_of_conflicts_has_a_bound,
     fifty_callers_race_for_one_path_and_one_gets_it,
     fifty_callers_race_with_patterns_that_overlap,
     lists_show_what_is_active_or_all_by_pages,
@@ -353,6 +354,23 @@ async fn race(on: TestStore, pattern: impl Fn(usize) -> String) {
     };
     assert_eq!(answers.iter().map(granted).sum::<usize>(), 1, "{answers:?}");
     assert_eq!(on.count("SELECT count(*) FROM mail_reservations").await.unwrap(), 1);
+}
+
+async fn an_answer_of_conflicts_has_a_bound(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    // Every one of them stands in the way of every path.
+    let deep = |n: i32| format!("a/{}{n}/**/x", "d".repeat(380));
+    let held: Vec<String> = (0..20).map(|n| format!("{{{},a/**}}", deep(n))).collect();
+    let reason = "r".repeat(1_000);
+    let wanted = json!({ "paths": held, "exclusive": false, "reason": reason });
+    assert_eq!(reserve(&on, &alice, "GreenCastle", wanted).await["granted"].as_array().unwrap().len(), 20);
+    let many: Vec<String> = (0..200).map(|n| format!("a/{}{n}", "p".repeat(300))).collect();
+    let answer = reserve(&on, &bob, "BlueLake", json!({ "paths": many, "idempotency_key": "k" })).await;
+    let conflicts = answer["conflicts"].as_array().unwrap();
+    let holders = |at: usize| conflicts[at]["holders"].as_array().unwrap().len();
+    assert_eq!((conflicts.len(), holders(0), holders(199)), (200, 10, 1));
+    assert_eq!(text(&conflicts[0]["holders"][0], "reason").len(), 200);
+    assert!(answer.to_string().len() < 1 << 20, "{}", answer.to_string().len());
 }
 
 async fn fifty_callers_race_for_one_path_and_one_gets_it(on: TestStore) {
