@@ -19,6 +19,7 @@ waybill_testkit::both! {
     other_projects_need_an_approved_contact,
     a_name_of_another_project_is_never_taken_for_ones_own,
     blocked_sends_may_file_requests_and_send_nothing,
+    a_key_under_which_nothing_was_sent_is_free_again,
     handshakes_are_for_those_who_act_for_both,
     wishes_for_acknowledgement_open_nothing,
 }
@@ -321,6 +322,23 @@ async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {
     assert_eq!((&answered["count"], &answered["contacts_requested"]), (&json!(0), &json!(["BlueLake"])));
     assert_eq!(subjects(&inbox(&on, &bob, "BlueLake", json!({})).await), ["Contact request from GreenCastle"]);
     assert_eq!(on.count("SELECT count(*) FROM mail_contacts WHERE status = 'pending'").await.unwrap(), 1);
+}
+
+async fn a_key_under_which_nothing_was_sent_is_free_again(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let asking = with(letter("a"), json!({ "auto_contact_if_blocked": true, "idempotency_key": "k" }));
+    for _ in 0..2 {
+        let answered = call(&on, &alice, "send_message", asking.clone()).await;
+        assert!(!answered.replay);
+        assert_eq!((&answered.json["count"], &answered.json["contacts_requested"]), (&json!(0), &json!(["BlueLake"])));
+    }
+    ok(&on, &bob, "respond_contact", answer(true)).await;
+    for replay in [false, true] {
+        let sent = call(&on, &alice, "send_message", asking.clone()).await;
+        assert_eq!((sent.replay, &sent.json["count"]), (replay, &json!(1)));
+    }
+    let got = subjects(&inbox(&on, &bob, "BlueLake", json!({})).await);
+    assert_eq!(got, ["a", "Contact request from GreenCastle"], "asked once, sent once");
 }
 
 async fn handshakes_are_for_those_who_act_for_both(on: TestStore) {
