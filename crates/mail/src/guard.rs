@@ -1,6 +1,8 @@
 //! For the guard of repositories (`waybill guard`), which must answer without a server: what is held exclusively in a project as
 //! one statement for a look at a SQLite file, and which files of a commit a reservation is about.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use waybill_kernel::{Tenant, Time, hex};
 
@@ -73,6 +75,38 @@ impl Reach {
     }
 }
 
+/// Reservations as the files of a commit are looked up in them: a large commit has many files, a busy project many reservations,
+/// and most of them are of other folders.
+pub struct Reaches<T> {
+    of_head: HashMap<String, Vec<(Reach, T)>>,
+    /// Of no one folder.
+    anywhere: Vec<(Reach, T)>,
+}
+
+impl<T> Reaches<T> {
+    pub fn new(all: impl IntoIterator<Item = (Reach, T)>) -> Self {
+        let mut reaches = Self { of_head: HashMap::new(), anywhere: Vec::new() };
+        for (reach, about) in all {
+            // A text that means itself alone begins as it is written.
+            match reach.pattern.as_ref().and_then(Pattern::head).filter(|head| *head == first_part(&reach.text)) {
+                Some(head) => reaches.of_head.entry(head.to_owned()).or_default().push((reach, about)),
+                None => reaches.anywhere.push((reach, about)),
+            }
+        }
+        reaches
+    }
+
+    /// Of one reservation that holds the file.
+    pub fn holding(&self, target: &Target) -> Option<&T> {
+        let near = self.of_head.get(first_part(&target.text)).map_or(&[][..], Vec::as_slice);
+        near.iter().chain(&self.anywhere).find(|(reach, _)| reach.holds(target)).map(|(_, about)| about)
+    }
+}
+
+fn first_part(text: &str) -> &str {
+    text.split('/').next().unwrap_or_default()
+}
+
 fn folded(text: &str, ignores_case: bool) -> String {
     if ignores_case { text.to_lowercase() } else { text.to_owned() }
 }
@@ -116,6 +150,18 @@ mod tests {
         assert!(!holds("app/i.tsx", "app/[id].tsx", false), "the name is not read as a set");
         assert!(holds("app/*.tsx", "app/[id].tsx", false));
         assert!(!holds("axb", "a*b", false));
+    }
+
+    #[test]
+    fn a_file_is_looked_up_among_those_that_can_hold_it() {
+        let patterns = ["src/*.rs", "docs", "**/*.lock", "app/[slug]", "{a,b}/x", "[id].tsx", "src"];
+        let reaches = Reaches::new(patterns.map(|pattern| (Reach::of(pattern, false), pattern)));
+        assert_eq!((reaches.of_head.len(), reaches.anywhere.len()), (3, 3));
+        for file in ["src/a.rs", "src/deep/a.rs", "docs/a", "x/y.lock", "app/[slug]/x", "a/x", "[id].tsx", "c", "b", "a.rs"] {
+            let target = Target::of(file, false);
+            let held = patterns.iter().any(|pattern| Reach::of(pattern, false).holds(&target));
+            assert_eq!(reaches.holding(&target).is_some(), held, "{file}");
+        }
     }
 
     #[test]

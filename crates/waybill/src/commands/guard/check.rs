@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use waybill_kernel::{Code, Error, Result};
-use waybill_mail::guard::Target;
+use waybill_mail::guard::{Reaches, Target};
 
 use super::git::{Git, unusable};
 use super::held::{self, Held};
@@ -125,13 +125,15 @@ async fn look(flags: &Check, refs: &str) -> Result<Vec<Met>> {
         return Ok(Vec::new());
     }
     let ignores_case = git.ignores_case();
-    let meets = others.into_iter().map(|held| (held.reach(ignores_case), held)).collect::<Vec<_>>();
+    let reaches = Reaches::new(others.into_iter().map(|held| (held.reach(ignores_case), held)));
     let mut met = Vec::new();
     for file in files {
-        let target = Target::of(&file, ignores_case);
-        if let Some((_, held)) = meets.iter().find(|(reach, _)| reach.holds(&target)) {
-            met.push(Met { file, held: held.clone() });
+        if let Some(held) = reaches.holding(&Target::of(&file, ignores_case)) {
+            let held = held.clone();
+            met.push(Met { file, held });
         }
+        // So that patience can end: a first commit may have very many files.
+        tokio::task::yield_now().await;
     }
     Ok(met)
 }
