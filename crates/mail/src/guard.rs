@@ -157,7 +157,9 @@ mod tests {
         let patterns = ["src/*.rs", "docs", "**/*.lock", "app/[slug]", "{a,b}/x", "[id].tsx", "src"];
         let reaches = Reaches::new(patterns.map(|pattern| (Reach::of(pattern, false), pattern)));
         assert_eq!((reaches.of_head.len(), reaches.anywhere.len()), (3, 3));
-        for file in ["src/a.rs", "src/deep/a.rs", "docs/a", "x/y.lock", "app/[slug]/x", "a/x", "[id].tsx", "c", "b", "a.rs"] {
+        for file in
+            ["src/a.rs", "src/deep/a.rs", "docs/a", "x/y.lock", "app/[slug]/x", "a/x", "[id].tsx", "c", "b", "a.rs"]
+        {
             let target = Target::of(file, false);
             let held = patterns.iter().any(|pattern| Reach::of(pattern, false).holds(&target));
             assert_eq!(reaches.holding(&target).is_some(), held, "{file}");

@@ -167,7 +167,8 @@ impl Listed {
         let view = MessageView::read(row, kind, home)?;
         let body_bytes = if page.bodies { usize::try_from(row.int(MESSAGE_COLUMNS)?).unwrap_or(usize::MAX) } else { 0 };
         // Names and attachments are stored as JSON.
-        let bytes = FIELDS_BYTES + json_bytes(&view.subject) + row.text(3)?.len() + row.text_opt(9)?.map_or(0, str::len);
+        let bytes =
+            FIELDS_BYTES + json_bytes(&view.subject) + row.text(3)?.len() + row.text_opt(9)?.map_or(0, str::len);
         Ok(Self { view, bytes, body_bytes })
     }
 }

@@ -9,8 +9,8 @@ use crate::Settings;
 use crate::acting::{self, Agent, Project};
 use crate::files_and_search::SharedFiles;
 use crate::rules::addresses::{Address, Kind, foreign, gather};
-use crate::rules::names::{MEANT_BYTES_MAX, NAME_CHARS_MAX};
 use crate::rules::contact::{Facts, Policy, Verdict, judge};
+use crate::rules::names::{MEANT_BYTES_MAX, NAME_CHARS_MAX};
 use crate::rules::threads;
 
 /// So many messages of a thread are looked at for who takes part in it.

@@ -84,7 +84,9 @@ impl Operation for GetAttachment {
             FROM mail_attachments WHERE tenant = $1 AND message = $2 AND position = $3";
         let offset = self.offset.unwrap_or(0);
         if self.position < 0 || !(0..i64::from(i32::MAX)).contains(&offset) {
-            return Err(Error::invalid("position and offset must not be negative, and offset must be less than 2 GiB."));
+            return Err(Error::invalid(
+                "position and offset must not be negative, and offset must be less than 2 GiB.",
+            ));
         }
         self.message().shown(ctx, tx).await?;
         let params = [self.message_id.into(), self.position.into(), (offset + 1).into(), PIECE_BYTES_MAX.into()];

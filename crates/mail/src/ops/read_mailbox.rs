@@ -172,7 +172,9 @@ impl Operation for ReadMailbox {
             View::Outbox => pages::read_sent(tx, &project, &agent, of(List::All, None)).await?,
             View::UrgentUnread => pages::read(tx, &project, &agent, of(List::UrgentUnread, None)).await?,
             View::AckRequired => pages::read(tx, &project, &agent, of(List::AckOpen, None)).await?,
-            View::AckOverdue | View::AcksStale => pages::read(tx, &project, &agent, of(List::AckOpen, Some(overdue))).await?,
+            View::AckOverdue | View::AcksStale => {
+                pages::read(tx, &project, &agent, of(List::AckOpen, Some(overdue))).await?
+            }
             View::Mailbox => pages::read_both(tx, &project, &agent, of(List::All, None)).await?,
         };
         let counts = inbox::counts(tx, &agent).await?;

@@ -46,7 +46,17 @@ impl Wanted {
             space.party(&ctx.caller.principal.to_string())
         };
         let home = home.clone();
-        Self { home, space, party, expr: None, sender: None, thread: None, importances: Vec::new(), since: None, until: None }
+        Self {
+            home,
+            space,
+            party,
+            expr: None,
+            sender: None,
+            thread: None,
+            importances: Vec::new(),
+            since: None,
+            until: None,
+        }
     }
 
     /// Marks beside the party's, all of which must be there: in each list, one of its marks.
@@ -193,7 +203,8 @@ mod tests {
     #[test]
     fn every_match_names_the_tenant_the_project_and_the_party() {
         let space = Space { tenant: Tenant(3), project: 9 };
-        let home = Project { id: 9, slug: "x".to_owned(), human_key: "/x".to_owned(), created_at: Time::from_micros(0) };
+        let home =
+            Project { id: 9, slug: "x".to_owned(), human_key: "/x".to_owned(), created_at: Time::from_micros(0) };
         let wanted = |text: &str| Wanted {
             home: home.clone(),
             space,

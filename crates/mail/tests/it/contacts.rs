@@ -224,7 +224,11 @@ async fn a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from(on: Te
         policy(&on, caller, name, "auto").await;
     }
     let within = with(letter("b"), json!({ "thread_id": "FEAT-1" }));
-    assert_eq!(refusal(&on, &alice, "send_message", within).await, Code::ContactRequired, "it would tell who was hidden");
+    assert_eq!(
+        refusal(&on, &alice, "send_message", within).await,
+        Code::ContactRequired,
+        "it would tell who was hidden"
+    );
     // Who was hidden knows the others, and may show itself.
     let shown = json!({ "sender_name": "BlueLake", "to": ["GreenCastle"], "thread_id": "FEAT-1" });
     send(&on, &bob, with(letter("c"), shown)).await;
@@ -308,7 +312,8 @@ async fn a_name_of_another_project_is_never_taken_for_ones_own(on: TestStore) {
     assert_eq!((&sent["from"], &sent["cc"]), (&json!("GreenCastle"), &json!(["RedFox"])));
     assert_eq!(sent["to"], json!(["project:data-other#BlueLake"]));
     // It can be written to as it stands.
-    let back = json!({ "project_key": THERE, "sender_name": "BlueLake", "to": [from], "subject": "back", "body_md": "Hi." });
+    let back =
+        json!({ "project_key": THERE, "sender_name": "BlueLake", "to": [from], "subject": "back", "body_md": "Hi." });
     send(&on, &bob, back).await;
     assert_eq!(subjects(&inbox(&on, &alice, "GreenCastle", json!({})).await), ["back"]);
     let namesake = json!({ "project_key": THERE, "agent_name": "GreenCastle" });

@@ -134,7 +134,10 @@ async fn a_page_has_its_room_and_marks_only_what_it_shows(on: TestStore) {
     for view in ["outbox", "mailbox"] {
         let input = with(of("GreenCastle"), json!({ "view": view, "include_bodies": true, "limit": 6 }));
         let page = ok(&on, &alice, "read_mailbox", input).await;
-        assert_eq!((subjects(page["messages"].as_array().unwrap()).concat(), &page["has_more"]), ("f".into(), &json!(true)));
+        assert_eq!(
+            (subjects(page["messages"].as_array().unwrap()).concat(), &page["has_more"]),
+            ("f".into(), &json!(true))
+        );
     }
     let few = ok(&on, &bob, "fetch_inbox", with(of("BlueLake"), json!({ "limit": 5 }))).await;
     assert_eq!((few["result"].as_array().unwrap().len(), &few["has_more"]), (5, &json!(true)));

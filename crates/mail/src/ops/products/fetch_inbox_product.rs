@@ -78,7 +78,9 @@ impl Operation for FetchInboxProduct {
             is_known = true;
             let shown = pages::read(tx, &project, &agent, wanted).await?;
             has_more |= shown.has_more;
-            all.extend(shown.messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }));
+            all.extend(
+                shown.messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }),
+            );
         }
         if !is_known {
             return Err(Error::new(Code::NotFound, "No agent of yours has that name in the product's projects."));

@@ -215,7 +215,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let (main, linked, module) = (root.join("main"), root.join("linked"), root.join("main/module"));
-        for made in ["main/.git/worktrees/linked", "main/.git/modules/module", "main/src", "linked/src", "main/module"] {
+        for made in ["main/.git/worktrees/linked", "main/.git/modules/module", "main/src", "linked/src", "main/module"]
+        {
             std::fs::create_dir_all(root.join(made)).unwrap();
         }
         std::fs::write(main.join(".git/worktrees/linked/commondir"), "../..\n").unwrap();
