@@ -19,6 +19,7 @@ use crate::acting::{Agent, Project};
 use crate::archive_rows::{ArchiveKind, noting};
 use crate::rules::globs::{Budget, Pattern};
 use crate::rules::paths::{PATHS_MAX, Path};
+use crate::sent::check_active;
 
 pub const TTL_DEFAULT_S: i64 = 3_600;
 pub const TTL_MIN_S: i64 = 60;
@@ -170,6 +171,7 @@ pub async fn reserve(
     agent: &Agent,
     wanted: &Wanted<'_>,
 ) -> Result<Reserved> {
+    check_active(agent)?;
     let held = in_the_way(tx, now, project.id, wanted.paths).await?;
     let mut looking = Looking::default();
     let (mut free, mut conflicts) = (Vec::new(), Vec::new());

@@ -60,7 +60,10 @@ pub(crate) async fn recipients(tx: &mut Tx<'_>, id: i64) -> Result<Vec<Recipient
 
 pub(crate) fn check_active(agent: &Agent) -> Result<()> {
     match agent.retired_at {
-        Some(_) => Err(Error::new(Code::AgentRetired, format!("{} is retired and writes to nobody.", agent.name))),
+        Some(_) => Err(Error::new(
+            Code::AgentRetired,
+            format!("{} is retired: it writes to nobody and takes nothing.", agent.name),
+        )),
         None => Ok(()),
     }
 }

@@ -327,8 +327,8 @@ fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
 /// As [`meet`], of a text: `reached[j]` says that its first characters are what the first `j` tokens mean.
 fn means(tokens: &[Token], text: &str, budget: &mut Budget) -> bool {
     let past_runs = |reached: &mut [bool]| {
-        for j in 0..tokens.len() {
-            reached[j + 1] |= reached[j] && tokens[j] == Token::Run;
+        for (j, token) in tokens.iter().enumerate() {
+            reached[j + 1] |= reached[j] && *token == Token::Run;
         }
     };
     let mut reached = vec![false; tokens.len() + 1];
