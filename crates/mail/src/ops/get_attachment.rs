@@ -91,7 +91,8 @@ impl Operation for GetAttachment {
         self.message().shown(ctx, tx).await?;
         let params = [self.message_id.into(), self.position.into(), (offset + 1).into(), PIECE_BYTES_MAX.into()];
         let row = tx.query_opt(PIECE, &params).await?.ok_or_else(|| Error::not_found("attachment"))?;
-        let (bytes, piece) = (row.int(3)?, row.bytes(4)?);
+        // SQLite has no part of what is empty.
+        let (bytes, piece) = (row.int(3)?, row.bytes_opt(4)?.unwrap_or_default());
         let end = offset + piece.len() as i64;
         Ok(Reply::Done(Content {
             name: row.text(0)?.to_owned(),

@@ -99,7 +99,7 @@ impl Pattern {
         if text.len() > GLOB_BYTES_MAX {
             return Err(broken(&format!("with wildcards it may have {GLOB_BYTES_MAX} bytes at most")));
         }
-        let named = has_brackets(text).then(|| Self::written_out(text, Brackets::InNames));
+        let named = may_be_named(text).then(|| Self::written_out(text, Brackets::InNames));
         match (Self::written_out(text, Brackets::OfSets), named) {
             (Ok(mut all), Some(Ok(named))) => {
                 all.extend(named);
@@ -151,6 +151,11 @@ enum Brackets {
 
 fn has_brackets(text: &str) -> bool {
     text.contains(['[', ']'])
+}
+
+/// Has brackets that may stand in a name. `[!…]` says by itself what it is.
+fn may_be_named(text: &str) -> bool {
+    has_brackets(text) && !text.contains("[!") && !text.contains("[^")
 }
 
 /// Every bracket has its other one, and a pair stands in another.
