@@ -88,8 +88,8 @@ impl Operation for ReplyMessage {
                 "thread_id": "FEAT-123", "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z",
                 "deliveries": [{"project": "/data/projects/backend", "payload": {"id": 43, "project_id": 1,
                 "from": "BlueLake", "to": ["GreenCastle"], "cc": [], "bcc": [], "subject": "Re: The login page",
-                "importance": "normal", "ack_required": true, "thread_id": "FEAT-123", "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1,
-                "verified_sender": false}"#,
+                "importance": "normal", "ack_required": true, "thread_id": "FEAT-123", "reply_to": 42, "attachments": [],
+                "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1, "verified_sender": false}"#,
         },
         ..OperationSpec::WRITE
     };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
+use crate::rules::braces::BRACES_DEPTH_MAX;
 
 fn overlap(here: &str, there: &str) -> bool {
     let read = |text: &str| Pattern::read(text).unwrap_or_else(|why| panic!("{text}: {why:?}"));
