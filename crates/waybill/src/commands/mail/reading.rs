@@ -101,6 +101,9 @@ pub async fn inbox(flags: Inbox) -> Result<()> {
     if reach.json {
         return output::json(&answer);
     }
+    if answer["has_more"] == true {
+        output::note("There are older ones that are not shown: raise --limit, or leave --bodies away.")?;
+    }
     let messages = answer["result"].as_array().map_or(&[][..], Vec::as_slice);
     if bodies {
         return whole(messages);
