@@ -1,6 +1,8 @@
 //! For the guard of repositories (`waybill guard`), which must answer without a server: what is held exclusively in a project as
 //! one statement for a look at a SQLite file, and which files of a commit a reservation is about.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use waybill_kernel::{Tenant, Time, hex};
 
@@ -39,13 +41,13 @@ pub fn held_sql(project_key: &str, now: Time) -> String {
 /// A file of a commit. Its name is no pattern, whatever characters it has.
 pub struct Target {
     text: String,
-    pattern: Option<Pattern>,
+    pattern: Pattern,
 }
 
 impl Target {
     pub fn of(file: &str, ignores_case: bool) -> Self {
         let text = folded(file, ignores_case);
-        let pattern = Pattern::read(&literal(&text)).ok();
+        let pattern = Pattern::of_name(&text);
         Self { text, pattern }
     }
 }
@@ -65,33 +67,48 @@ impl Reach {
 
     /// What cannot be decided is held.
     pub fn holds(&self, target: &Target) -> bool {
-        // Whoever names a file with brackets in its name means that file.
+        // Whoever names a file with braces or stars in its name means that file.
         if self.text == target.text {
             return true;
         }
-        match (&self.pattern, &target.pattern) {
-            (Some(mine), Some(theirs)) => mine.overlaps(theirs, &mut Budget::default()),
-            _ => true,
-        }
+        self.pattern.as_ref().is_none_or(|mine| mine.overlaps(&target.pattern, &mut Budget::default()))
     }
+}
+
+/// Reservations as the files of a commit are looked up in them: a large commit has many files, a busy project many reservations,
+/// and most of them are of other folders.
+pub struct Reaches<T> {
+    of_head: HashMap<String, Vec<(Reach, T)>>,
+    /// Of no one folder.
+    anywhere: Vec<(Reach, T)>,
+}
+
+impl<T> Reaches<T> {
+    pub fn new(all: impl IntoIterator<Item = (Reach, T)>) -> Self {
+        let mut reaches = Self { of_head: HashMap::new(), anywhere: Vec::new() };
+        for (reach, about) in all {
+            // A text that means itself alone begins as it is written.
+            match reach.pattern.as_ref().and_then(Pattern::head).filter(|head| *head == first_part(&reach.text)) {
+                Some(head) => reaches.of_head.entry(head.to_owned()).or_default().push((reach, about)),
+                None => reaches.anywhere.push((reach, about)),
+            }
+        }
+        reaches
+    }
+
+    /// Of one reservation that holds the file.
+    pub fn holding(&self, target: &Target) -> Option<&T> {
+        let near = self.of_head.get(first_part(&target.text)).map_or(&[][..], Vec::as_slice);
+        near.iter().chain(&self.anywhere).find(|(reach, _)| reach.holds(target)).map(|(_, about)| about)
+    }
+}
+
+fn first_part(text: &str) -> &str {
+    text.split('/').next().unwrap_or_default()
 }
 
 fn folded(text: &str, ignores_case: bool) -> String {
     if ignores_case { text.to_lowercase() } else { text.to_owned() }
-}
-
-/// A pattern that means this text alone: what would be a wildcard becomes a set of one. What can be in no set stands as any one
-/// character.
-fn literal(text: &str) -> String {
-    let mut written = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '*' | '?' | '[' => written.extend(['[', char, ']']),
-            ']' | '{' | '}' => written.push('?'),
-            other => written.push(other),
-        }
-    }
-    written
 }
 
 #[cfg(test)]
@@ -125,9 +142,28 @@ mod tests {
             assert!(holds(file, file, false), "{file} by its own name");
             assert!(holds("app", file, false) == file.starts_with("app/"), "{file} by its folder");
         }
+        for pattern in ["app/[slug]", "app/[slug]/*.tsx", "app/[slug]/page.tsx", "app/*/page.tsx"] {
+            assert!(holds(pattern, "app/[slug]/page.tsx", false), "{pattern}");
+        }
+        assert!(holds("app/[[...all]]", "app/[[...all]]/page.tsx", false));
+        assert!(!holds("app/[id]", "app/[slug]/page.tsx", false));
         assert!(!holds("app/i.tsx", "app/[id].tsx", false), "the name is not read as a set");
         assert!(holds("app/*.tsx", "app/[id].tsx", false));
         assert!(!holds("axb", "a*b", false));
+    }
+
+    #[test]
+    fn a_file_is_looked_up_among_those_that_can_hold_it() {
+        let patterns = ["src/*.rs", "docs", "**/*.lock", "app/[slug]", "{a,b}/x", "[id].tsx", "src"];
+        let reaches = Reaches::new(patterns.map(|pattern| (Reach::of(pattern, false), pattern)));
+        assert_eq!((reaches.of_head.len(), reaches.anywhere.len()), (3, 3));
+        for file in
+            ["src/a.rs", "src/deep/a.rs", "docs/a", "x/y.lock", "app/[slug]/x", "a/x", "[id].tsx", "c", "b", "a.rs"]
+        {
+            let target = Target::of(file, false);
+            let held = patterns.iter().any(|pattern| Reach::of(pattern, false).holds(&target));
+            assert_eq!(reaches.holding(&target).is_some(), held, "{file}");
+        }
     }
 
     #[test]

@@ -1,7 +1,4 @@
-//! Reading mail: the lists of an inbox and of an outbox, and one message.
-//!
-//! Every list has an index that holds what it shows and nothing else, newest last: a page costs its own length, whatever else the
-//! agent has got.
+//! A message as its parties are shown it, and what they have done with it. Lists of messages are in [`crate::pages`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,29 +6,15 @@ use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Value};
 
 use crate::Settings;
-use crate::acting::Agent;
+use crate::acting::{Agent, Project};
 use crate::archive_rows;
-use crate::rules::addresses::Kind;
+use crate::pages::List;
+use crate::rules::addresses::{Kind, seen_from};
 use crate::rules::message::Importance;
 use crate::sending::Attachment;
 
-pub(crate) const LIMIT_USUAL: i64 = 20;
-pub(crate) const LIMIT_MAX: i64 = 1_000;
-/// Bodies of one answer, in bytes; a page ends before the message that would exceed it.
-const PAGE_BYTES_MAX: usize = 8 << 20;
 /// Counts go no further: what is beyond costs as much as there is.
 const COUNT_MAX: i64 = 1_000;
-
-/// Which messages of an inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum List {
-    All,
-    Unread,
-    Urgent,
-    UrgentUnread,
-    /// An acknowledgement is asked for and has not been given.
-    AckOpen,
-}
 
 /// A message of an inbox or an outbox.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -39,6 +22,7 @@ pub(crate) enum List {
 pub struct MessageView {
     pub id: i64,
     pub subject: String,
+    /// `project:<slug>#<name>` where it is an agent of another project, as in the lists.
     pub from: String,
     /// Of all recipients, those who are hidden are shown to the sender alone.
     pub to: Vec<String>,
@@ -70,10 +54,14 @@ pub struct MessageView {
 macro_rules! message_columns {
     () => {
         "m.message, m.subject, m.sender_name, m.names, m.created_at, m.importance, m.ack_required, m.thread, m.reply_to, \
-         m.attachments"
+         m.attachments, m.project, \
+         (SELECT home.slug FROM mail_projects home WHERE home.tenant = $1 AND home.project = m.project)"
     };
 }
 pub(crate) use message_columns;
+
+/// How many they are: what else is read begins here.
+pub(crate) const MESSAGE_COLUMNS: usize = 12;
 
 #[derive(Deserialize, Default)]
 struct Names {
@@ -86,21 +74,24 @@ struct Names {
 }
 
 impl MessageView {
-    /// For whoever may not see the hidden recipients.
-    pub(crate) fn read(row: &Row, kind: &'static str) -> Result<Self> {
+    /// As it is read in the project `home`: names are written as in the sender's, where they may be those of others here.
+    pub(crate) fn read(row: &Row, kind: &'static str, home: &Project) -> Result<Self> {
         let names: Names = serde_json::from_str(row.text(3)?).map_err(Error::internal)?;
         let attachments = match row.text_opt(9)? {
             Some(text) => serde_json::from_str(text).map_err(Error::internal)?,
             None => Vec::new(),
         };
         let is_sender = kind == SENT;
+        let (is_home, written_in) = (row.int(10)? == home.id, row.text(11)?);
+        let seen = |name: String| if is_home { name } else { seen_from(&home.slug, written_in, &name) };
+        let all_seen = |names: Vec<String>| names.into_iter().map(seen).collect();
         Ok(Self {
             id: row.int(0)?,
             subject: row.text(1)?.to_owned(),
-            from: row.text(2)?.to_owned(),
-            to: names.to,
-            cc: names.cc,
-            bcc: if is_sender { names.bcc } else { Vec::new() },
+            from: seen(row.text(2)?.to_owned()),
+            to: all_seen(names.to),
+            cc: all_seen(names.cc),
+            bcc: if is_sender { all_seen(names.bcc) } else { Vec::new() },
             created_ts: row.time(4)?,
             read_ts: None,
             ack_ts: None,
@@ -117,125 +108,6 @@ impl MessageView {
 
 /// The kind of a message for who sent it.
 pub(crate) const SENT: &str = "from";
-
-/// What a page of an inbox shows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Page {
-    pub list: List,
-    /// Strictly newer than this.
-    pub after: Option<Time>,
-    /// Strictly older than this.
-    pub before: Option<Time>,
-    pub limit: i64,
-    pub bodies: bool,
-}
-
-macro_rules! inbox_sql {
-    ($filter:literal, $body:literal) => {
-        concat!(
-            "SELECT ",
-            message_columns!(),
-            ", r.kind, r.read_at, r.ack_at, ",
-            $body,
-            " FROM mail_recipients r JOIN mail_messages m ON m.tenant = $1 AND m.message = r.message \
-             WHERE r.tenant = $1 AND r.agent = $2 AND r.created_at > $3 AND r.created_at < $4",
-            $filter,
-            " ORDER BY r.created_at DESC, r.message DESC LIMIT $5"
-        )
-    };
-}
-
-impl List {
-    /// With the bodies and without: text is not read in order not to be shown.
-    const fn sql(self, bodies: bool) -> &'static str {
-        match (self, bodies) {
-            (List::All, true) => inbox_sql!("", "m.body"),
-            (List::All, false) => inbox_sql!("", "NULL"),
-            (List::Unread, true) => inbox_sql!(" AND r.read_at IS NULL", "m.body"),
-            (List::Unread, false) => inbox_sql!(" AND r.read_at IS NULL", "NULL"),
-            (List::Urgent, true) => inbox_sql!(" AND r.urgent = 1", "m.body"),
-            (List::Urgent, false) => inbox_sql!(" AND r.urgent = 1", "NULL"),
-            (List::UrgentUnread, true) => inbox_sql!(" AND r.urgent = 1 AND r.read_at IS NULL", "m.body"),
-            (List::UrgentUnread, false) => inbox_sql!(" AND r.urgent = 1 AND r.read_at IS NULL", "NULL"),
-            (List::AckOpen, true) => inbox_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL", "m.body"),
-            (List::AckOpen, false) => inbox_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL", "NULL"),
-        }
-    }
-
-    const fn count_sql(self) -> &'static str {
-        macro_rules! count_sql {
-            ($filter:literal) => {
-                concat!(
-                    "SELECT count(*) FROM (SELECT 1 AS one FROM mail_recipients r WHERE r.tenant = $1 AND r.agent = $2",
-                    $filter,
-                    " LIMIT $3) AS counted"
-                )
-            };
-        }
-        match self {
-            List::All => count_sql!(""),
-            List::Unread => count_sql!(" AND r.read_at IS NULL"),
-            List::Urgent => count_sql!(" AND r.urgent = 1"),
-            List::UrgentUnread => count_sql!(" AND r.urgent = 1 AND r.read_at IS NULL"),
-            List::AckOpen => count_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL"),
-        }
-    }
-}
-
-/// The newest first.
-pub(crate) async fn read(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<MessageView>> {
-    let after = page.after.unwrap_or(Time::from_micros(i64::MIN));
-    let before = page.before.unwrap_or(Time::from_micros(i64::MAX));
-    let params = [agent.id.into(), after.into(), before.into(), page.limit.into()];
-    let rows = tx.query(page.list.sql(page.bodies), &params).await?;
-    let mut messages = Vec::with_capacity(rows.len());
-    let mut bytes = 0;
-    for row in &rows {
-        let mut message = MessageView::read(row, Kind::stored(row.text(10)?).as_str())?;
-        message.read_ts = row.time_opt(11)?;
-        message.ack_ts = row.time_opt(12)?;
-        message.body_md = row.text_opt(13)?.map(str::to_owned);
-        bytes += message.body_md.as_ref().map_or(0, String::len);
-        if bytes > PAGE_BYTES_MAX && !messages.is_empty() {
-            break;
-        }
-        messages.push(message);
-    }
-    Ok(messages)
-}
-
-/// What the agent sent, the newest first.
-pub(crate) async fn read_sent(tx: &mut Tx<'_>, agent: &Agent, page: Page) -> Result<Vec<MessageView>> {
-    macro_rules! outbox_sql {
-        ($body:literal) => {
-            concat!(
-                "SELECT ",
-                message_columns!(),
-                ", ",
-                $body,
-                " FROM mail_messages m WHERE m.tenant = $1 AND m.sender = $2 AND m.created_at > $3 AND m.created_at < $4 \
-                 ORDER BY m.created_at DESC, m.message DESC LIMIT $5"
-            )
-        };
-    }
-    let after = page.after.unwrap_or(Time::from_micros(i64::MIN));
-    let before = page.before.unwrap_or(Time::from_micros(i64::MAX));
-    let params = [agent.id.into(), after.into(), before.into(), page.limit.into()];
-    let sql = if page.bodies { outbox_sql!("m.body") } else { outbox_sql!("NULL") };
-    let rows = tx.query(sql, &params).await?;
-    let mut messages = Vec::with_capacity(rows.len());
-    let mut bytes = 0;
-    for row in &rows {
-        let mut message = MessageView::read(row, SENT)?;
-        message.body_md = row.text_opt(10)?.map(str::to_owned);
-        bytes += message.body_md.as_ref().map_or(0, String::len);
-        if bytes > PAGE_BYTES_MAX && !messages.is_empty() {
-            break;
-        }
-        messages.push(message);
-    }
-    Ok(messages)
-}
 
 /// How many messages there are of each kind, up to a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -289,8 +161,8 @@ pub(crate) struct Found {
     pub sender: i64,
 }
 
-/// A message that the agent sent or got; as for everybody else there is none.
-pub(crate) async fn find(tx: &mut Tx<'_>, agent: &Agent, id: i64) -> Result<Option<Found>> {
+/// A message that the agent sent or got; as for everybody else there is none. `home` is the agent's project.
+pub(crate) async fn find(tx: &mut Tx<'_>, home: &Project, agent: &Agent, id: i64) -> Result<Option<Found>> {
     const FIND: &str = concat!(
         "SELECT ",
         message_columns!(),
@@ -299,12 +171,12 @@ pub(crate) async fn find(tx: &mut Tx<'_>, agent: &Agent, id: i64) -> Result<Opti
          WHERE m.tenant = $1 AND m.message = $2 AND (m.sender = $3 OR r.agent IS NOT NULL)"
     );
     let Some(row) = tx.query_opt(FIND, &[id.into(), agent.id.into()]).await? else { return Ok(None) };
-    let sender = row.int(14)?;
-    let kind = if sender == agent.id { SENT } else { Kind::stored(row.text(10)?).as_str() };
-    let mut view = MessageView::read(&row, kind)?;
-    view.read_ts = row.time_opt(11)?;
-    view.ack_ts = row.time_opt(12)?;
-    view.body_md = row.text_opt(13)?.map(str::to_owned);
+    let sender = row.int(MESSAGE_COLUMNS + 4)?;
+    let kind = if sender == agent.id { SENT } else { Kind::stored(row.text(MESSAGE_COLUMNS)?).as_str() };
+    let mut view = MessageView::read(&row, kind, home)?;
+    view.read_ts = row.time_opt(MESSAGE_COLUMNS + 1)?;
+    view.ack_ts = row.time_opt(MESSAGE_COLUMNS + 2)?;
+    view.body_md = row.text_opt(MESSAGE_COLUMNS + 3)?.map(str::to_owned);
     Ok(Some(Found { view, sender }))
 }
 

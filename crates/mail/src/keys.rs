@@ -79,6 +79,15 @@ pub async fn keep(tx: &mut Tx<'_>, scope: Scope<'_>, answer: &str) -> Result<()>
     }
 }
 
+/// Nothing was done that the key could stand for: a later call under it is a new one.
+pub async fn release(tx: &mut Tx<'_>, scope: Scope<'_>) -> Result<()> {
+    const RELEASE: &str = "DELETE FROM mail_keys \
+        WHERE tenant = $1 AND project = $2 AND agent = $3 AND tool = $4 AND key = $5";
+    let Some(key) = scope.key else { return Ok(()) };
+    let whose = [scope.project.into(), scope.agent.into(), scope.tool.into(), Value::from(key)];
+    tx.execute(RELEASE, &whose).await.map(drop)
+}
+
 fn found(row: &Row) -> Result<Found> {
     let bytes = row.bytes(0)?.try_into().map_err(|_| Error::internal("a fingerprint is not 32 bytes long"))?;
     Ok(Found { fingerprint: Some(Fingerprint::from_bytes(bytes)), at: row.time(1)? })

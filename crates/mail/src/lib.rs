@@ -12,6 +12,7 @@ pub mod guard;
 mod inbox;
 pub mod keys;
 pub mod ops;
+mod pages;
 mod projects;
 mod recipients;
 pub mod reservations;

@@ -7,13 +7,17 @@ use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value};
 
 use crate::Settings;
 use crate::acting::{self, Agent, Project};
-use crate::files_and_search::share_files;
+use crate::files_and_search::SharedFiles;
 use crate::rules::addresses::{Address, Kind, foreign, gather};
 use crate::rules::contact::{Facts, Policy, Verdict, judge};
+use crate::rules::names::{MEANT_BYTES_MAX, NAME_CHARS_MAX};
 use crate::rules::threads;
 
 /// So many messages of a thread are looked at for who takes part in it.
 const THREAD_LOOK_MAX: i64 = 500;
+
+/// Of the names that nobody has, so many are compared with those that there are: each takes a look at the project's names.
+const SUGGESTED_FOR_MAX: usize = 10;
 
 /// Somebody who gets the message.
 #[derive(Clone, Debug)]
@@ -66,15 +70,20 @@ pub async fn resolve(
             missing.add(&address, Vec::new());
             continue;
         };
-        match acting::find_agent(tx, project.id, &address.name).await? {
+        let found = match address.name.len() <= MEANT_BYTES_MAX {
+            true => acting::find_agent(tx, project.id, &address.name).await?,
+            false => None,
+        };
+        match found {
             Some(agent) if agent.retired_at.is_some() => missing.retired.push(agent.name),
             // Two addresses may lead to one agent: by the path and by the slug of its project.
             Some(agent) if recipients.iter().any(|known| known.agent.id == agent.id) => {}
             Some(agent) => recipients.push(Recipient { kind: address.kind, agent, project }),
-            None => {
+            None if missing.names.len() < SUGGESTED_FOR_MAX => {
                 let near = acting::names_like(tx, project.id, &address.name).await?;
                 missing.add(&address, near);
             }
+            None => missing.add(&address, Vec::new()),
         }
     }
     missing.check()?;
@@ -95,13 +104,16 @@ struct Missing {
 
 impl Missing {
     fn add(&mut self, address: &Address, near: Vec<String>) {
-        if !near.is_empty() {
-            self.suggestions.insert(address.name.clone(), near.into());
-        }
+        // An answer does not grow with what was sent.
+        let shown = |text: &str| text.chars().take(NAME_CHARS_MAX).collect::<String>();
+        let name = shown(&address.name);
         self.names.push(match &address.project {
-            Some(project) => foreign(project, &address.name),
-            None => address.name.clone(),
+            Some(project) => foreign(&shown(project), &name),
+            None => name.clone(),
         });
+        if !near.is_empty() {
+            self.suggestions.insert(name, near.into());
+        }
     }
 
     fn check(self) -> Result<()> {
@@ -143,6 +155,7 @@ pub async fn walls(
 ) -> Result<Walls> {
     let mut walls = Walls::default();
     let mut open = Vec::new();
+    let mut files = SharedFiles::of(ctx.now, from.id, sender.id);
     for recipient in recipients {
         let policy = Policy::stored(&recipient.agent.policy);
         // What the policy and the names alone decide needs no look.
@@ -163,8 +176,8 @@ pub async fn walls(
             let approved = row.bool(2)? || row.bool(3)?;
             let mut acquainted = *at_home && (row.bool(0)? || row.bool(1)?);
             if *policy == Policy::Auto && *at_home && !acquainted && !approved {
-                acquainted = share_thread(tx, from, thread, sender.id, recipient.agent.id).await?
-                    || share_files(ctx, tx, from, sender.id, recipient.agent.id).await?;
+                acquainted = share_thread(tx, from, thread, sender, &recipient.agent).await?
+                    || files.with(tx, recipient.agent.id).await?;
             }
             // Between projects only an approved contact counts.
             let policy = if *at_home { *policy } else { Policy::ContactsOnly };
@@ -192,30 +205,44 @@ fn ties<'a>(ctx: &Ctx<'_>, sender: &Agent, recipient: &Agent) -> Statement<'a> {
     (TIES, vec![sender.id.into(), recipient.id.into(), Value::from(since), ctx.now.into()])
 }
 
-/// Whether both take part in the thread. A request for contact makes nobody a part of it.
-async fn share_thread(tx: &mut Tx<'_>, from: &Project, thread: Option<&str>, one: i64, other: i64) -> Result<bool> {
+/// Whether both take part in the thread. A request for contact makes nobody a part of it, and neither does a message that the
+/// sender's own agents wrote to each other: whoever knows the name of a thread could write that. Where somebody is a hidden
+/// recipient, the sender must not learn it from what is let through.
+async fn share_thread(
+    tx: &mut Tx<'_>,
+    from: &Project,
+    thread: Option<&str>,
+    sender: &Agent,
+    other: &Agent,
+) -> Result<bool> {
     // The newest messages of the thread, and the one that it began from if it is named by a number.
-    macro_rules! takes_part {
-        ($agent:literal) => {
-            concat!(
-                "EXISTS (SELECT 1 FROM (SELECT message, sender FROM (SELECT message, sender, intro FROM mail_messages \
-                    WHERE tenant = $1 AND project = $2 AND thread = $3 ORDER BY message DESC LIMIT $7) AS newest \
-                    WHERE intro = 0 \
-                 UNION ALL SELECT message, sender FROM mail_messages \
-                    WHERE tenant = $1 AND project = $2 AND message = $4 AND intro = 0) AS said \
-                 WHERE said.sender = ",
-                $agent,
-                " OR EXISTS (SELECT 1 FROM mail_recipients r \
-                    WHERE r.tenant = $1 AND r.message = said.message AND r.agent = ",
-                $agent,
-                "))"
-            )
-        };
-    }
-    const PARTIES: &str = concat!("SELECT ", takes_part!("$5"), ", ", takes_part!("$6"));
+    const PARTIES: &str = "WITH said (message, sender) AS ( \
+            SELECT message, sender FROM (SELECT message, sender, intro FROM mail_messages \
+                WHERE tenant = $1 AND project = $2 AND thread = $3 ORDER BY message DESC LIMIT $7) AS newest \
+                WHERE intro = 0 \
+            UNION ALL SELECT message, sender FROM mail_messages \
+                WHERE tenant = $1 AND project = $2 AND message = $4 AND intro = 0) \
+        SELECT EXISTS (SELECT 1 FROM said s WHERE (s.sender = $5 OR EXISTS (SELECT 1 FROM mail_recipients r \
+                WHERE r.tenant = $1 AND r.message = s.message AND r.agent = $5)) \
+            AND ($8 = 1 \
+                OR EXISTS (SELECT 1 FROM mail_agents w \
+                    WHERE w.tenant = $1 AND w.agent = s.sender AND w.principal <> $9) \
+                OR EXISTS (SELECT 1 FROM mail_recipients q JOIN mail_agents o ON o.tenant = $1 AND o.agent = q.agent \
+                    WHERE q.tenant = $1 AND q.message = s.message AND o.principal <> $9))), \
+        EXISTS (SELECT 1 FROM said t WHERE t.sender = $6 OR EXISTS (SELECT 1 FROM mail_recipients u \
+                WHERE u.tenant = $1 AND u.message = t.message AND u.agent = $6 AND u.kind <> 'bcc'))";
     let Some(thread) = thread else { return Ok(false) };
     let seed = threads::seeded_by(thread);
-    let params = [from.id.into(), thread.into(), Value::Int(seed), one.into(), other.into(), THREAD_LOOK_MAX.into()];
+    let params = [
+        from.id.into(),
+        thread.into(),
+        Value::Int(seed),
+        sender.id.into(),
+        other.id.into(),
+        THREAD_LOOK_MAX.into(),
+        (sender.principal == other.principal).into(),
+        Value::from(&sender.principal),
+    ];
     let row = tx.query_opt(PARTIES, &params).await?.ok_or_else(|| Error::internal("a look has no row"))?;
     Ok(row.bool(0)? && row.bool(1)?)
 }

@@ -3,8 +3,8 @@
 //! # Contract
 //! Whatever gives, extends or ends reservations of a project calls [`lock`] first and goes by the time it answers with. On
 //! PostgreSQL that puts those calls in a row: the rows that one reads are those that the one before has left. The time never
-//! runs backwards from one call to the next, although callers' clocks may: a lease that one call has found expired cannot be
-//! renewed by the next.
+//! runs backwards from one call to the next, although callers' clocks may, by up to [`SKEW_MAX_US`]: a lease that one call has
+//! found expired cannot be renewed by the next.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,13 +19,22 @@ use crate::acting::{Agent, Project};
 use crate::archive_rows::{ArchiveKind, noting};
 use crate::rules::globs::{Budget, Pattern};
 use crate::rules::paths::{PATHS_MAX, Path};
+use crate::sent::check_active;
 
 pub const TTL_DEFAULT_S: i64 = 3_600;
 pub const TTL_MIN_S: i64 = 60;
 pub const TTL_MAX_S: i64 = 365 * 86_400;
 pub const REASON_CHARS_MAX: usize = 1_000;
+/// So far the clocks of two servers on one database may be apart. A reservation from further ahead was made under a wrong clock:
+/// going by it would stop the project's time until the right one has come so far.
+const SKEW_MAX_US: i64 = 60_000_000;
 /// Holders shown for one path; more would tell nothing more.
 const HOLDERS_MAX: usize = 10;
+/// Holders of one answer, in bytes of their texts. From there on each path has one: answers are kept for a day under their keys,
+/// and must not be many times larger than what was asked.
+const HOLDERS_BYTES_MAX: usize = 256 << 10;
+/// Of somebody else's reason, in characters.
+const REASON_SHOWN_CHARS: usize = 200;
 
 /// As it is stored.
 #[derive(Clone, Debug)]
@@ -99,7 +108,7 @@ impl From<&Reservation> for Holder {
             agent: held.agent_name.clone(),
             path_pattern: held.path.clone(),
             exclusive: held.exclusive,
-            reason: held.reason.clone(),
+            reason: held.reason.chars().take(REASON_SHOWN_CHARS).collect(),
             expires_ts: held.expires_at,
         }
     }
@@ -109,7 +118,7 @@ impl From<&Reservation> for Holder {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Conflict {
     pub path: String,
-    /// At most 10 of them.
+    /// At most 10 of them, and one of each path where many conflict.
     pub holders: Vec<Holder>,
 }
 
@@ -149,6 +158,7 @@ pub async fn lock(ctx: &Ctx<'_>, tx: &mut Tx<'_>, project: i64) -> Result<Time> 
     tx.query_opt(lock, &[project.into()]).await?.ok_or_else(|| Error::not_found("project"))?;
     let latest = tx.query_opt(LATEST, &[project.into()]).await?;
     let latest = latest.map(|row| row.time(0)).transpose()?;
+    let latest = latest.filter(|latest| latest.micros().saturating_sub(ctx.now.micros()) <= SKEW_MAX_US);
     Ok(latest.map_or(ctx.now, |latest| latest.max(ctx.now)))
 }
 
@@ -161,12 +171,13 @@ pub async fn reserve(
     agent: &Agent,
     wanted: &Wanted<'_>,
 ) -> Result<Reserved> {
+    check_active(agent)?;
     let held = in_the_way(tx, now, project.id, wanted.paths).await?;
-    let mut budget = Budget::default();
+    let mut looking = Looking::default();
     let (mut free, mut conflicts) = (Vec::new(), Vec::new());
     for path in wanted.paths {
         let others = held.iter().filter(|held| held.reservation.agent != agent.id);
-        let holders = conflicting(path, wanted.exclusive, others, &mut budget);
+        let holders = looking.conflicting(path, wanted.exclusive, others);
         if holders.is_empty() {
             free.push(path);
         } else {
@@ -178,19 +189,28 @@ pub async fn reserve(
     Ok(Reserved { granted, conflicts })
 }
 
-/// Those that keep the path from being given; `others` are other agents'.
-pub(crate) fn conflicting<'a>(
-    path: &Path,
-    exclusive: bool,
-    others: impl Iterator<Item = &'a Held>,
-    budget: &mut Budget,
-) -> Vec<Holder> {
-    let excluding = others.filter(|held| exclusive || held.reservation.exclusive);
-    excluding
-        .filter(|held| held.meets(path, budget))
-        .take(HOLDERS_MAX)
-        .map(|held| Holder::from(&held.reservation))
-        .collect()
+/// What one call compares and tells.
+#[derive(Default)]
+pub(crate) struct Looking {
+    budget: Budget,
+    told_bytes: usize,
+}
+
+impl Looking {
+    /// Those that keep the path from being given; `others` are other agents'.
+    pub(crate) fn conflicting<'a>(
+        &mut self,
+        path: &Path,
+        exclusive: bool,
+        others: impl Iterator<Item = &'a Held>,
+    ) -> Vec<Holder> {
+        let most = if self.told_bytes < HOLDERS_BYTES_MAX { HOLDERS_MAX } else { 1 };
+        let excluding = others.filter(|held| exclusive || held.reservation.exclusive);
+        let meeting = excluding.filter(|held| held.meets(path, &mut self.budget)).take(most);
+        let holders: Vec<Holder> = meeting.map(|held| Holder::from(&held.reservation)).collect();
+        self.told_bytes += holders.iter().map(|holder| holder.path_pattern.len() + holder.reason.len()).sum::<usize>();
+        holders
+    }
 }
 
 /// An active reservation, read for comparison.
@@ -238,25 +258,48 @@ pub(crate) async fn of_agent(tx: &mut Tx<'_>, now: Time, project: i64, agent: i6
     rows.iter().map(Reservation::read).collect()
 }
 
-/// Whether two agents work on the same files. Two patterns with wildcards prove nothing: `src/**` and `**/*.rs` meet wherever two
-/// people write Rust.
-pub(crate) async fn share_files(tx: &mut Tx<'_>, now: Time, project: i64, one: i64, other: i64) -> Result<bool> {
-    let mut held = Vec::with_capacity(2);
-    for agent in [one, other] {
-        let own = of_agent(tx, now, project, agent).await?;
-        if own.is_empty() {
+/// Which of an agent's files others work on as well. One for all recipients of a message: what it reads and compares has one
+/// bound, however many they are.
+pub(crate) struct SharedFiles {
+    now: Time,
+    project: i64,
+    agent: i64,
+    /// The agent's own, once they were needed.
+    own: Option<Vec<Pattern>>,
+    budget: Budget,
+}
+
+impl SharedFiles {
+    pub(crate) fn of(now: Time, project: i64, agent: i64) -> Self {
+        Self { now, project, agent, own: None, budget: Budget::default() }
+    }
+
+    /// Whether both hold active reservations that overlap. Two patterns with wildcards prove nothing: `src/**` and `**/*.rs` meet
+    /// wherever two people write Rust. Neither does a budget that is used up: it would open an inbox.
+    pub(crate) async fn with(&mut self, tx: &mut Tx<'_>, other: i64) -> Result<bool> {
+        let own = match self.own.take() {
+            Some(own) => own,
+            None => self.patterns(tx, self.agent).await?,
+        };
+        let own = self.own.insert(own);
+        if own.is_empty() || self.budget.is_used_up() {
             return Ok(false);
         }
-        held.push(own.iter().filter_map(|held| Pattern::read(&held.path).ok()).collect::<Vec<_>>());
+        let theirs = self.patterns(tx, other).await?;
+        let Self { own: Some(own), budget, .. } = self else { return Ok(false) };
+        Ok(own.iter().any(|here| {
+            let mut meets = |there: &Pattern| {
+                (here.is_plain() || there.is_plain()) && here.overlaps(there, budget) && !budget.is_used_up()
+            };
+            theirs.iter().any(&mut meets)
+        }))
     }
-    let mut budget = Budget::default();
-    Ok(held[0].iter().any(|here| {
-        let mut meets = |there: &Pattern| {
-            // Out of budget, a comparison says yes; here that would open an inbox.
-            (here.is_plain() || there.is_plain()) && here.overlaps(there, &mut budget) && !budget.is_used_up()
-        };
-        held[1].iter().any(&mut meets)
-    }))
+
+    async fn patterns(&mut self, tx: &mut Tx<'_>, agent: i64) -> Result<Vec<Pattern>> {
+        let held = of_agent(tx, self.now, self.project, agent).await?;
+        let affordable = held.iter().take_while(|held| self.budget.spend(held.path.len()));
+        Ok(affordable.filter_map(|held| Pattern::read(&held.path).ok()).collect())
+    }
 }
 
 /// Every call compares its paths with what is active, so that has a bound: for one agent and for the project.

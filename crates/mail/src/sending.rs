@@ -158,7 +158,9 @@ pub struct Payload {
     pub cc: Vec<String>,
     pub bcc: Vec<String>,
     pub subject: String,
-    pub body_md: String,
+    /// Said once in an answer, however many projects the message went to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_md: Option<String>,
     pub importance: Importance,
     pub ack_required: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,7 +194,7 @@ impl Outgoing<'_> {
             cc: self.names(Kind::Cc),
             bcc: self.names(Kind::Bcc),
             subject: self.subject.to_owned(),
-            body_md: self.body.to_owned(),
+            body_md: Some(self.body.to_owned()),
             importance: self.importance,
             ack_required: self.ack_required,
             thread_id: self.thread.map(str::to_owned),
@@ -308,8 +310,10 @@ fn attached<'a>(
     (INSERT, params)
 }
 
-/// One delivery for each project that has recipients.
-pub fn deliveries(payload: &Payload, recipients: &[Recipient]) -> Vec<Delivery> {
+/// One delivery for each project that has recipients. The text is not in the payload that is given and goes with the first: an
+/// answer with a copy for every project has no bound, and is refused when everything has been done.
+pub fn deliveries(payload: &Payload, body: Option<String>, recipients: &[Recipient]) -> Vec<Delivery> {
+    debug_assert!(payload.body_md.is_none(), "the text would be repeated");
     let mut projects: Vec<&Project> = Vec::new();
     for recipient in recipients {
         if projects.iter().all(|known| known.id != recipient.project.id) {
@@ -317,7 +321,11 @@ pub fn deliveries(payload: &Payload, recipients: &[Recipient]) -> Vec<Delivery> 
         }
     }
     let of = |project: &Project| Delivery { project: project.human_key.clone(), payload: payload.clone() };
-    projects.into_iter().map(of).collect()
+    let mut deliveries: Vec<Delivery> = projects.into_iter().map(of).collect();
+    if let Some(first) = deliveries.first_mut() {
+        first.payload.body_md = body;
+    }
+    deliveries
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use waybill_kernel::{Code, Error, Result};
 use waybill_store::Tx;
 
 use crate::acting::{AFTER_AGENT, Agent, Project, agent_columns, project_columns};
-use crate::inbox::{MessageView, SENT, message_columns};
+use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::recipients::Recipient;
 use crate::rules::addresses::Kind;
 use crate::sending::Payload;
@@ -16,7 +16,7 @@ pub(crate) async fn again(tx: &mut Tx<'_>, project: &Project, answer: &str) -> R
     let id: i64 = answer.parse().map_err(|_| Error::internal("a key was kept without the message's number"))?;
     let row = tx.query_opt(MESSAGE, &[id.into()]).await?;
     let row = row.ok_or_else(|| Error::internal("the message of a key is gone"))?;
-    let view = MessageView::read(&row, SENT)?;
+    let view = MessageView::read(&row, SENT, project)?;
     let payload = Payload {
         id: view.id,
         project_id: project.id,
@@ -25,7 +25,7 @@ pub(crate) async fn again(tx: &mut Tx<'_>, project: &Project, answer: &str) -> R
         cc: view.cc,
         bcc: view.bcc,
         subject: view.subject,
-        body_md: row.text(10)?.to_owned(),
+        body_md: Some(row.text(MESSAGE_COLUMNS)?.to_owned()),
         importance: view.importance,
         ack_required: view.ack_required,
         thread_id: view.thread_id,
@@ -60,7 +60,10 @@ pub(crate) async fn recipients(tx: &mut Tx<'_>, id: i64) -> Result<Vec<Recipient
 
 pub(crate) fn check_active(agent: &Agent) -> Result<()> {
     match agent.retired_at {
-        Some(_) => Err(Error::new(Code::AgentRetired, format!("{} is retired and writes to nobody.", agent.name))),
+        Some(_) => Err(Error::new(
+            Code::AgentRetired,
+            format!("{} is retired: it writes to nobody and takes nothing.", agent.name),
+        )),
         None => Ok(()),
     }
 }

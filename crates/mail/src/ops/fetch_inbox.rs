@@ -8,7 +8,8 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
 use crate::acting;
-use crate::inbox::{self, LIMIT_MAX, LIMIT_USUAL, List, MessageView, Page};
+use crate::inbox::{self, MessageView};
+use crate::pages::{self, LIMIT_MAX, LIMIT_USUAL, List, Page, Shown};
 use crate::rules::message::page;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -49,6 +50,9 @@ pub struct FetchInbox {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Inbox {
     pub result: Vec<MessageView>,
+    /// There are more: a page ends at its limit, or at 2 MiB. What is left out was not marked as read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_more: bool,
 }
 
 impl Operation for FetchInbox {
@@ -86,12 +90,12 @@ impl Operation for FetchInbox {
         let project = acting::project(tx, &self.project_key).await?;
         let token = self.registration_token.as_deref();
         let agent = acting::act_as(ctx, tx, &project, &self.agent_name, token).await?.agent;
-        let mut result = inbox::read(tx, &agent, wanted).await?;
+        let Shown { messages: mut result, has_more } = pages::read(tx, &project, &agent, wanted).await?;
         if self.mark_read {
             inbox::mark_read(ctx, tx, &agent, &mut result).await?;
             acting::touch(ctx, tx, &agent).await?;
         }
-        Ok(Reply::Done(Inbox { result }))
+        Ok(Reply::Done(Inbox { result, has_more }))
     }
 }
 

@@ -11,8 +11,8 @@ use waybill_kernel::{Caller, Code, Error, Example, OperationSpec, Profile, Resul
 use waybill_store::effects::{Cursor, Feed};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Until, Wait};
 
-use crate::acting::{self, Agent};
-use crate::rules::addresses::Kind;
+use crate::acting::{self, Agent, Project};
+use crate::rules::addresses::{Kind, foreign};
 use crate::rules::message::{Importance, page};
 use crate::sending;
 
@@ -82,7 +82,9 @@ macro_rules! deliveries {
     ($range:literal, $order:literal) => {
         concat!(
             "SELECT e.xact, e.seq, e.message, m.subject, m.sender_name, m.importance, m.ack_required, r.kind, m.thread, \
-             m.created_at FROM mail_inbox_events e JOIN mail_messages m ON m.tenant = $1 AND m.message = e.message \
+             m.created_at, m.project, \
+             (SELECT home.slug FROM mail_projects home WHERE home.tenant = $1 AND home.project = m.project) \
+             FROM mail_inbox_events e JOIN mail_messages m ON m.tenant = $1 AND m.message = e.message \
              JOIN mail_recipients r ON r.tenant = $1 AND r.message = e.message AND r.agent = e.agent \
              WHERE e.tenant = $1 AND e.agent = $6 AND ",
             $range,
@@ -164,7 +166,7 @@ impl Operation for FetchInboxEvents {
         let mut next = after;
         for row in &page.rows[..shown] {
             next = Cursor { xact: row.int(0)?, seq: row.int(1)? };
-            answer.events.push(event(row, next.to_text(&scope))?);
+            answer.events.push(event(row, next.to_text(&scope), &project)?);
         }
         answer.next_cursor = next.to_text(&scope);
         answer.has_more = page.rows.len() > shown;
@@ -176,12 +178,13 @@ impl Operation for FetchInboxEvents {
     }
 }
 
-fn event(row: &Row, cursor: String) -> Result<Delivered> {
+fn event(row: &Row, cursor: String, home: &Project) -> Result<Delivered> {
+    let (name, slug) = (row.text(4)?, row.text(11)?);
     Ok(Delivered {
         cursor,
         message_id: row.int(2)?,
         subject: row.text(3)?.to_owned(),
-        from: row.text(4)?.to_owned(),
+        from: if row.int(10)? == home.id { name.to_owned() } else { foreign(slug, name) },
         importance: Importance::stored(row.text(5)?),
         ack_required: row.bool(6)?,
         kind: Kind::stored(row.text(7)?).as_str(),

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Error, Example, OperationSpec, Resource, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting;
-use crate::inbox::{self, MessageView, SENT, message_columns};
+use crate::acting::{self, Project};
+use crate::inbox::{self, MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::rules::addresses::Kind;
 use crate::rules::message::check_id;
 
@@ -56,6 +56,13 @@ impl Operation for GetMessage {
     type Output = Message;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Message>> {
+        Ok(Reply::Done(Message { message: self.shown(ctx, tx).await? }))
+    }
+}
+
+impl GetMessage {
+    /// As the caller may see it; for others than its parties there is none.
+    pub(crate) async fn shown(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<MessageView> {
         check_id(self.message_id)?;
         let project = acting::project(tx, &self.project_key).await?;
         let none = || {
@@ -65,16 +72,14 @@ impl Operation for GetMessage {
         if let Some(name) = &self.agent_name {
             let token = self.registration_token.as_deref();
             let agent = acting::act_as(ctx, tx, &project, name, token).await?.agent;
-            let found = inbox::find(tx, &agent, self.message_id).await?.ok_or_else(none)?;
-            return Ok(Reply::Done(Message { message: found.view }));
+            let found = inbox::find(tx, &project, &agent, self.message_id).await?.ok_or_else(none)?;
+            return Ok(found.view);
         }
-        Ok(Reply::Done(Message { message: self.of_any(ctx, tx).await?.ok_or_else(none)? }))
+        self.of_any(ctx, tx, &project).await?.ok_or_else(none)
     }
-}
 
-impl GetMessage {
     /// From the parties of the message to their principals, and not from the caller's agents: they may be many.
-    async fn of_any(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<MessageView>> {
+    async fn of_any(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, home: &Project) -> Result<Option<MessageView>> {
         const FIND: &str = concat!(
             "SELECT ",
             message_columns!(),
@@ -87,13 +92,13 @@ impl GetMessage {
         let principal = ctx.caller.principal.to_string();
         let params = [self.message_id.into(), (&principal).into(), ctx.caller.sees_all_owners().into()];
         let Some(row) = tx.query_opt(FIND, &params).await? else { return Ok(None) };
-        let kind = match (row.bool(11)?, row.text_opt(12)?) {
+        let kind = match (row.bool(MESSAGE_COLUMNS + 1)?, row.text_opt(MESSAGE_COLUMNS + 2)?) {
             (true, _) => SENT,
             (false, Some(kind)) => Kind::stored(kind).as_str(),
             (false, None) => return Ok(None),
         };
-        let mut message = MessageView::read(&row, kind)?;
-        message.body_md = row.text_opt(10)?.map(str::to_owned);
+        let mut message = MessageView::read(&row, kind, home)?;
+        message.body_md = row.text_opt(MESSAGE_COLUMNS)?.map(str::to_owned);
         Ok(Some(message))
     }
 }

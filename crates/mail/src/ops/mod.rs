@@ -9,6 +9,7 @@ pub mod fetch_inbox;
 pub mod fetch_inbox_events;
 pub mod files;
 pub mod find;
+pub mod get_attachment;
 pub mod get_message;
 pub mod get_project;
 pub mod health_check;
@@ -47,6 +48,7 @@ pub(crate) fn register(registry: Registry) -> Registry {
         .with::<fetch_inbox::FetchInbox>()
         .with::<fetch_inbox_events::FetchInboxEvents>()
         .with::<get_message::GetMessage>()
+        .with::<get_attachment::GetAttachment>()
         .with::<read_mailbox::ReadMailbox>()
         .with::<mark_message_read::MarkMessageRead>()
         .with::<acknowledge_message::AcknowledgeMessage>()

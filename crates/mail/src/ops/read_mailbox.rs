@@ -7,7 +7,8 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
 use crate::acting;
-use crate::inbox::{self, Counts, LIMIT_MAX, LIMIT_USUAL, List, MessageView, Page};
+use crate::inbox::{self, Counts, MessageView};
+use crate::pages::{self, LIMIT_MAX, LIMIT_USUAL, List, Page};
 use crate::rules::message::page;
 
 /// Which messages.
@@ -62,6 +63,9 @@ pub struct ReadMailbox {
 pub struct Mailbox {
     /// The newest first.
     pub messages: Vec<MessageView>,
+    /// There are more: a page ends at its limit, or at 2 MiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_more: bool,
     /// Of the whole inbox.
     pub counts: Counts,
 }
@@ -162,21 +166,18 @@ impl Operation for ReadMailbox {
             Some(seconds) => Time::from_micros(ctx.now.micros() - i64::from(seconds) * 1_000_000),
             None => inbox::overdue(ctx.now, ctx.settings::<Settings>()),
         };
-        let messages = match self.view {
-            View::Inbox if self.urgent_only => inbox::read(tx, &agent, of(List::Urgent, None)).await?,
-            View::Inbox => inbox::read(tx, &agent, of(List::All, None)).await?,
-            View::Outbox => inbox::read_sent(tx, &agent, of(List::All, None)).await?,
-            View::UrgentUnread => inbox::read(tx, &agent, of(List::UrgentUnread, None)).await?,
-            View::AckRequired => inbox::read(tx, &agent, of(List::AckOpen, None)).await?,
-            View::AckOverdue | View::AcksStale => inbox::read(tx, &agent, of(List::AckOpen, Some(overdue))).await?,
-            View::Mailbox => {
-                let mut both = inbox::read(tx, &agent, of(List::All, None)).await?;
-                both.extend(inbox::read_sent(tx, &agent, of(List::All, None)).await?);
-                both.sort_by_key(|message| std::cmp::Reverse((message.created_ts, message.id)));
-                both.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-                both
+        let shown = match self.view {
+            View::Inbox if self.urgent_only => pages::read(tx, &project, &agent, of(List::Urgent, None)).await?,
+            View::Inbox => pages::read(tx, &project, &agent, of(List::All, None)).await?,
+            View::Outbox => pages::read_sent(tx, &project, &agent, of(List::All, None)).await?,
+            View::UrgentUnread => pages::read(tx, &project, &agent, of(List::UrgentUnread, None)).await?,
+            View::AckRequired => pages::read(tx, &project, &agent, of(List::AckOpen, None)).await?,
+            View::AckOverdue | View::AcksStale => {
+                pages::read(tx, &project, &agent, of(List::AckOpen, Some(overdue))).await?
             }
+            View::Mailbox => pages::read_both(tx, &project, &agent, of(List::All, None)).await?,
         };
-        Ok(Reply::Done(Mailbox { messages, counts: inbox::counts(tx, &agent).await? }))
+        let counts = inbox::counts(tx, &agent).await?;
+        Ok(Reply::Done(Mailbox { messages: shown.messages, has_more: shown.has_more, counts }))
     }
 }

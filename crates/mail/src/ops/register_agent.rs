@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_kernel::{Example, Json, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting;
@@ -36,6 +36,12 @@ pub struct RegisterAgent {
     #[serde(default)]
     #[schemars(extend("x-rare" = true))]
     pub new_token: bool,
+    /// Accepted and without effect: who an agent is does not depend on where it is shown.
+    #[schemars(extend("deprecated" = true))]
+    pub pane_id: Option<String>,
+    /// Accepted and without effect: a key says who is calling.
+    #[schemars(extend("deprecated" = true))]
+    pub registration_proof: Option<Json>,
 }
 
 impl Operation for RegisterAgent {

@@ -88,9 +88,8 @@ impl Operation for ReplyMessage {
                 "thread_id": "FEAT-123", "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z",
                 "deliveries": [{"project": "/data/projects/backend", "payload": {"id": 43, "project_id": 1,
                 "from": "BlueLake", "to": ["GreenCastle"], "cc": [], "bcc": [], "subject": "Re: The login page",
-                "body_md": "Looks good.", "importance": "normal", "ack_required": true, "thread_id": "FEAT-123",
-                "reply_to": 42, "attachments": [], "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1,
-                "verified_sender": false}"#,
+                "importance": "normal", "ack_required": true, "thread_id": "FEAT-123", "reply_to": 42, "attachments": [],
+                "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1, "verified_sender": false}"#,
         },
         ..OperationSpec::WRITE
     };
@@ -117,7 +116,7 @@ impl Operation for ReplyMessage {
             return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
         }
         sent::check_active(&acting.agent)?;
-        let parent = inbox::find(tx, &acting.agent, self.message_id).await?;
+        let parent = inbox::find(tx, &project, &acting.agent, self.message_id).await?;
         let parent = parent.ok_or_else(|| inbox::no_message(&acting.agent))?;
         let subject = threads::reply_subject(prefix, &parent.view.subject);
         message::check(ctx.settings(), &subject, &self.body_md)?;
@@ -146,8 +145,10 @@ impl Operation for ReplyMessage {
     }
 }
 
-fn of(message: Payload, recipients: &[Recipient], verified_sender: bool) -> Replied {
-    let deliveries = sending::deliveries(&message, recipients);
+fn of(mut message: Payload, recipients: &[Recipient], verified_sender: bool) -> Replied {
+    let body = message.body_md.take();
+    let deliveries = sending::deliveries(&message, None, recipients);
+    message.body_md = body;
     Replied { message, deliveries, count: recipients.len(), verified_sender }
 }
 

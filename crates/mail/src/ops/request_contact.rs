@@ -31,6 +31,9 @@ pub struct RequestContact {
     /// Your agent's token, where another key has registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
+    /// Accepted and without effect: nobody is registered by being asked.
+    #[schemars(extend("deprecated" = true))]
+    pub register_if_missing: Option<bool>,
 }
 
 /// A request for contact.

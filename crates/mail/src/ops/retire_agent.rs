@@ -30,7 +30,8 @@ impl Operation for RetireAgent {
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::MailWrite],
         title: "Retire an agent",
-        description: "Takes an agent out of use: nobody can write to it and it writes to nobody. Its inbox can still be read. Safe to repeat.",
+        description: "Takes an agent out of use: nobody can write to it, it writes to nobody and reserves nothing. Its inbox can \
+                      still be read. Safe to repeat.",
         example: Example {
             arguments: r#"{"project_key": "/data/projects/backend", "agent_name": "BlueLake"}"#,
             answer: r#"{"id": 8, "name": "BlueLake", "program": "codex", "model": "gpt", "task_description": "",

@@ -133,7 +133,7 @@ impl Operation for SendMessage {
         let thread = self.thread_id.as_deref();
         let walls = recipients::walls(ctx, tx, &project, &acting.agent, thread, &recipients).await?;
         if !walls.is_empty() {
-            return self.ask(ctx, tx, &project, &acting, &walls).await;
+            return self.ask(ctx, tx, scope, &project, &acting, &walls).await;
         }
         let message = Outgoing {
             project: &project,
@@ -154,9 +154,10 @@ impl Operation for SendMessage {
     }
 }
 
-fn of(payload: Payload, recipients: &[Recipient], verified_sender: bool) -> Sent {
+fn of(mut payload: Payload, recipients: &[Recipient], verified_sender: bool) -> Sent {
+    let body = payload.body_md.take();
     Sent {
-        deliveries: sending::deliveries(&payload, recipients),
+        deliveries: sending::deliveries(&payload, body, recipients),
         count: recipients.len(),
         attachments: payload.attachments,
         verified_sender,
@@ -206,15 +207,16 @@ impl SendMessage {
         &self,
         ctx: &Ctx<'_>,
         tx: &mut Tx<'_>,
+        scope: keys::Scope<'_>,
         project: &Project,
         acting: &Acting,
         walls: &Walls,
     ) -> Result<Reply<Sent>> {
-        let refusal = walls.refusal(project, &acting.agent);
-        // A key would remember that nothing was sent.
-        if !self.auto_contact_if_blocked || !walls.blocked.is_empty() || self.idempotency_key.is_some() {
-            return Err(refusal);
+        if !self.auto_contact_if_blocked || !walls.blocked.is_empty() {
+            return Err(walls.refusal(project, &acting.agent));
         }
+        // It would remember that nothing was sent, and the message could never go out under it.
+        keys::release(tx, scope).await?;
         let mut contacts_requested = Vec::new();
         for recipient in &walls.required {
             let pair = Pair { project, from: &acting.agent, to_project: &recipient.project, to: &recipient.agent };

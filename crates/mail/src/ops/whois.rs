@@ -14,6 +14,12 @@ pub struct Whois {
     /// The project's absolute path or slug.
     pub project_key: String,
     pub agent_name: String,
+    /// Accepted and without effect: commits are read in the archive.
+    #[schemars(extend("deprecated" = true))]
+    pub include_recent_commits: Option<bool>,
+    /// Accepted and without effect.
+    #[schemars(extend("deprecated" = true))]
+    pub commit_limit: Option<i64>,
 }
 
 impl Operation for Whois {

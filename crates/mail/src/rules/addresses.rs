@@ -108,6 +108,15 @@ pub fn foreign(slug: &str, name: &str) -> String {
     format!("{PREFIX}{slug}#{name}")
 }
 
+/// How a name that was written in one project reads in another, both by their slugs: there it would be somebody else's.
+pub fn seen_from(home: &str, written_in: &str, name: &str) -> String {
+    match Address::new(Kind::To, name) {
+        Address { project: None, .. } => foreign(written_in, name),
+        Address { project: Some(slug), name: alone, .. } if slug == home => alone,
+        Address { .. } => name.to_owned(),
+    }
+}
+
 /// Each once: whoever is on two lists is on the more visible one, whatever the spelling. The order is the one given.
 pub fn gather(to: &[String], cc: &[String], bcc: &[String]) -> Vec<Address> {
     let mut seen: HashMap<(Option<String>, String), ()> = HashMap::new();
@@ -136,6 +145,17 @@ mod tests {
         let foreign = Address::new(Kind::Cc, "project:/data/x#y#RedFox");
         assert_eq!((foreign.project.as_deref(), foreign.name.as_str()), (Some("/data/x#y"), "RedFox"));
         assert_eq!(Address::new(Kind::To, "project:nothing").project, None);
+    }
+
+    #[test]
+    fn a_name_reads_as_the_same_agent_in_every_project() {
+        for (name, seen) in [
+            ("GreenCastle", "project:there#GreenCastle"),
+            ("project:home#BlueLake", "BlueLake"),
+            ("project:third#RedFox", "project:third#RedFox"),
+        ] {
+            assert_eq!(seen_from("home", "there", name), seen);
+        }
     }
 
     #[test]

@@ -8,6 +8,10 @@
 //! | `{a,b/c}` | one of several; may be nested and may hold separators |
 //! | none of these | that path, and everything below it if it is a folder |
 //!
+//! Brackets also stand in names (`app/[slug]/page.tsx`, `app/[[...all]]`), and nobody who reserves such a file means a set. So a
+//! text with brackets means both: what it is as a pattern, and the path in whose name they stand. One too much is refused to
+//! somebody, rarely; the other way round a file is given twice.
+//!
 //! Braces are written out when the pattern is read, so everything else is about patterns without them. Two of those are
 //! compared by walking both at once, part by part and within a part character by character: the places reached are pairs of
 //! a place here and a place there, each visited once. Matching by trial and retreat would take exponential time on
@@ -15,20 +19,19 @@
 //!
 //! # Contract
 //! [`Pattern::overlaps`] is symmetric. It takes at most as many steps as the product of both sizes; [`Budget`] bounds a
-//! whole call, and what it no longer covers counts as overlapping: a path is refused rather than given twice.
+//! whole call, and what it no longer covers counts as overlapping: a path is refused rather than given twice. A step takes the
+//! same time whatever is compared: two sets are as many steps as they have ranges.
 
+use super::braces::{Brackets, expand};
 use super::paths::Why;
 
 /// A pattern with wildcards, in bytes. A plain path may be longer.
 pub const GLOB_BYTES_MAX: usize = 512;
-/// What braces may be written out to.
-pub const ALTERNATIVES_MAX: usize = 32;
-/// All alternatives of one pattern together, in bytes.
-const ALTERNATIVES_BYTES_MAX: usize = 1_024;
-/// Braces within braces.
-const BRACES_DEPTH_MAX: usize = 8;
 /// Steps of comparison that one call may take, some milliseconds. The two largest patterns there can be take about a quarter.
 pub const STEPS_MAX: u64 = 4_194_304;
+
+/// So many folders that two plain paths have in common are compared in less than a step.
+const PARTS_FREE: usize = 8;
 
 /// What is left of a call's comparisons.
 #[derive(Debug)]
@@ -45,8 +48,8 @@ impl Budget {
         self.0 == 0
     }
 
-    /// False once it is used up.
-    fn spend(&mut self, steps: usize) -> bool {
+    /// For what is not a comparison and takes its time all the same. False once it is used up.
+    pub fn spend(&mut self, steps: usize) -> bool {
         self.0 = self.0.saturating_sub(steps as u64);
         self.0 > 0
     }
@@ -86,14 +89,31 @@ impl Pattern {
     /// Of a path in its normal form.
     pub fn read(text: &str) -> Result<Self, Why> {
         if !text.contains(['*', '?', '[', ']', '{', '}']) {
-            return Ok(Self(vec![Alternative::read(text)?]));
+            return Ok(Self(vec![Alternative::read(text, Brackets::OfSets)?]));
         }
         if text.len() > GLOB_BYTES_MAX {
             return Err(broken(&format!("with wildcards it may have {GLOB_BYTES_MAX} bytes at most")));
         }
-        let mut texts = Vec::new();
-        expand(text, &mut texts)?;
-        texts.iter().map(|text| Alternative::read(text)).collect::<Result<_, _>>().map(Self)
+        let named = may_be_named(text).then(|| Self::written_out(text, Brackets::InNames));
+        match (Self::written_out(text, Brackets::OfSets), named) {
+            (Ok(mut all), Some(Ok(named))) => {
+                all.extend(named);
+                Ok(Self(all))
+            }
+            // No set has a set within.
+            (Err(_), Some(Ok(named))) if are_nested(text) => Ok(Self(named)),
+            (read, _) => read.map(Self),
+        }
+    }
+
+    /// A path whose characters all mean themselves.
+    pub fn of_name(text: &str) -> Self {
+        let parts = text.split('/').filter(|part| !part.is_empty()).map(|part| Part::Plain(part.to_owned()));
+        Self(vec![Alternative { parts: parts.collect(), is_plain: true }])
+    }
+
+    fn written_out(text: &str, brackets: Brackets) -> Result<Vec<Alternative>, Why> {
+        expand(text, brackets)?.iter().map(|text| Alternative::read(text, brackets)).collect()
     }
 
     /// The first part of every path it can mean, if there is only one: two patterns that begin in different folders are
@@ -117,14 +137,38 @@ impl Pattern {
     }
 }
 
+fn has_brackets(text: &str) -> bool {
+    text.contains(['[', ']'])
+}
+
+/// Has brackets that may stand in a name. `[!…]` says by itself what it is.
+fn may_be_named(text: &str) -> bool {
+    has_brackets(text) && !text.contains("[!") && !text.contains("[^")
+}
+
+/// Every bracket has its other one, and a pair stands in another.
+fn are_nested(text: &str) -> bool {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for c in text.chars() {
+        match c {
+            '[' => depth += 1,
+            ']' if depth == 0 => return false,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    depth == 0 && deepest > 1
+}
+
 impl Alternative {
-    fn read(text: &str) -> Result<Self, Why> {
+    fn read(text: &str, brackets: Brackets) -> Result<Self, Why> {
         let mut parts: Vec<Part> = Vec::new();
         if text.starts_with('/') {
             return Err(Why::Suspicious("is absolute"));
         }
         for part in text.split('/').filter(|part| !part.is_empty() && *part != ".") {
-            match Part::read(part)? {
+            match Part::read(part, brackets)? {
                 Part::Any if parts.last() == Some(&Part::Any) => {}
                 part => parts.push(part),
             }
@@ -138,6 +182,9 @@ impl Alternative {
 
     /// Walks over both: `reached[j]` says that the first parts here and the first `j` there have a path in common.
     fn overlaps(&self, other: &Self, budget: &mut Budget) -> bool {
+        if self.is_plain && other.is_plain {
+            return self.is_within(other, budget);
+        }
         // A plain path also means what lies below it, as if `**` followed.
         let (here, there) = (self.parts.len(), other.parts.len());
         let mut reached = vec![false; there + 1];
@@ -177,15 +224,27 @@ impl Alternative {
     }
 }
 
+impl Alternative {
+    /// Of two plain paths: one is the other, or a folder of it. Paths in the same few folders are what a large project has many
+    /// of, and cost nothing; deep ones do.
+    fn is_within(&self, other: &Self, budget: &mut Budget) -> bool {
+        let (here, there) = (&self.parts, &other.parts);
+        let alike = here.iter().zip(there).take_while(|(mine, theirs)| mine == theirs).count();
+        let affordable = alike < PARTS_FREE || budget.spend(alike / PARTS_FREE);
+        !affordable || alike == here.len().min(there.len())
+    }
+}
+
 impl Part {
-    fn read(text: &str) -> Result<Self, Why> {
+    fn read(text: &str, brackets: Brackets) -> Result<Self, Why> {
         if text == ".." {
             return Err(Why::Suspicious("leaves the project by `..`"));
         }
         if text.len() > 1 && text.bytes().all(|byte| byte == b'*') {
             return Ok(Part::Any);
         }
-        if !text.contains(['*', '?', '[', ']']) {
+        let in_sets = brackets == Brackets::OfSets;
+        if !text.contains(['*', '?']) && !(in_sets && has_brackets(text)) {
             return Ok(Part::Plain(text.to_owned()));
         }
         let mut tokens = Vec::new();
@@ -195,8 +254,8 @@ impl Part {
                 '*' if tokens.last() == Some(&Token::Run) => {}
                 '*' => tokens.push(Token::Run),
                 '?' => tokens.push(Token::One),
-                '[' => tokens.push(Token::Set(set(&mut rest)?)),
-                ']' => return Err(broken("`]` closes nothing")),
+                '[' if in_sets => tokens.push(Token::Set(set(&mut rest)?)),
+                ']' if in_sets => return Err(broken("`]` closes nothing")),
                 c => tokens.push(Token::Char(c)),
             }
         }
@@ -215,8 +274,7 @@ impl Part {
         match (self, other) {
             (Part::Plain(mine), Part::Plain(theirs)) => mine == theirs,
             (Part::Plain(plain), Part::Glob(tokens)) | (Part::Glob(tokens), Part::Plain(plain)) => {
-                let plain: Vec<Token> = plain.chars().map(Token::Char).collect();
-                meet(&plain, tokens, budget)
+                means(tokens, plain, budget)
             }
             (Part::Glob(mine), Part::Glob(theirs)) => meet(mine, theirs, budget),
             (Part::Any, _) | (_, Part::Any) => true,
@@ -250,7 +308,7 @@ fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
                     next[j] = true;
                 }
                 (None, Some(Token::Run)) => reached[j + 1] = true,
-                (Some(mine), Some(theirs)) if mine.shares(theirs) => next[j + 1] = true,
+                (Some(mine), Some(theirs)) if mine.shares(theirs, budget) => next[j + 1] = true,
                 _ => {}
             }
         }
@@ -259,27 +317,66 @@ fn meet(here: &[Token], there: &[Token], budget: &mut Budget) -> bool {
     false
 }
 
-impl Token {
-    fn ranges(&self) -> &[(char, char)] {
-        match self {
-            Token::Set(ranges) => ranges,
-            _ => &[],
+/// As [`meet`], of a text: `reached[j]` says that its first characters are what the first `j` tokens mean.
+fn means(tokens: &[Token], text: &str, budget: &mut Budget) -> bool {
+    let past_runs = |reached: &mut [bool]| {
+        for (j, token) in tokens.iter().enumerate() {
+            reached[j + 1] |= reached[j] && *token == Token::Run;
         }
+    };
+    let mut reached = vec![false; tokens.len() + 1];
+    reached[0] = true;
+    past_runs(&mut reached);
+    for c in text.chars() {
+        if !budget.spend(tokens.len() + 1) {
+            return true;
+        }
+        let mut next = vec![false; tokens.len() + 1];
+        for (j, token) in tokens.iter().enumerate().filter(|(j, _)| reached[*j]) {
+            match token {
+                Token::Run => next[j] = true,
+                token if token.shares(&Token::Char(c), budget) => next[j + 1] = true,
+                _ => {}
+            }
+        }
+        past_runs(&mut next);
+        if !next.contains(&true) {
+            return false;
+        }
+        reached = next;
     }
+    reached[tokens.len()]
+}
 
+impl Token {
     /// One character that both can be. Sets are never empty, so `?` shares with all of them.
-    fn shares(&self, other: &Self) -> bool {
+    fn shares(&self, other: &Self, budget: &mut Budget) -> bool {
         match (self, other) {
             (Token::Char(mine), Token::Char(theirs)) => mine == theirs,
-            (Token::Char(c), set @ Token::Set(_)) | (set @ Token::Set(_), Token::Char(c)) => {
-                set.ranges().iter().any(|(low, high)| low <= c && c <= high)
+            (Token::Char(c), Token::Set(ranges)) | (Token::Set(ranges), Token::Char(c)) => {
+                let at = ranges.partition_point(|(_, high)| high < c);
+                ranges.get(at).is_some_and(|(low, _)| low <= c)
             }
+            // One of each is what the caller has paid for.
             (Token::Set(mine), Token::Set(theirs)) => {
-                mine.iter().any(|(low, high)| theirs.iter().any(|(from, to)| low <= to && from <= high))
+                !budget.spend(mine.len() + theirs.len() - 2) || share(mine, theirs)
             }
             _ => true,
         }
     }
+}
+
+/// Whether two lists of ranges, both in ascending order, have a character in common. The range that ends first can meet nothing
+/// that comes later.
+fn share(mine: &[(char, char)], theirs: &[(char, char)]) -> bool {
+    let (mut i, mut j) = (0, 0);
+    while let (Some((low, high)), Some((from, to))) = (mine.get(i), theirs.get(j)) {
+        if low <= to && from <= high {
+            return true;
+        }
+        if high < to { i += 1 } else { j += 1 }
+    }
+    false
 }
 
 /// What stands after `[`, up to its `]`.
@@ -359,84 +456,7 @@ fn before(c: char) -> Option<char> {
     ('\0'..=c).rev().nth(1)
 }
 
-/// Writes braces out: `a{b,c{d,e}}` is `ab`, `acd` and `ace`.
-fn expand(text: &str, into: &mut Vec<String>) -> Result<(), Why> {
-    let mut waiting = vec![text.to_owned()];
-    let mut steps = 0;
-    while let Some(text) = waiting.pop() {
-        steps += 1;
-        let Some((before, inside, after)) = outermost(&text)? else {
-            into.push(text);
-            if into.len() > ALTERNATIVES_MAX || into.iter().map(String::len).sum::<usize>() > ALTERNATIVES_BYTES_MAX {
-                return Err(too_many());
-            }
-            continue;
-        };
-        for alternative in inside.iter().rev() {
-            waiting.push(format!("{before}{alternative}{after}"));
-        }
-        // Each pair of braces at least doubles what waits, or is one of a chain that is no longer than the pattern.
-        if waiting.len() > ALTERNATIVES_MAX || steps > GLOB_BYTES_MAX * 2 {
-            return Err(too_many());
-        }
-    }
-    Ok(())
-}
-
-fn too_many() -> Why {
-    broken(&format!(
-        "its braces stand for more than {ALTERNATIVES_MAX} patterns or {ALTERNATIVES_BYTES_MAX} bytes; reserve them one by one"
-    ))
-}
-
-/// What stands before the first pair of braces, between its commas, and after it.
-type Braces<'a> = (&'a str, Vec<&'a str>, &'a str);
-
-/// Braces and commas in a set are characters.
-fn outermost(text: &str) -> Result<Option<Braces<'_>>, Why> {
-    let (mut depth, mut in_set, mut begin, mut from) = (0_usize, false, 0, 0);
-    let mut inside = Vec::new();
-    for (at, c) in text.char_indices() {
-        match c {
-            '[' if !in_set => in_set = true,
-            ']' if in_set => in_set = false,
-            _ if in_set => {}
-            '{' => {
-                depth += 1;
-                if depth == 1 {
-                    (begin, from) = (at, at + 1);
-                }
-                if depth > BRACES_DEPTH_MAX {
-                    return Err(broken(&format!("braces are nested more than {BRACES_DEPTH_MAX} deep")));
-                }
-            }
-            ',' if depth == 1 => {
-                inside.push(&text[from..at]);
-                from = at + 1;
-            }
-            '}' if depth == 0 => return Err(broken("`}` closes nothing")),
-            '}' => {
-                depth -= 1;
-                if depth == 0 {
-                    inside.push(&text[from..at]);
-                    return if inside == [""] {
-                        Err(broken("`{}` is empty"))
-                    } else {
-                        Ok(Some((&text[..begin], inside, &text[at + 1..])))
-                    };
-                }
-            }
-            _ => {}
-        }
-    }
-    match (depth, in_set) {
-        (0, false) => Ok(None),
-        (0, true) => Err(broken("`[` is not closed")),
-        _ => Err(broken("`{` is not closed")),
-    }
-}
-
-fn broken(why: &str) -> Why {
+pub(super) fn broken(why: &str) -> Why {
     Why::Broken(why.to_owned())
 }
 

@@ -1,6 +1,7 @@
 //! Decisions without I/O.
 
 pub mod addresses;
+mod braces;
 pub mod contact;
 pub mod dates;
 pub mod excerpt;

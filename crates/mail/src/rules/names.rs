@@ -12,6 +12,8 @@ pub const NAME_CHARS_MAX: usize = 64;
 /// Names that nobody registers: people write as the first, the program as the second.
 pub const OVERSEER: &str = "HumanOverseer";
 pub const SYSTEM: &str = "WaybillMail";
+/// What is longer was meant for no name, and is compared with none.
+pub const MEANT_BYTES_MAX: usize = 4 * NAME_CHARS_MAX;
 /// Names in one answer of suggestions.
 const SUGGESTIONS_MAX: usize = 5;
 /// After so many draws a third word is added: a project with most names taken still finds one.
@@ -149,6 +151,9 @@ fn why_not(name: &str) -> String {
 
 /// Of the names that are known, those that one may have meant, the nearest first.
 pub fn suggestions(meant: &str, known: &[String]) -> Vec<String> {
+    if meant.len() > MEANT_BYTES_MAX {
+        return Vec::new();
+    }
     let meant = key(meant);
     let mut near: Vec<(usize, &String)> = known
         .iter()
@@ -235,6 +240,7 @@ mod tests {
         assert_eq!(suggestions("bluelake2", &known), ["BlueLake"]);
         assert_eq!(suggestions("lake", &known), ["BlueLake"]);
         assert!(suggestions("Xylophone", &known).is_empty());
+        assert!(suggestions(&"GreenCastle".repeat(100), &known).is_empty(), "too long to be looked through");
         let many: Vec<String> = (0..100).map(|n| format!("GreenCastle{n}")).collect();
         assert_eq!(suggestions("GreenCastle", &many).len(), SUGGESTIONS_MAX);
     }

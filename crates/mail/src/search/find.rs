@@ -4,10 +4,11 @@
 //! the words, so a search without words is one for marks. What somebody may not find is not among what is counted
 //! against the limit.
 
-use waybill_kernel::{Result, Time};
+use waybill_kernel::{Error, Result, Time};
 use waybill_store::{Ctx, Row, Sql, Tx, Value};
 
-use crate::inbox::{MessageView, SENT, message_columns};
+use crate::acting::Project;
+use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::rules::addresses::Kind;
 use crate::rules::query::Expr;
 use crate::rules::terms::Space;
@@ -15,6 +16,7 @@ use crate::rules::terms::Space;
 /// What is looked for in one project.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
+    pub(crate) home: Project,
     pub(crate) space: Space,
     /// The mark of those who may find it.
     pub(crate) party: String,
@@ -36,14 +38,25 @@ pub(crate) enum Tier {
 }
 
 impl Wanted {
-    pub(crate) fn new(ctx: &Ctx<'_>, project: i64) -> Self {
-        let space = Space { tenant: ctx.caller.tenant, project };
+    pub(crate) fn new(ctx: &Ctx<'_>, home: &Project) -> Self {
+        let space = Space { tenant: ctx.caller.tenant, project: home.id };
         let party = if ctx.caller.sees_all_owners() {
             space.everybody()
         } else {
             space.party(&ctx.caller.principal.to_string())
         };
-        Self { space, party, expr: None, sender: None, thread: None, importances: Vec::new(), since: None, until: None }
+        let home = home.clone();
+        Self {
+            home,
+            space,
+            party,
+            expr: None,
+            sender: None,
+            thread: None,
+            importances: Vec::new(),
+            since: None,
+            until: None,
+        }
     }
 
     /// Marks beside the party's, all of which must be there: in each list, one of its marks.
@@ -149,7 +162,7 @@ impl Wanted {
             body_chars.into(),
             Value::from(&reader),
         ];
-        tx.query(sql, &params).await?.iter().map(|row| Found::read(ctx, row)).collect()
+        tx.query(sql, &params).await?.iter().map(|row| Found::read(ctx, row, &self.home)).collect()
     }
 }
 
@@ -165,13 +178,18 @@ pub(crate) struct Found {
 
 impl Found {
     /// Who sent it, and admins, are shown whom it was hidden from the others that they got it.
-    fn read(ctx: &Ctx<'_>, row: &Row) -> Result<Self> {
-        let is_own = ctx.caller.sees_all_owners() || row.text(10)? == ctx.caller.principal.to_string();
-        let kind = match row.text_opt(11)? {
-            Some(kind) if !is_own => Kind::stored(kind).as_str(),
-            _ => SENT,
+    fn read(ctx: &Ctx<'_>, row: &Row, home: &Project) -> Result<Self> {
+        let is_own = ctx.caller.sees_all_owners() || row.text(MESSAGE_COLUMNS)? == ctx.caller.principal.to_string();
+        let kind = match row.text_opt(MESSAGE_COLUMNS + 1)? {
+            _ if is_own => SENT,
+            Some(kind) => Kind::stored(kind).as_str(),
+            None => return Err(Error::internal("the index shows a message to somebody who is no party of it")),
         };
-        Ok(Self { view: MessageView::read(row, kind)?, body: row.text(12)?.to_owned(), body_chars: row.int(13)? })
+        Ok(Self {
+            view: MessageView::read(row, kind, home)?,
+            body: row.text(MESSAGE_COLUMNS + 2)?.to_owned(),
+            body_chars: row.int(MESSAGE_COLUMNS + 3)?,
+        })
     }
 }
 
@@ -185,7 +203,10 @@ mod tests {
     #[test]
     fn every_match_names_the_tenant_the_project_and_the_party() {
         let space = Space { tenant: Tenant(3), project: 9 };
+        let home =
+            Project { id: 9, slug: "x".to_owned(), human_key: "/x".to_owned(), created_at: Time::from_micros(0) };
         let wanted = |text: &str| Wanted {
+            home: home.clone(),
             space,
             party: "3p9ya".to_owned(),
             expr: Query::read(text).unwrap().expr,

@@ -40,8 +40,9 @@ fn indexed(ctx: &Ctx<'_>, message: &Outgoing<'_>, id: i64) -> Indexed {
     for space in &spaces {
         marks.push(space.everybody());
         marks.push(space.sender(message.sender.id));
-        // A message without a thread begins one by its number, if it is answered.
-        marks.push(space.thread(message.thread.unwrap_or(&own_thread)));
+        // A message without a thread begins one by its number, if it is answered; and by its number each can be looked up.
+        marks.push(space.thread(&own_thread));
+        marks.extend(message.thread.map(|thread| space.thread(thread)));
         marks.push(space.importance(message.importance.as_str()));
     }
     marks.sort_unstable();

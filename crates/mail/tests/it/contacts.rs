@@ -14,8 +14,12 @@ waybill_testkit::both! {
     a_request_opens_nothing_and_a_refusal_stays,
     block_all_comes_before_everything,
     a_shared_thread_opens_and_a_foreign_one_does_not,
+    nobody_joins_a_thread_by_writing_to_oneself,
+    a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from,
     other_projects_need_an_approved_contact,
+    a_name_of_another_project_is_never_taken_for_ones_own,
     blocked_sends_may_file_requests_and_send_nothing,
+    a_key_under_which_nothing_was_sent_is_free_again,
     handshakes_are_for_those_who_act_for_both,
     wishes_for_acknowledgement_open_nothing,
 }
@@ -174,6 +178,62 @@ async fn a_shared_thread_opens_and_a_foreign_one_does_not(on: TestStore) {
     );
 }
 
+async fn nobody_joins_a_thread_by_writing_to_oneself(on: TestStore) {
+    let (_, bob) = strangers(&on).await;
+    let carol = person(&on, "carol");
+    agent(&on, &carol, "RedFox").await;
+    policy(&on, &carol, "RedFox", "open").await;
+    let into = json!({ "sender_name": "BlueLake", "to": ["RedFox"], "thread_id": "FEAT-1" });
+    send(&on, &bob, with(letter("a"), into)).await;
+    pass(&on, 2 * 86_400);
+    let dave = person(&on, "dave");
+    for name in ["CalmRiver", "GoldenOwl"] {
+        agent(&on, &dave, name).await;
+        policy(&on, &dave, name, "open").await;
+    }
+    let to = |name: &str| with(letter("b"), json!({ "sender_name": "CalmRiver", "to": [name], "thread_id": "FEAT-1" }));
+    let intruder = || refusal(&on, &dave, "send_message", to("BlueLake"));
+    assert_eq!(intruder().await, Code::ContactRequired);
+    send(&on, &dave, to("CalmRiver")).await;
+    assert_eq!(intruder().await, Code::ContactRequired, "by a message to oneself");
+    send(&on, &dave, to("GoldenOwl")).await;
+    assert_eq!(intruder().await, Code::ContactRequired, "by a message to another agent of one's own");
+    let back = json!({ "sender_name": "GoldenOwl", "to": ["CalmRiver"], "thread_id": "FEAT-1" });
+    send(&on, &dave, with(letter("c"), back)).await;
+    assert_eq!(intruder().await, Code::ContactRequired, "by one from another agent of one's own");
+    // Agents of one principal need nobody else to share a thread.
+    policy(&on, &dave, "GoldenOwl", "auto").await;
+    pass(&on, 2 * 86_400);
+    send(&on, &dave, to("GoldenOwl")).await;
+    // Whoever was written to in the thread takes part in it.
+    let asked = json!({ "sender_name": "RedFox", "to": ["CalmRiver"], "thread_id": "FEAT-1" });
+    send(&on, &carol, with(letter("d"), asked)).await;
+    send(&on, &dave, to("BlueLake")).await;
+}
+
+async fn a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let carol = person(&on, "carol");
+    agent(&on, &carol, "RedFox").await;
+    for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+        policy(&on, caller, name, "open").await;
+    }
+    let hidden = json!({ "sender_name": "RedFox", "to": ["GreenCastle"], "bcc": ["BlueLake"], "thread_id": "FEAT-1" });
+    send(&on, &carol, with(letter("a"), hidden)).await;
+    for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+        policy(&on, caller, name, "auto").await;
+    }
+    let within = with(letter("b"), json!({ "thread_id": "FEAT-1" }));
+    assert_eq!(
+        refusal(&on, &alice, "send_message", within).await,
+        Code::ContactRequired,
+        "it would tell who was hidden"
+    );
+    // Who was hidden knows the others, and may show itself.
+    let shown = json!({ "sender_name": "BlueLake", "to": ["GreenCastle"], "thread_id": "FEAT-1" });
+    send(&on, &bob, with(letter("c"), shown)).await;
+}
+
 async fn other_projects_need_an_approved_contact(on: TestStore) {
     let (alice, bob) = (person(&on, "alice"), person(&on, "bob"));
     agent(&on, &alice, "GreenCastle").await;
@@ -196,7 +256,7 @@ async fn other_projects_need_an_approved_contact(on: TestStore) {
     let payload = &sent["deliveries"][0]["payload"];
     let theirs = json!({ "project_key": "data-other", "agent_name": "BlueLake" });
     let got = ok(&on, &bob, "fetch_inbox", theirs).await["result"][0].clone();
-    assert_eq!((&got["id"], &got["from"]), (&payload["id"], &json!("GreenCastle")));
+    assert_eq!((&got["id"], &got["from"]), (&payload["id"], &json!("project:data-projects-backend#GreenCastle")));
     let reply = json!({ "project_key": "/data/other", "message_id": payload["id"], "sender_name": "BlueLake", "body_md": "Hi." });
     let reply = ok(&on, &bob, "reply_message", reply).await;
     assert_eq!(reply["to"], json!(["project:data-projects-backend#GreenCastle"]));
@@ -211,6 +271,55 @@ async fn other_projects_need_an_approved_contact(on: TestStore) {
     assert_eq!(noted.len(), 2, "both projects archive it");
 }
 
+async fn a_name_of_another_project_is_never_taken_for_ones_own(on: TestStore) {
+    const THERE: &str = "/data/other";
+    let (alice, bob, carol) = (person(&on, "alice"), person(&on, "bob"), person(&on, "carol"));
+    for name in ["GreenCastle", "RedFox"] {
+        agent(&on, &alice, name).await;
+    }
+    // There are others of these names where the message goes.
+    agent_in(&on, &bob, THERE, "BlueLake").await;
+    for name in ["GreenCastle", "RedFox"] {
+        agent_in(&on, &carol, THERE, name).await;
+    }
+    let open = json!({ "project_key": THERE, "agent_name": "GreenCastle", "policy": "open" });
+    ok(&on, &carol, "set_contact_policy", open).await;
+    ok(&on, &alice, "request_contact", with(ask(), json!({ "to_project": THERE }))).await;
+    let accept = with(answer(true), json!({ "project_key": THERE, "from_project": HOME }));
+    ok(&on, &bob, "respond_contact", accept).await;
+    policy(&on, &alice, "RedFox", "open").await;
+    let across = json!({ "to": ["project:data-other#BlueLake"], "cc": ["RedFox"], "thread_id": "FEAT-1" });
+    let id = send(&on, &alice, with(letter("across"), across)).await;
+
+    let from = json!("project:data-projects-backend#GreenCastle");
+    let theirs = json!({ "project_key": THERE, "agent_name": "BlueLake" });
+    let got = ok(&on, &bob, "fetch_inbox", theirs.clone()).await["result"][0].clone();
+    assert_eq!((&got["id"], &got["from"], &got["to"]), (&json!(id), &from, &json!(["BlueLake"])));
+    assert_eq!(got["cc"], json!(["project:data-projects-backend#RedFox"]));
+    let events = ok(&on, &bob, "fetch_inbox_events", theirs.clone()).await;
+    assert_eq!(events["events"].as_array().unwrap().last().unwrap()["from"], from);
+    for key in [THERE, "data-other"] {
+        let one = ok(&on, &bob, "get_message", json!({ "project_key": key, "message_id": id })).await;
+        assert_eq!((&one["from"], &one["to"]), (&from, &json!(["BlueLake"])));
+    }
+    let found = ok(&on, &bob, "search_messages", json!({ "project_key": THERE, "query": "across" })).await;
+    assert_eq!((&found["result"][0]["from"], &found["result"][0]["to"]), (&from, &json!(["BlueLake"])));
+    let thread = json!({ "project_key": THERE, "thread_id": "FEAT-1" });
+    assert_eq!(ok(&on, &bob, "get_thread", thread.clone()).await["messages"][0]["from"], from);
+    assert_eq!(ok(&on, &bob, "summarize_thread", thread).await["summary"]["participants"], json!([from]));
+    // At home it reads as it was written.
+    let sent = ok(&on, &alice, "get_message", message("GreenCastle", id)).await;
+    assert_eq!((&sent["from"], &sent["cc"]), (&json!("GreenCastle"), &json!(["RedFox"])));
+    assert_eq!(sent["to"], json!(["project:data-other#BlueLake"]));
+    // It can be written to as it stands.
+    let back =
+        json!({ "project_key": THERE, "sender_name": "BlueLake", "to": [from], "subject": "back", "body_md": "Hi." });
+    send(&on, &bob, back).await;
+    assert_eq!(subjects(&inbox(&on, &alice, "GreenCastle", json!({})).await), ["back"]);
+    let namesake = json!({ "project_key": THERE, "agent_name": "GreenCastle" });
+    assert_eq!(ok(&on, &carol, "fetch_inbox", namesake).await["result"], json!([]));
+}
+
 async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {
     let (alice, bob) = strangers(&on).await;
     let asking = with(letter("a"), json!({ "auto_contact_if_blocked": true }));
@@ -218,6 +327,23 @@ async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {
     assert_eq!((&answered["count"], &answered["contacts_requested"]), (&json!(0), &json!(["BlueLake"])));
     assert_eq!(subjects(&inbox(&on, &bob, "BlueLake", json!({})).await), ["Contact request from GreenCastle"]);
     assert_eq!(on.count("SELECT count(*) FROM mail_contacts WHERE status = 'pending'").await.unwrap(), 1);
+}
+
+async fn a_key_under_which_nothing_was_sent_is_free_again(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    let asking = with(letter("a"), json!({ "auto_contact_if_blocked": true, "idempotency_key": "k" }));
+    for _ in 0..2 {
+        let answered = call(&on, &alice, "send_message", asking.clone()).await;
+        assert!(!answered.replay);
+        assert_eq!((&answered.json["count"], &answered.json["contacts_requested"]), (&json!(0), &json!(["BlueLake"])));
+    }
+    ok(&on, &bob, "respond_contact", answer(true)).await;
+    for replay in [false, true] {
+        let sent = call(&on, &alice, "send_message", asking.clone()).await;
+        assert_eq!((sent.replay, &sent.json["count"]), (replay, &json!(1)));
+    }
+    let got = subjects(&inbox(&on, &bob, "BlueLake", json!({})).await);
+    assert_eq!(got, ["a", "Contact request from GreenCastle"], "asked once, sent once");
 }
 
 async fn handshakes_are_for_those_who_act_for_both(on: TestStore) {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use waybill_kernel::{Caller, Mode, Result};
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Caller, Code, Mode, Result};
 use waybill_store::{Ctx, Tx, Work};
 use waybill_testkit::stores::TestStore;
 
@@ -14,6 +14,7 @@ waybill_testkit::both! {
     rule_02_what_failed_gives_the_archive_nothing_to_do,
     rule_03_what_failed_can_be_repeated_and_is_done_once,
     rule_06_reads_go_on_while_somebody_writes,
+    every_field_that_clients_of_other_servers_send_is_taken,
 }
 
 /// Everything that a send writes.
@@ -133,4 +134,91 @@ async fn rule_06_reads_go_on_while_somebody_writes(on: TestStore) {
     let still_held = !writer.is_finished();
     tokio::task::spawn_blocking(move || writer.join().unwrap()).await.unwrap().unwrap();
     assert!(took < HELD_FOR && still_held, "the read took {took:?}");
+}
+
+/// As the known servers name them; one that is not given may be sent as null.
+async fn every_field_that_clients_of_other_servers_send_is_taken(on: TestStore) {
+    let (alice, _) = two(&on).await;
+    let id = send(&on, &alice, letter("a")).await;
+    let profile = json!({ "project_key": HOME, "program": "p", "model": "m" });
+    let pair = json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "BlueLake" });
+    let calls: [(&str, Json, Json, &[&str]); 12] = [
+        ("ensure_project", json!({ "human_key": HOME }), json!({}), &["identity_mode"]),
+        (
+            "register_agent",
+            with(profile.clone(), json!({ "name": "GreenCastle" })),
+            json!({ "pane_id": "%1", "registration_proof": { "nonce": [1] } }),
+            &["task_description", "attachments_policy", "reaper_exempt", "pane_id", "registration_proof"],
+        ),
+        ("create_agent_identity", profile, json!({}), &["name_hint", "task_description", "attachments_policy"]),
+        (
+            "whois",
+            of("BlueLake"),
+            json!({ "include_recent_commits": true, "commit_limit": 5 }),
+            &["include_recent_commits", "commit_limit"],
+        ),
+        ("list_agents", json!({ "project_key": HOME }), json!({}), &["limit", "active_within_days"]),
+        (
+            "fetch_inbox",
+            of("GreenCastle"),
+            json!({}),
+            &["urgent_only", "since_ts", "limit", "include_bodies", "unread_only", "ack_overdue_only", "mark_read"],
+        ),
+        ("fetch_inbox_events", of("GreenCastle"), json!({}), &["after", "limit", "position_now"]),
+        (
+            "reply_message",
+            json!({ "project_key": HOME, "message_id": id, "sender_name": "GreenCastle", "body_md": "x" }),
+            json!({}),
+            &["to", "cc", "bcc", "subject_prefix", "importance", "ack_required", "attachments", "idempotency_key"],
+        ),
+        (
+            "request_contact",
+            pair,
+            json!({ "register_if_missing": true }),
+            &["to_project", "reason", "ttl_seconds", "register_if_missing"],
+        ),
+        (
+            "file_reservation_paths",
+            with(of("GreenCastle"), json!({ "paths": ["src"] })),
+            json!({}),
+            &["ttl_seconds", "exclusive", "reason", "idempotency_key"],
+        ),
+        (
+            "search_messages",
+            json!({ "project_key": HOME, "query": "a" }),
+            json!({}),
+            &[
+                "limit",
+                "offset",
+                "cursor",
+                "ranking",
+                "sender",
+                "importance",
+                "thread_id",
+                "date_start",
+                "date_end",
+                "explain",
+                "include_body_md",
+            ],
+        ),
+        (
+            "summarize_thread",
+            json!({ "project_key": HOME, "thread_id": id.to_string() }),
+            json!({}),
+            &["include_examples", "llm_mode", "llm_model"],
+        ),
+    ];
+    for (name, input, values, fields) in calls {
+        let unknown = with(input.clone(), json!({ "colour": null }));
+        assert_eq!(refusal(&on, &alice, name, unknown).await, Code::InvalidRequest, "{name}");
+        ok(&on, &alice, name, with(input.clone(), values)).await;
+        for field in fields {
+            let mut nothing = input.clone();
+            nothing[*field] = Json::Null;
+            ok(&on, &alice, name, nothing).await;
+        }
+    }
+    let nobody = json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "NobodyHere",
+        "register_if_missing": true });
+    assert_eq!(refusal(&on, &alice, "request_contact", nobody).await, Code::NotFound, "nobody is made by being asked");
 }

@@ -180,6 +180,14 @@ async fn a_retired_agent_writes_to_nobody_and_comes_back(on: TestStore) {
     );
     let own = with(letter("x"), json!({ "sender_name": "BlueLake", "to": ["GreenCastle"] }));
     assert_eq!(refusal(&on, &bob, "send_message", own.clone()).await, Code::AgentRetired);
+    for (name, further) in [
+        ("file_reservation_paths", json!({ "paths": ["src"] })),
+        ("macro_file_reservation_cycle", json!({ "paths": ["src"] })),
+        ("acquire_build_slot", json!({ "slot": "frontend" })),
+        ("force_release_file_reservation", json!({ "file_reservation_id": 1 })),
+    ] {
+        assert_eq!(refusal(&on, &bob, name, with(of("BlueLake"), further)).await, Code::AgentRetired, "{name}");
+    }
     inbox(&on, &bob, "BlueLake", json!({})).await;
     let names = async |all: bool| {
         let listed =

@@ -16,6 +16,7 @@ waybill_testkit::both! {
     rule_08_the_first_read_counts,
     rule_09_the_first_acknowledgement_counts_and_reads,
     an_inbox_is_shown_by_its_filters_and_reading_marks_nothing,
+    a_page_has_its_room_and_marks_only_what_it_shows,
     an_inbox_costs_the_same_at_a_hundred_thousand,
     views_show_what_they_are_called,
     deliveries_are_followed_once_each_in_order,
@@ -105,6 +106,43 @@ async fn an_inbox_is_shown_by_its_filters_and_reading_marks_nothing(on: TestStor
     inbox(&on, &reader, "BlueLake", json!({})).await;
     let mark = with(of("BlueLake"), json!({ "mark_read": true }));
     assert_eq!(refusal(&on, &reader, "fetch_inbox", mark).await, Code::Forbidden, "a key that reads does not mark");
+}
+
+async fn a_page_has_its_room_and_marks_only_what_it_shows(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let mut sent = Vec::new();
+    for (subject, body) in [("a", "x"), ("b", "\""), ("c", "\n"), ("d", "x"), ("e", "x"), ("f", "\u{1}")] {
+        sent.push(send(&on, &alice, with(letter(subject), json!({ "body_md": body.repeat(900_000) }))).await);
+        pass(&on, 1);
+    }
+    let wanted = json!({ "unread_only": true, "include_bodies": true, "mark_read": true, "limit": 1_000 });
+    let mut seen = Vec::new();
+    loop {
+        let page = ok(&on, &bob, "fetch_inbox", with(of("BlueLake"), wanted.clone())).await;
+        let shown = page["result"].as_array().unwrap();
+        assert!(shown.len() == 1 || page.to_string().len() <= 2 << 20, "{}", page.to_string().len());
+        assert!(shown.iter().all(|message| text(message, "body_md").len() == 900_000));
+        seen.push(subjects(shown).concat());
+        let unread = inbox(&on, &bob, "BlueLake", json!({ "unread_only": true })).await.len();
+        assert_eq!(unread, sent.len() - seen.concat().len(), "what was not shown is unread");
+        assert_eq!(page.get("has_more").is_some(), unread > 0);
+        if unread == 0 {
+            break;
+        }
+    }
+    assert_eq!(seen, ["f", "ed", "c", "b", "a"], "as much as JSON has room for, the newest first");
+    for view in ["outbox", "mailbox"] {
+        let input = with(of("GreenCastle"), json!({ "view": view, "include_bodies": true, "limit": 6 }));
+        let page = ok(&on, &alice, "read_mailbox", input).await;
+        assert_eq!(
+            (subjects(page["messages"].as_array().unwrap()).concat(), &page["has_more"]),
+            ("f".into(), &json!(true))
+        );
+    }
+    let few = ok(&on, &bob, "fetch_inbox", with(of("BlueLake"), json!({ "limit": 5 }))).await;
+    assert_eq!((few["result"].as_array().unwrap().len(), &few["has_more"]), (5, &json!(true)));
+    let all = ok(&on, &bob, "fetch_inbox", with(of("BlueLake"), json!({ "limit": 6 }))).await;
+    assert_eq!((all["result"].as_array().unwrap().len(), all.get("has_more")), (6, None));
 }
 
 /// Not by time, which a busy machine distorts, but by what the engine says it walks over.

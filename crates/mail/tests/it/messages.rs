@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use waybill_kernel::Code;
 use waybill_testkit::stores::TestStore;
@@ -15,11 +17,14 @@ waybill_testkit::both! {
     rule_22_archive_rows_are_written_by_those_that_have_something_to_archive,
     a_key_makes_a_call_safe_to_repeat_for_a_day,
     fifty_calls_under_one_key_send_once,
+    an_answer_has_the_text_once_however_many_projects_get_it,
     every_list_counts_once_and_hidden_ones_stay_hidden,
     who_is_missing_is_told_at_once_and_nobody_gets_it,
+    what_is_told_of_the_missing_does_not_grow_with_their_names,
     a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote,
     threads_have_names_and_numbers_are_for_replies,
     files_come_as_bytes_and_paths_are_refused,
+    files_are_given_back_to_the_parties_of_the_message,
     what_is_not_understood_is_refused_and_null_is_absent,
     a_message_is_for_its_parties,
     a_token_proves_the_sender,
@@ -134,6 +139,34 @@ async fn fifty_calls_under_one_key_send_once(on: TestStore) {
     assert_eq!((ids.len(), on.count("SELECT count(*) FROM mail_messages").await.unwrap()), (1, 1));
 }
 
+async fn an_answer_has_the_text_once_however_many_projects_get_it(on: TestStore) {
+    let alice = person(&on, "alice");
+    agent(&on, &alice, "GreenCastle").await;
+    let mut to = Vec::new();
+    for path in ["/data/a", "/data/b", "/data/c"] {
+        agent_in(&on, &alice, path, "BlueLake").await;
+        let hands = json!({ "project_key": HOME, "requester": "GreenCastle", "target": "BlueLake", "to_project": path,
+            "auto_accept": true });
+        ok(&on, &alice, "macro_contact_handshake", hands).await;
+        to.push(format!("project:{path}#BlueLake"));
+    }
+    let body = "x".repeat(1 << 20);
+    let input = with(letter("a"), json!({ "to": to, "body_md": body, "idempotency_key": "k" }));
+    for replay in [false, true] {
+        let answer = call(&on, &alice, "send_message", input.clone()).await;
+        assert_eq!((answer.replay, &answer.json["count"]), (replay, &json!(3)));
+        assert!(answer.json.to_string().len() < (1 << 20) + 4_096, "{}", answer.json.to_string().len());
+        let deliveries = answer.json["deliveries"].as_array().unwrap();
+        assert_eq!(deliveries[0]["payload"]["body_md"], json!(body));
+        assert!(deliveries.iter().all(|one| one["payload"]["id"] == deliveries[0]["payload"]["id"]));
+        let id = &deliveries[0]["payload"]["id"];
+        let reply = json!({ "project_key": HOME, "message_id": id, "sender_name": "GreenCastle", "body_md": body,
+            "idempotency_key": "r" });
+        let reply = ok(&on, &alice, "reply_message", reply).await;
+        assert!(reply.to_string().len() < (1 << 20) + 4_096 && reply["body_md"] == json!(body));
+    }
+}
+
 async fn every_list_counts_once_and_hidden_ones_stay_hidden(on: TestStore) {
     let (alice, bob) = two(&on).await;
     let carol = person(&on, "carol");
@@ -182,6 +215,19 @@ async fn who_is_missing_is_told_at_once_and_nobody_gets_it(on: TestStore) {
         refusal(&on, &alice, "send_message", with(letter("a"), json!({ "to": too_many }))).await,
         Code::InvalidRequest
     );
+}
+
+async fn what_is_told_of_the_missing_does_not_grow_with_their_names(on: TestStore) {
+    let (alice, _) = two(&on).await;
+    let long: Vec<String> = (0..100).map(|n| format!("{n}{}", "GreenCastle".repeat(1_000))).collect();
+    let near: Vec<String> = (0..100).map(|n| format!("BlueLak{n}")).collect();
+    for (names, suggested) in [(long, 0), (near, 10)] {
+        let error = refused(&on, &alice, "send_message", with(letter("a"), json!({ "to": names }))).await;
+        assert_eq!(error.code(), Code::RecipientNotFound);
+        assert_eq!(error.detail("missing").unwrap().as_array().unwrap().len(), 100, "all of them are told");
+        assert_eq!(error.detail("suggestions").unwrap().as_object().unwrap().len(), suggested);
+        assert!(error.message().len() < 16_384, "{}", error.message().len());
+    }
 }
 
 async fn a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote(on: TestStore) {
@@ -255,6 +301,55 @@ async fn files_come_as_bytes_and_paths_are_refused(on: TestStore) {
     for file in [json!({ "name": "../x", "content_base64": "" }), json!({ "name": "x", "content_base64": "%" })] {
         let input = with(letter("a"), json!({ "attachments": [file] }));
         assert_eq!(refusal(&on, &alice, "send_message", input).await, Code::InvalidRequest);
+    }
+}
+
+async fn files_are_given_back_to_the_parties_of_the_message(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let (carol, dave) = (person(&on, "carol"), person(&on, "dave"));
+    for (caller, name) in [(&carol, "RedFox"), (&dave, "CalmRiver")] {
+        agent(&on, caller, name).await;
+        policy(&on, caller, name, "open").await;
+    }
+    let large: Vec<u8> = (0..(2_usize << 20) + 7).map(|n| (n % 251) as u8).collect();
+    let files = json!([
+        { "name": "a.txt", "content_base64": STANDARD.encode(b"hello"), "media_type": "text/plain" },
+        { "name": "large.bin", "content_base64": STANDARD.encode(&large) },
+        { "name": "empty", "content_base64": "" },
+    ]);
+    let id = send(&on, &alice, with(letter("a"), json!({ "bcc": ["RedFox"], "attachments": files }))).await;
+    let of_file = |position: i64| json!({ "project_key": HOME, "message_id": id, "position": position });
+    for caller in [&alice, &bob, &carol, &on.admin] {
+        let got = ok(&on, caller, "get_attachment", of_file(0)).await;
+        let shown = ok(&on, caller, "get_message", json!({ "project_key": HOME, "message_id": id })).await;
+        for field in ["name", "media_type", "bytes", "sha256"] {
+            assert_eq!(got[field], shown["attachments"][0][field], "{field}");
+        }
+        assert_eq!((&got["content_base64"], got.get("next_offset")), (&json!(STANDARD.encode(b"hello")), None));
+    }
+    let mut whole = Vec::new();
+    let mut input = of_file(1);
+    loop {
+        let piece = ok(&on, &bob, "get_attachment", input.clone()).await;
+        whole.extend(STANDARD.decode(text(&piece, "content_base64")).unwrap());
+        let Some(next) = piece.get("next_offset") else { break };
+        assert_eq!(next, &json!(2 << 20));
+        input["offset"] = next.clone();
+    }
+    assert_eq!(whole, large);
+    assert_eq!(ok(&on, &bob, "get_attachment", of_file(2)).await["content_base64"], "");
+    let beyond = with(of_file(0), json!({ "offset": 5 }));
+    assert_eq!(ok(&on, &bob, "get_attachment", beyond).await["content_base64"], "");
+    let as_red = with(of_file(0), json!({ "agent_name": "RedFox" }));
+    assert_eq!(ok(&on, &carol, "get_attachment", as_red.clone()).await["name"], "a.txt");
+    // Nobody else, and nothing else.
+    assert_eq!(refusal(&on, &dave, "get_attachment", of_file(0)).await, Code::NotFound);
+    assert_eq!(refusal(&on, &dave, "get_attachment", as_red).await, Code::Forbidden);
+    assert_eq!(refusal(&on, &bob, "get_attachment", of_file(3)).await, Code::NotFound);
+    let stranger = on.tenant("other").await.unwrap();
+    assert_eq!(refusal(&on, &stranger, "get_attachment", of_file(0)).await, Code::NotFound);
+    for bad in [json!({ "position": -1 }), json!({ "offset": -1 }), json!({ "offset": i64::MAX })] {
+        assert_eq!(refusal(&on, &bob, "get_attachment", with(of_file(0), bad)).await, Code::InvalidRequest);
     }
 }
 

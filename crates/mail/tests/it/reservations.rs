@@ -20,12 +20,15 @@ waybill_testkit::both! {
     r22_a_reservation_writes_one_archive_row_and_its_end_none,
     overlap_is_symmetric_and_shared_meets_only_exclusive,
     spellings_of_one_path_meet,
+    folders_with_brackets_in_their_names_are_given_once,
     what_is_no_path_is_refused_by_name,
     a_ttl_is_clamped_and_expiry_needs_nobody,
+    one_made_under_a_wrong_clock_stops_nobodys_time,
     a_key_makes_a_reservation_once,
     another_principals_agent_is_acted_for_with_its_token_alone,
     a_check_reads_and_tells_ones_own_apart,
     what_is_active_is_bounded,
+    an_answer_of_conflicts_has_a_bound,
     fifty_callers_race_for_one_path_and_one_gets_it,
     fifty_callers_race_with_patterns_that_overlap,
     lists_show_what_is_active_or_all_by_pages,
@@ -191,6 +194,18 @@ async fn spellings_of_one_path_meet(on: TestStore) {
     assert_eq!(asked["conflicts"], json!([]), "case matters");
 }
 
+async fn folders_with_brackets_in_their_names_are_given_once(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let all = [("app/[slug]", "app/[slug]/page.tsx"), ("app/[[...all]]/page.tsx", "app/[[...all]]")];
+    for (one, other) in all.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]) {
+        let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": [one] })).await;
+        assert_eq!(paths(&given["granted"], "path_pattern"), [one]);
+        let refused = reserve(&on, &bob, "BlueLake", json!({ "paths": [other] })).await;
+        assert_eq!(paths(&refused["conflicts"], "path"), [other], "beside {one}");
+        ok(&on, &alice, "release_file_reservations", of("GreenCastle")).await;
+    }
+}
+
 async fn what_is_no_path_is_refused_by_name(on: TestStore) {
     let (alice, _) = two(&on).await;
     let many: Vec<String> = (0..201).map(|n| format!("f{n}")).collect();
@@ -239,6 +254,31 @@ async fn a_ttl_is_clamped_and_expiry_needs_nobody(on: TestStore) {
     asked(0).await;
     let asked = reserve(&on, &bob, "BlueLake", json!({ "paths": ["a"] })).await;
     assert_eq!(asked["granted"].as_array().unwrap().len(), 1);
+}
+
+async fn one_made_under_a_wrong_clock_stops_nobodys_time(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    for (ahead_us, stops) in [(30_000_000_i64, true), (86_400_000_000, false)] {
+        let first = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["docs"] })).await;
+        let id = number(&first["granted"][0], "id");
+        // As if the clock had been ahead for that moment.
+        let moved = format!("created_at = created_at + {ahead_us}, expires_at = expires_at + {ahead_us}");
+        on.write(&format!("UPDATE mail_reservations SET {moved} WHERE reservation = {id}")).await.unwrap();
+        let wanted = json!({ "paths": ["src"], "ttl_seconds": 60 });
+        reserve(&on, &bob, "BlueLake", wanted).await;
+        pass(&on, 61);
+        let taken = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["src"] })).await;
+        assert_eq!(taken["granted"] == json!([]), stops, "a lease of a minute, {ahead_us}: {taken}");
+        // Whoever has just done something is at work.
+        if !stops {
+            let longer = reserve(&on, &bob, "BlueLake", json!({ "paths": ["tests"] })).await;
+            let force = with(of("GreenCastle"), json!({ "file_reservation_id": longer["granted"][0]["id"] }));
+            assert_eq!(refusal(&on, &alice, "force_release_file_reservation", force).await, Code::ReservationActive);
+        }
+        for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+            ok(&on, caller, "release_file_reservations", of(name)).await;
+        }
+    }
 }
 
 async fn a_key_makes_a_reservation_once(on: TestStore) {
@@ -314,6 +354,23 @@ async fn race(on: TestStore, pattern: impl Fn(usize) -> String) {
     };
     assert_eq!(answers.iter().map(granted).sum::<usize>(), 1, "{answers:?}");
     assert_eq!(on.count("SELECT count(*) FROM mail_reservations").await.unwrap(), 1);
+}
+
+async fn an_answer_of_conflicts_has_a_bound(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    // Every one of them stands in the way of every path.
+    let deep = |n: i32| format!("a/{}{n}/**/x", "d".repeat(380));
+    let held: Vec<String> = (0..20).map(|n| format!("{{{},a/**}}", deep(n))).collect();
+    let reason = "r".repeat(1_000);
+    let wanted = json!({ "paths": held, "exclusive": false, "reason": reason });
+    assert_eq!(reserve(&on, &alice, "GreenCastle", wanted).await["granted"].as_array().unwrap().len(), 20);
+    let many: Vec<String> = (0..200).map(|n| format!("a/{}{n}", "p".repeat(300))).collect();
+    let answer = reserve(&on, &bob, "BlueLake", json!({ "paths": many, "idempotency_key": "k" })).await;
+    let conflicts = answer["conflicts"].as_array().unwrap();
+    let holders = |at: usize| conflicts[at]["holders"].as_array().unwrap().len();
+    assert_eq!((conflicts.len(), holders(0), holders(199)), (200, 10, 1));
+    assert_eq!(text(&conflicts[0]["holders"][0], "reason").len(), 200);
+    assert!(answer.to_string().len() < 1 << 20, "{}", answer.to_string().len());
 }
 
 async fn fifty_callers_race_for_one_path_and_one_gets_it(on: TestStore) {

@@ -36,6 +36,8 @@ async fn a_thread_is_read_in_order_and_by_pages(on: TestStore) {
     let older =
         ok(&on, &bob, "get_thread", thread("T-1", json!({ "limit": 3, "cursor": newest["next_cursor"] }))).await;
     assert_eq!((ids(&older), &older["next_cursor"]), (sent[..3].to_vec(), &Json::Null));
+    let alone = ok(&on, &bob, "get_thread", thread(sent[2], json!({}))).await;
+    assert_eq!(ids(&alone), [sent[2]], "one of a thread is found by its own number as well");
     assert!(newest["messages"][0].get("body_md").is_none());
     let bodies = ok(&on, &bob, "get_thread", thread("T-1", json!({ "include_bodies": true }))).await;
     assert_eq!(bodies["messages"][0]["body_md"], "Hello.");

@@ -9,7 +9,7 @@ use serde_json::json;
 use waybill_kernel::Code;
 use waybill_testkit::server;
 
-use crate::world::{World, program};
+use crate::world::{Engine, World, program};
 
 const PROJECT: &str = "/data/projects/guarded";
 /// From the start of the process to its end. A release takes less than 50 ms; this one is built for tests, on a machine that
@@ -87,8 +87,12 @@ fn install(repository: &Repository, more: &[&str]) {
 
 /// Two agents, of whom the first holds `src` exclusively and `docs` shared.
 fn agents(data: &str) -> [String; 2] {
+    agents_of(data, PROJECT)
+}
+
+fn agents_of(data: &str, project: &str) -> [String; 2] {
     let mail = |args: &[&str]| {
-        let ended = program(&[&["mail"], args, &["--project", PROJECT, "--data", data, "--json"]].concat());
+        let ended = program(&[&["mail"], args, &["--project", project, "--data", data, "--json"]].concat());
         assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
         ended.json()
     };
@@ -196,6 +200,36 @@ async fn a_push_is_judged_by_its_commits_and_a_merge_by_what_it_changes_itself()
     let stopped = repository.git(&["push", "-q", "origin", "main"], &[place, as_two]);
     assert!(!stopped.status.success() && said(&stopped).contains("src/a.rs"), "{}", said(&stopped));
     assert!(repository.git(&["push", "-q", "--no-verify", "origin", "main"], &[place, as_two]).status.success());
+}
+
+/// Linked working trees share their hooks, wherever those were installed from.
+#[tokio::test]
+async fn a_linked_working_tree_is_guarded_as_the_one_it_was_made_from() {
+    let world = World::with(Engine::Sqlite, "[mail]\nallow_ephemeral_projects = true\n", &[]).await;
+    let data = world.server.data_dir.to_str().unwrap().to_owned();
+    for from_linked in [false, true] {
+        let (main, linked) = (Repository::new(), Repository { folder: tempfile::tempdir().unwrap() });
+        let added = main.git(&["worktree", "add", "-q", "-b", "side", linked.path()], &[]);
+        assert!(added.status.success(), "{}", said(&added));
+        let project = main.folder.path().canonicalize().unwrap();
+        let [one, two] = agents_of(&data, project.to_str().unwrap());
+        let from = if from_linked { &linked } else { &main };
+        let ended = program(&["guard", "install", "--repo", from.path(), "--json"]);
+        assert_eq!((ended.exit, &ended.json()["project"]), (0, &json!(null)), "{}", ended.stderr);
+        let place = ("WAYBILL_DATA", data.as_str());
+        for tree in [&main, &linked] {
+            tree.write("src/a.rs", "2");
+            let stopped = tree.commit(&[place, ("AGENT_NAME", &two)]);
+            assert!(!stopped.status.success() && said(&stopped).contains(&one), "{from_linked}: {}", said(&stopped));
+            assert!(tree.commit(&[place, ("AGENT_NAME", &one)]).status.success());
+        }
+    }
+    // Where there is no project it is said that nothing is known.
+    let alone = Repository::new();
+    assert_eq!(program(&["guard", "install", "--repo", alone.path()]).exit, 0);
+    alone.write("src/a.rs", "2");
+    let passed = alone.commit(&[("WAYBILL_DATA", &data), ("AGENT_NAME", "RedFox")]);
+    assert!(passed.status.success() && said(&passed).contains("there is no project"), "{}", said(&passed));
 }
 
 #[tokio::test]

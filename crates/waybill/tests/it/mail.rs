@@ -1,5 +1,7 @@
 //! Mail as clients and people meet it: its tools by profile, its resources, and `waybill mail …`.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
@@ -216,4 +218,55 @@ async fn resources_of_mail_are_what_rest_reads() {
     let without_project = json!({ "uri": format!("resource://inbox/{one}") });
     let refused = world.mcp(admin, "/mcp/mail", "resources/read", &without_project).await.json();
     assert!(refused["error"]["data"]["template"].as_str().unwrap().contains("{?project"), "{refused}");
+}
+
+/// An answer over MCP is several times as long as what it says, and is refused where a key has too much waiting: whatever was
+/// marked as read by then would be lost.
+#[tokio::test]
+async fn large_mail_is_shown_over_mcp_before_it_is_read() {
+    let world = World::start().await;
+    let key = world.key(json!({ "principal": "agent:reader", "scopes": ["mail:read", "mail:write"] })).await;
+    let tool = async |name: &str, arguments: Json| {
+        let params = json!({ "name": name, "arguments": arguments });
+        let reply = world.mcp(&key, "/mcp/mail?profile=full", "tools/call", &params).await;
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text.chars().take(500).collect::<String>());
+        let answer = reply.json();
+        assert_eq!(answer["result"]["isError"].as_bool().unwrap_or_default(), false, "{name}: {answer}");
+        answer["result"]["structuredContent"].clone()
+    };
+    tool("ensure_project", json!({ "human_key": PROJECT })).await;
+    let profile = json!({ "project_key": PROJECT, "program": "p", "model": "m", "name": "GreenCastle" });
+    tool("register_agent", profile).await;
+    // Texts that are long, and texts that JSON makes long.
+    let large = STANDARD.encode(vec![7; 1_400_000]);
+    let mut sent = Vec::new();
+    for text in ["x".repeat(1 << 20), "\"\n".repeat(300_000)].iter().cycle().take(8) {
+        let message = json!({ "project_key": PROJECT, "sender_name": "GreenCastle", "to": ["GreenCastle"], "subject": "s",
+            "body_md": text });
+        sent.push(tool("send_message", message).await["deliveries"][0]["payload"]["id"].as_i64().unwrap());
+    }
+    let unread = json!({ "project_key": PROJECT, "agent_name": "GreenCastle", "unread_only": true,
+        "include_bodies": true, "mark_read": true, "limit": 100 });
+    let mut shown = Vec::new();
+    loop {
+        let page = tool("fetch_inbox", unread.clone()).await;
+        let ids = page["result"].as_array().unwrap().iter().map(|message| message["id"].as_i64().unwrap());
+        shown.extend(ids);
+        if page["has_more"] != true {
+            break;
+        }
+    }
+    shown.reverse();
+    assert_eq!(shown, sent, "every message once");
+
+    let file = json!({ "project_key": PROJECT, "sender_name": "GreenCastle", "to": ["GreenCastle"], "subject": "s",
+        "body_md": "b", "attachments": [{ "name": "a.bin", "content_base64": large }] });
+    let id = tool("send_message", file).await["deliveries"][0]["payload"]["id"].clone();
+    let input = json!({ "project_key": PROJECT, "message_id": id, "position": 0 });
+    assert_eq!(tool("get_attachment", input).await["content_base64"], json!(large));
+    let route = format!("/v1/mail/messages/{id}/attachments/0?project_key=data-projects-backend");
+    assert_eq!(world.get(&key, &route).await.json()["content_base64"], json!(large));
+    let uri = json!({ "uri": format!("resource://attachment/{id}/0?project=data-projects-backend") });
+    let read = world.mcp(&key, "/mcp/mail", "resources/read", &uri).await.json();
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains(&large[..1_000]));
 }

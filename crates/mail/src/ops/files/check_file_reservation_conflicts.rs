@@ -6,8 +6,7 @@ use waybill_kernel::{Example, OperationSpec, Profile, Result, Route};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting::{agent, project};
-use crate::reservations::{Conflict, conflicting, in_the_way};
-use crate::rules::globs::Budget;
+use crate::reservations::{Conflict, Looking, in_the_way};
 use crate::rules::paths;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -57,12 +56,12 @@ impl Operation for CheckFileReservationConflicts {
         let project = project(tx, &self.project_key).await?;
         let agent = agent(tx, &project, &self.agent_name).await?;
         let held = in_the_way(tx, ctx.now, project.id, &paths).await?;
-        let mut budget = Budget::default();
+        let mut looking = Looking::default();
         let (mut conflicts, mut own) = (Vec::new(), Vec::new());
         for path in &paths {
             let mut note = |list: &mut Vec<Conflict>, exclusive: bool, is_own: bool| {
                 let of_those = held.iter().filter(|held| (held.reservation.agent == agent.id) == is_own);
-                let holders = conflicting(path, exclusive, of_those, &mut budget);
+                let holders = looking.conflicting(path, exclusive, of_those);
                 if !holders.is_empty() {
                     list.push(Conflict { path: path.text.clone(), holders });
                 }

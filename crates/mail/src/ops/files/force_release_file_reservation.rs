@@ -18,6 +18,7 @@ use crate::reservations::{Reservation, lock, reservation_columns};
 use crate::rules::addresses::Kind;
 use crate::rules::message::Importance;
 use crate::sending::{Files, Outgoing, deliver};
+use crate::sent::check_active;
 
 /// A holder that has done nothing for so long is not at work.
 const INACTIVE: Duration = Duration::from_secs(1_800);
@@ -90,6 +91,7 @@ impl Operation for ForceReleaseFileReservation {
         }
         let project = project(tx, &self.project_key).await?;
         let acting = act_as(ctx, tx, &project, &self.agent_name, self.registration_token.as_deref()).await?;
+        check_active(&acting.agent)?;
         let now = lock(ctx, tx, project.id).await?;
         let (held, holder) = self.find(tx, &project).await?;
         if let Some(released_at) = held.released_at {

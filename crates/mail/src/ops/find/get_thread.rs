@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Example, OperationSpec, Resource, Result, Route, cursor};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting::project;
+use crate::acting::{Project, project};
 use crate::inbox::MessageView;
 use crate::search::find::{Found, Wanted};
 
@@ -86,7 +86,7 @@ impl Operation for GetThread {
         };
         let bodies = self.include_bodies.unwrap_or(false);
         let body_chars = if bodies { (BODIES_CHARS_MAX / limit).min(BODY_CHARS_MAX) } else { 0 };
-        let mut found = of_thread(ctx, tx, project.id, &self.thread_id, below, limit + 1, body_chars).await?;
+        let mut found = of_thread(ctx, tx, &project, &self.thread_id, below, limit + 1, body_chars).await?;
         if found.is_empty() {
             return Err(Error::not_found("thread"));
         }
@@ -107,7 +107,7 @@ fn shown(found: Found, with_body: bool) -> MessageView {
 pub(crate) async fn of_thread(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
-    project: i64,
+    project: &Project,
     thread: &str,
     below: i64,
     limit: i64,

@@ -291,7 +291,7 @@ impl SearchMessages {
         project: &Project,
         query: &Query,
     ) -> Result<(Option<Wanted>, Option<Assistance>)> {
-        let mut wanted = Wanted::new(ctx, project.id);
+        let mut wanted = Wanted::new(ctx, project);
         wanted.expr.clone_from(&query.expr);
         wanted.thread.clone_from(&self.thread_id);
         wanted.since = read_date("date_start", self.date_start.as_deref(), dates::since)?;

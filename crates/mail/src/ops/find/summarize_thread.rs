@@ -175,7 +175,7 @@ async fn read(
     id: &str,
     limit: i64,
 ) -> Result<Option<(Summary, usize, Vec<ExampleView>)>> {
-    let mut found = of_thread(ctx, tx, project.id, id, i64::MAX, limit, BODY_CHARS_MAX).await?;
+    let mut found = of_thread(ctx, tx, project, id, i64::MAX, limit, BODY_CHARS_MAX).await?;
     if found.is_empty() {
         return Ok(None);
     }

@@ -7,8 +7,9 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting;
 use crate::agents::{self, Profile, Registered, TASK_CHARS_MAX, WORD_CHARS_MAX};
-use crate::inbox::{self, LIMIT_MAX, List, MessageView, Page};
+use crate::inbox::MessageView;
 use crate::ops::find::summarize_thread::{SummarizeThread, Summarized};
+use crate::pages::{self, LIMIT_MAX, List, Page};
 use crate::projects::ProjectView;
 use crate::rules::message::page;
 use crate::rules::threads;
@@ -56,6 +57,9 @@ pub struct Prepared {
     pub thread: Option<Summarized>,
     /// The newest first; none of them is marked as read.
     pub inbox: Vec<MessageView>,
+    /// There are more: a page ends at its limit, or at 2 MiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inbox_has_more: bool,
 }
 
 impl Operation for MacroPrepareThread {
@@ -97,8 +101,14 @@ impl Operation for MacroPrepareThread {
         let agent = acting::agent(tx, &project, &registered.agent.name).await?;
         let thread = self.summary(ctx, tx).await?;
         let page = Page { list: List::All, after: None, before: None, limit, bodies: self.include_inbox_bodies };
-        let inbox = inbox::read(tx, &agent, page).await?;
-        Ok(Reply::Done(Prepared { project: project.into(), agent: registered, thread, inbox }))
+        let shown = pages::read(tx, &project, &agent, page).await?;
+        Ok(Reply::Done(Prepared {
+            project: project.into(),
+            agent: registered,
+            thread,
+            inbox: shown.messages,
+            inbox_has_more: shown.has_more,
+        }))
     }
 }
 

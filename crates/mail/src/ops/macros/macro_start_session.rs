@@ -7,7 +7,8 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting;
 use crate::agents::{self, AttachmentsPolicy, Profile, Registered, TASK_CHARS_MAX, WORD_CHARS_MAX};
-use crate::inbox::{self, LIMIT_MAX, List, MessageView, Page};
+use crate::inbox::MessageView;
+use crate::pages::{self, LIMIT_MAX, List, Page};
 use crate::projects::{self, ProjectView};
 use crate::reservations::{Reserved, Wanted, check_reason, lock, reserve};
 use crate::rules::message::page;
@@ -60,6 +61,9 @@ pub struct Session {
     pub file_reservations: Option<Reserved>,
     /// The newest first; none of them is marked as read.
     pub inbox: Vec<MessageView>,
+    /// There are more: a page ends at its limit, or at 2 MiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inbox_has_more: bool,
 }
 
 impl Operation for MacroStartSession {
@@ -113,7 +117,13 @@ impl Operation for MacroStartSession {
             None => None,
         };
         let page = Page { list: List::All, after: None, before: None, limit, bodies: false };
-        let inbox = inbox::read(tx, &agent, page).await?;
-        Ok(Reply::Done(Session { project: project.into(), agent: registered, file_reservations, inbox }))
+        let shown = pages::read(tx, &project, &agent, page).await?;
+        Ok(Reply::Done(Session {
+            project: project.into(),
+            agent: registered,
+            file_reservations,
+            inbox: shown.messages,
+            inbox_has_more: shown.has_more,
+        }))
     }
 }

@@ -7,7 +7,8 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::{product, projects};
 use crate::acting::{find_agent, may_act};
-use crate::inbox::{self, LIMIT_USUAL, List, MessageView};
+use crate::inbox::MessageView;
+use crate::pages::{self, LIMIT_USUAL, List};
 use crate::rules::message::page;
 
 const LIMIT_MAX: i64 = 200;
@@ -31,6 +32,9 @@ pub struct FetchInboxProduct {
 pub struct ProductInbox {
     /// Newest first.
     pub result: Vec<ProductMessage>,
+    /// There are more: a page ends at its limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_more: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -63,8 +67,8 @@ impl Operation for FetchInboxProduct {
         let limit = page(self.limit, LIMIT_USUAL, LIMIT_MAX)?;
         let product = product(tx, &self.product_key).await?;
         let list = if self.urgent_only.unwrap_or(false) { List::Urgent } else { List::All };
-        let wanted = inbox::Page { list, after: self.since_ts, before: None, limit, bodies: false };
-        let (mut all, mut is_known): (Vec<ProductMessage>, bool) = (Vec::new(), false);
+        let wanted = pages::Page { list, after: self.since_ts, before: None, limit, bodies: false };
+        let (mut all, mut is_known, mut has_more): (Vec<ProductMessage>, bool, bool) = (Vec::new(), false, false);
         for project in projects(tx, &product).await? {
             let Some(agent) = find_agent(tx, project.id, &self.agent_name).await? else { continue };
             // The same name in another project may be another principal's.
@@ -72,8 +76,11 @@ impl Operation for FetchInboxProduct {
                 continue;
             }
             is_known = true;
-            let messages = inbox::read(tx, &agent, wanted).await?;
-            all.extend(messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }));
+            let shown = pages::read(tx, &project, &agent, wanted).await?;
+            has_more |= shown.has_more;
+            all.extend(
+                shown.messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }),
+            );
         }
         if !is_known {
             return Err(Error::new(Code::NotFound, "No agent of yours has that name in the product's projects."));
@@ -82,7 +89,8 @@ impl Operation for FetchInboxProduct {
             let key = |item: &ProductMessage| (item.message.created_ts, item.message.id);
             key(other).cmp(&key(one))
         });
+        has_more |= all.len() > limit as usize;
         all.truncate(limit as usize);
-        Ok(Reply::Done(ProductInbox { result: all }))
+        Ok(Reply::Done(ProductInbox { result: all, has_more }))
     }
 }

@@ -71,7 +71,7 @@ impl Operation for SearchMessagesProduct {
         let page = Page { skip: 0, limit: limit as usize, body_chars: EXCERPT_CHARS };
         let mut all: Vec<ProductHit> = Vec::new();
         for project in projects(tx, &product).await? {
-            let mut wanted = Wanted::new(ctx, project.id);
+            let mut wanted = Wanted::new(ctx, &project);
             wanted.expr.clone_from(&query.expr);
             let (found, _) = look(ctx, tx, &wanted, Ranking::Recency, Position::BEGIN, page).await?;
             for found in found {

@@ -64,7 +64,7 @@ impl Operation for SummarizeThreadProduct {
         let product = product(tx, &self.product_key).await?;
         let (mut found, mut slugs) = (Vec::new(), Vec::new());
         for project in projects(tx, &product).await? {
-            let some = of_thread(ctx, tx, project.id, thread, i64::MAX, limit, BODY_CHARS_MAX).await?;
+            let some = of_thread(ctx, tx, &project, thread, i64::MAX, limit, BODY_CHARS_MAX).await?;
             if !some.is_empty() {
                 slugs.push(project.slug);
             }

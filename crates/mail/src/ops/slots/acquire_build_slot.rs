@@ -9,6 +9,7 @@ use super::{SlotHolder, check_slot, others};
 use crate::acting::{act_as, project, touch};
 use crate::archive_rows::changed;
 use crate::reservations::{check_seconds, lock, ttl};
+use crate::sent::check_active;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +63,7 @@ impl Operation for AcquireBuildSlot {
         check_seconds("ttl_seconds", self.ttl_seconds)?;
         let project = project(tx, &self.project_key).await?;
         let acting = act_as(ctx, tx, &project, &self.agent_name, self.registration_token.as_deref()).await?;
+        check_active(&acting.agent)?;
         let now = lock(ctx, tx, project.id).await?;
         let (exclusive, expires) = (self.exclusive.unwrap_or(true), now.after(ttl(self.ttl_seconds)));
         let others = others(tx, now, project.id, &self.slot, acting.agent.id).await?;

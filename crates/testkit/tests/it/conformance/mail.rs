@@ -38,13 +38,16 @@ async fn two_agents(on: &TestStore) {
 
 async fn a_message_goes_there_and_back(on: TestStore) {
     two_agents(&on).await;
-    let sent = ok(&on, &on.admin, "send_message", letter()).await;
+    let file = json!({ "attachments": [{ "name": "a.txt", "content_base64": "aGk=" }] });
+    let sent = ok(&on, &on.admin, "send_message", with(&letter(), file)).await;
     let id = sent["deliveries"][0]["payload"]["id"].clone();
     let followed = ok(&on, &on.admin, "fetch_inbox_events", of("BlueLake", json!({}))).await;
     let got = ok(&on, &on.admin, "fetch_inbox", of("BlueLake", json!({ "mark_read": true }))).await;
     assert_eq!((&followed["events"][0]["message_id"], &got["result"][0]["id"]), (&id, &id));
     let shown = ok(&on, &on.admin, "get_message", json!({ "project_key": PROJECT, "message_id": id })).await;
     assert_eq!(shown["body_md"], "Go.");
+    let file = json!({ "project_key": PROJECT, "message_id": id, "position": 0 });
+    assert_eq!(ok(&on, &on.admin, "get_attachment", file).await["content_base64"], "aGk=");
     let read = ok(&on, &on.admin, "mark_message_read", of("BlueLake", json!({ "message_id": id }))).await;
     assert_eq!(read["read_at"], got["result"][0]["read_ts"]);
     let acked = ok(&on, &on.admin, "acknowledge_message", of("BlueLake", json!({ "message_id": id }))).await;
@@ -104,6 +107,7 @@ fn everything() -> Vec<(&'static str, Json)> {
         ("fetch_inbox", of("BlueLake", json!({}))),
         ("fetch_inbox_events", of("BlueLake", json!({}))),
         ("get_message", json!({ "project_key": PROJECT, "message_id": 1 })),
+        ("get_attachment", json!({ "project_key": PROJECT, "message_id": 1, "position": 0 })),
         ("read_mailbox", of("BlueLake", json!({ "view": "inbox" }))),
         ("mark_message_read", of("BlueLake", json!({ "message_id": 1 }))),
         ("acknowledge_message", of("BlueLake", json!({ "message_id": 1 }))),

@@ -106,6 +106,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("fetch_inbox", mail::CASES),
     ("fetch_inbox_events", mail::CASES),
     ("get_message", mail::CASES),
+    ("get_attachment", mail::CASES),
     ("read_mailbox", mail::CASES),
     ("mark_message_read", mail::CASES),
     ("acknowledge_message", mail::CASES),

@@ -117,7 +117,7 @@ async fn mail(on: &TestStore) {
     let letter = with(
         &project,
         json!({ "sender_name": "GreenCastle", "to": ["BlueLake"], "subject": "a", "body_md": "b",
-        "thread_id": "T-1", "idempotency_key": "k" }),
+        "thread_id": "T-1", "idempotency_key": "k", "attachments": [{ "name": "a", "content_base64": "" }] }),
     );
     for _ in 0..2 {
         call("send_message", letter.clone()).await;
@@ -145,6 +145,7 @@ async fn mail(on: &TestStore) {
     }
     call("reply_message", with(&project, json!({ "sender_name": "BlueLake", "message_id": id, "body_md": "c" }))).await;
     call("get_message", with(&project, json!({ "message_id": id }))).await;
+    call("get_attachment", with(&project, json!({ "message_id": id, "position": 0 }))).await;
     call("fetch_inbox_events", of("BlueLake", json!({}))).await;
     for view in ["outbox", "mailbox"] {
         call("read_mailbox", of("GreenCastle", json!({ "view": view }))).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use waybill_kernel::{Code, Error, Result};
-use waybill_mail::guard::Target;
+use waybill_mail::guard::{Reaches, Target};
 
 use super::git::{Git, unusable};
 use super::held::{self, Held};
@@ -31,7 +31,8 @@ pub struct Check {
     /// What is being made.
     #[arg(long, value_enum, default_value_t = Hook::PreCommit)]
     hook: Hook,
-    /// The project to ask about, by its absolute path or slug [default: the root of the repository].
+    /// The project to ask about, by its absolute path or slug [default: that of the working tree, or of the one that it was
+    /// made from].
     #[arg(long, env = "WAYBILL_PROJECT", value_name = "PATH")]
     project: Option<String>,
     /// Whose own reservations are no hindrance. Without a name none is one: what is held is only told.
@@ -103,7 +104,7 @@ async fn look(flags: &Check, refs: &str) -> Result<Vec<Met>> {
     let git = Git::at(flags.repository.repo.as_deref());
     let files = match flags.hook {
         Hook::PreCommit => git.staged()?,
-        Hook::PrePush => git.pushed(flags.rest.first().map_or("origin", String::as_str), refs)?,
+        Hook::PrePush => git.pushed(refs)?,
     };
     let files: Vec<String> = files.into_iter().filter(|file| !file.starts_with(EXEMPT)).collect();
     if files.is_empty() {
@@ -113,20 +114,26 @@ async fn look(flags: &Check, refs: &str) -> Result<Vec<Met>> {
         Some(project) => vec![project.clone()],
         None => git.projects()?,
     };
-    let held = held::of_projects(&flags.reach, &projects).await?;
+    let Some(held) = held::of_projects(&flags.reach, &projects).await? else {
+        let names = projects.iter().map(|name| output::cell(&json!(name))).collect::<Vec<_>>().join(" or ");
+        output::note(&format!("waybill guard: there is no project {names}, so nothing is known to be reserved."))?;
+        return Ok(Vec::new());
+    };
     let own = flags.agent.as_deref().unwrap_or_default().trim();
     let others: Vec<Held> = held.into_iter().filter(|held| !held.agent.eq_ignore_ascii_case(own)).collect();
     if others.is_empty() {
         return Ok(Vec::new());
     }
     let ignores_case = git.ignores_case();
-    let meets = others.into_iter().map(|held| (held.reach(ignores_case), held)).collect::<Vec<_>>();
+    let reaches = Reaches::new(others.into_iter().map(|held| (held.reach(ignores_case), held)));
     let mut met = Vec::new();
     for file in files {
-        let target = Target::of(&file, ignores_case);
-        if let Some((_, held)) = meets.iter().find(|(reach, _)| reach.holds(&target)) {
-            met.push(Met { file, held: held.clone() });
+        if let Some(held) = reaches.holding(&Target::of(&file, ignores_case)) {
+            let held = held.clone();
+            met.push(Met { file, held });
         }
+        // So that patience can end: a first commit may have very many files.
+        tokio::task::yield_now().await;
     }
     Ok(met)
 }

@@ -89,8 +89,8 @@ impl Git {
         text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }
 
-    /// The files of all commits that a push brings to `remote`; `refs` is what git tells the hook about them.
-    pub fn pushed(&self, remote: &str, refs: &str) -> Result<BTreeSet<String>> {
+    /// The files of all commits that a push brings; `refs` is what git tells the hook about them.
+    pub fn pushed(&self, refs: &str) -> Result<BTreeSet<String>> {
         let mut paths = BTreeSet::new();
         for line in refs.lines() {
             let mut words = line.split_whitespace();
@@ -102,10 +102,10 @@ impl Git {
             if is_nothing(local) {
                 continue;
             }
-            let remotes = format!("--remotes={remote}");
             let mut args = vec!["log", "-z", "--format=", "--name-only", "--no-renames", "--cc", "-n", COMMITS_MAX];
-            // What the other side has may be unknown here.
-            args.extend(["--ignore-missing", local, "--not", &remotes]);
+            // What the other side has may be unknown here. What any remote has is no news: of one that is new, or named by its
+            // address alone, git knows nothing yet.
+            args.extend(["--ignore-missing", local, "--not", "--remotes"]);
             if !is_nothing(there) {
                 args.push(there);
             }
@@ -236,15 +236,28 @@ mod tests {
 
         let merge = made.commit("merge");
         let refs = format!("refs/heads/main {merge} refs/heads/main {main}\n");
-        let pushed = made.asked().pushed("origin", &refs).unwrap();
+        let pushed = made.asked().pushed(&refs).unwrap();
         assert_eq!(names(&pushed), ["both.txt", "theirs.txt"], "the push brings the commits of the other side as well");
         let gone = "0".repeat(40);
-        assert!(made.asked().pushed("origin", &format!("(delete) {gone} refs/heads/x {main}\n")).unwrap().is_empty());
+        assert!(made.asked().pushed(&format!("(delete) {gone} refs/heads/x {main}\n")).unwrap().is_empty());
         // A new branch, and one whose other side is not known here.
         for there in [gone.clone(), "1".repeat(40)] {
             let refs = format!("refs/heads/main {merge} refs/heads/main {there}\n");
-            assert!(made.asked().pushed("origin", &refs).unwrap().contains("a.txt"), "{there}");
+            assert!(made.asked().pushed(&refs).unwrap().contains("a.txt"), "{there}");
         }
+    }
+
+    #[test]
+    fn what_one_remote_has_is_no_news_to_another() {
+        let made = Made::new();
+        let remote = tempfile::tempdir().unwrap();
+        made.git(&["init", "-q", "--bare", remote.path().to_str().unwrap()]);
+        made.git(&["remote", "add", "origin", remote.path().to_str().unwrap()]);
+        made.git(&["push", "-q", "origin", "main"]);
+        made.write("b.txt", "2");
+        let new = made.commit("second");
+        let refs = format!("refs/heads/main {new} refs/heads/main {}\n", "0".repeat(40));
+        assert_eq!(names(&made.asked().pushed(&refs).unwrap()), ["b.txt"], "the first push to a fork");
     }
 
     #[test]

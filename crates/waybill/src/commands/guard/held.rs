@@ -32,15 +32,15 @@ impl Held {
     }
 }
 
-/// Of the first of these projects that there is.
-pub async fn of_projects(reach: &Reach, projects: &[String]) -> Result<Vec<Held>> {
+/// Of the first of these projects that there is; None where there is none of them.
+pub async fn of_projects(reach: &Reach, projects: &[String]) -> Result<Option<Vec<Held>>> {
     let runs = session::server(&reach.location, reach.url.clone(), reach.key.clone())?.is_some();
     let config = Config::at(&reach.location)?;
     match &config.backend {
         Backend::Sqlite(options) if !runs => {
             session::refuse_absent(&config)?;
             let file = Inspection::open(&options.path, Beside::Nobody)?;
-            projects.iter().find_map(|project| in_file(&file, project).transpose()).unwrap_or(Ok(Vec::new()))
+            projects.iter().find_map(|project| in_file(&file, project).transpose()).transpose()
         }
         _ => {
             let session = Session::open(reach).await?;
@@ -64,15 +64,14 @@ fn in_file(file: &Inspection, project: &str) -> Result<Option<Vec<Held>>> {
     Ok(Some(held.collect()))
 }
 
-async fn of_session(session: &Session, projects: &[String]) -> Result<Vec<Held>> {
+async fn of_session(session: &Session, projects: &[String]) -> Result<Option<Vec<Held>>> {
     for project in projects {
         match exclusive(session, project).await {
-            // Where nobody has registered a project nobody has reserved anything.
             Err(error) if error.code() == Code::NotFound => {}
-            held => return held,
+            held => return held.map(Some),
         }
     }
-    Ok(Vec::new())
+    Ok(None)
 }
 
 async fn exclusive(session: &Session, project: &str) -> Result<Vec<Held>> {

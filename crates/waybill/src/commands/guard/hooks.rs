@@ -25,7 +25,8 @@ pub struct Install {
     /// Guard pushes as well as commits.
     #[arg(long)]
     pre_push: bool,
-    /// The project to ask about, by its absolute path or slug [default: the root of the repository].
+    /// The project to ask about, by its absolute path or slug [default: that of the working tree, or of the one that it was
+    /// made from].
     #[arg(long, env = "WAYBILL_PROJECT", value_name = "PATH")]
     project: Option<String>,
     /// Install into the folder that `core.hooksPath` names, which other repositories may share.
@@ -51,18 +52,15 @@ pub struct Uninstall {
 pub fn install(flags: &Install) -> Result<()> {
     let git = Git::at(flags.repository.repo.as_deref());
     let folder = folder(&git, flags.shared_hooks)?;
-    // Those who share hooks have different projects.
-    let project = match (&flags.project, flags.shared_hooks) {
-        (Some(project), _) => Some(project.clone()),
-        (None, true) => None,
-        (None, false) => Some(text_of(&git.root()?)?.to_owned()),
-    };
+    // Only one that is named is written down: linked working trees share their hooks, and what is committed in each is asked
+    // about by where it stands.
+    let project = flags.project.as_deref();
     let program = std::env::current_exe().map_err(|error| unusable(Path::new("waybill"), error))?;
     let hooks = if flags.pre_push { &Hook::ALL[..] } else { &[Hook::PreCommit] };
     fs::create_dir_all(&folder).map_err(|error| unusable(&folder, error))?;
     let mut installed = Vec::new();
     for hook in hooks {
-        let text = text(*hook, text_of(&program)?, project.as_deref());
+        let text = text(*hook, text_of(&program)?, project);
         installed.push(put(&folder.join(hook.name()), &text)?);
     }
     let paths: Vec<String> = installed.iter().map(|path| path.display().to_string()).collect();

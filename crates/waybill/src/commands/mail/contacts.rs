@@ -53,7 +53,7 @@ pub struct Policy {
 pub async fn ask(flags: Contact) -> Result<()> {
     let Contact { name, to_project, reason, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "from_agent": actor.name()?,
         "registration_token": actor.token,
         "to_agent": name,
@@ -67,7 +67,7 @@ pub async fn ask(flags: Contact) -> Result<()> {
 pub async fn answer(flags: Answer) -> Result<()> {
     let Answer { name, from_project, refuse, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "to_agent": actor.name()?,
         "registration_token": actor.token,
         "from_agent": name,
@@ -81,7 +81,7 @@ pub async fn answer(flags: Answer) -> Result<()> {
 pub async fn set_policy(flags: Policy) -> Result<()> {
     let Policy { policy, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "agent_name": actor.name()?,
         "registration_token": actor.token,
         "policy": policy,

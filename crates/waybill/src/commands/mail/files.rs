@@ -47,7 +47,7 @@ pub struct Release {
 pub async fn reserve(flags: Reserve) -> Result<()> {
     let Reserve { paths, shared, ttl, reason, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "agent_name": actor.name()?,
         "registration_token": actor.token,
         "paths": paths,
@@ -90,7 +90,7 @@ pub async fn release(flags: Release) -> Result<()> {
     let Release { paths, id, actor, reach } = flags;
     let chosen = |list: Json| if list.as_array().is_some_and(Vec::is_empty) { Json::Null } else { list };
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "agent_name": actor.name()?,
         "registration_token": actor.token,
         "paths": chosen(json!(paths)),

@@ -5,7 +5,7 @@ mod files;
 mod reading;
 mod writing;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
@@ -101,7 +101,7 @@ pub async fn run(command: Mail) -> Result<()> {
         Mail::Reserve(flags) => files::reserve(flags).await,
         Mail::Release(flags) => files::release(flags).await,
         Mail::Agents { limit, project, reach } => {
-            let input = json!({ "project_key": project.key()?, "limit": limit });
+            let input = json!({ "project_key": project.key(&reach).await?, "limit": limit });
             let answer = call(&reach, "mail.list_agents", input).await?;
             shown(&reach, &answer, AGENTS, "agents")
         }
@@ -115,11 +115,26 @@ pub async fn run(command: Mail) -> Result<()> {
 }
 
 impl Project {
-    pub fn key(&self) -> Result<String> {
-        match self.project.as_deref().map(str::trim).filter(|project| !project.is_empty()) {
-            Some(project) => Ok(project.to_owned()),
-            None => working_project(),
+    /// The one that is said, else that of the repository where the command is run. A linked working tree belongs to the project
+    /// of the tree that it was made from, unless it has become one itself: so the guard looks as well.
+    pub async fn key(&self, reach: &Reach) -> Result<String> {
+        if let Some(project) = self.said() {
+            return Ok(project.to_owned());
         }
+        let unusable = |error| Error::new(Code::PathUnusable, "The working directory cannot be used.").because(error);
+        let here = std::env::current_dir().and_then(|here| here.canonicalize()).map_err(unusable)?;
+        let Roots { own, first } = Roots::of(&here);
+        let own = text_of(own)?;
+        let Some(first) = first else { return Ok(own) };
+        match call(reach, "mail.get_project", json!({ "project_key": own })).await {
+            Ok(_) => Ok(own),
+            Err(error) if error.code() == Code::NotFound => text_of(first),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn said(&self) -> Option<&str> {
+        self.project.as_deref().map(str::trim).filter(|project| !project.is_empty())
     }
 }
 
@@ -133,13 +148,30 @@ impl Actor {
     }
 }
 
-/// The root of the repository that the working directory is in, else the working directory. No git is run: its configuration is
-/// of no concern here.
-pub fn working_project() -> Result<String> {
-    let unusable = |error| Error::new(Code::PathUnusable, "The working directory cannot be used.").because(error);
-    let here = std::env::current_dir().and_then(|here| here.canonicalize()).map_err(unusable)?;
-    let root = here.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(&here);
-    text_of(root.to_owned())
+/// The roots of working trees. No git is run: its configuration is of no concern here.
+struct Roots {
+    /// Of the repository that a folder is in, else the folder.
+    own: PathBuf,
+    /// Of the tree that this one was made from by `git worktree add`.
+    first: Option<PathBuf>,
+}
+
+impl Roots {
+    fn of(here: &Path) -> Self {
+        let own = here.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(here);
+        Self { own: own.to_owned(), first: first_tree(own) }
+    }
+}
+
+/// The file `.git` of a linked tree names its folder in the repository, and that folder names the repository it is part of. A
+/// submodule has such a file too, and is a repository of its own.
+fn first_tree(root: &Path) -> Option<PathBuf> {
+    let file = std::fs::read_to_string(root.join(".git")).ok()?;
+    let folder = root.join(file.strip_prefix("gitdir:")?.trim());
+    let common = std::fs::read_to_string(folder.join("commondir")).ok()?;
+    let common = folder.join(common.trim()).canonicalize().ok()?;
+    // A bare repository has no tree of its own.
+    if common.file_name()? == ".git" { common.parent().map(Path::to_owned) } else { None }
 }
 
 fn text_of(path: PathBuf) -> Result<String> {
@@ -173,11 +205,31 @@ mod tests {
 
     #[test]
     fn a_project_that_is_said_goes_before_where_one_stands() {
-        let of = |project: Option<&str>| Project { project: project.map(str::to_owned) }.key().unwrap();
-        assert_eq!(of(Some(" data-x ")), "data-x");
-        // The tests run in a folder of this repository.
-        assert!(std::path::Path::new(&of(None)).join(".git").exists(), "{}", of(None));
-        assert_eq!(of(Some("")), of(None));
+        let of = |project: &str| Project { project: Some(project.to_owned()) }.said().map(str::to_owned);
+        assert_eq!(of(" data-x "), Some("data-x".to_owned()));
+        assert_eq!(of(" "), None);
+    }
+
+    #[test]
+    fn a_linked_tree_knows_the_one_it_was_made_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (main, linked, module) = (root.join("main"), root.join("linked"), root.join("main/module"));
+        for made in ["main/.git/worktrees/linked", "main/.git/modules/module", "main/src", "linked/src", "main/module"]
+        {
+            std::fs::create_dir_all(root.join(made)).unwrap();
+        }
+        std::fs::write(main.join(".git/worktrees/linked/commondir"), "../..\n").unwrap();
+        let gitdir = format!("gitdir: {}\n", main.join(".git/worktrees/linked").display());
+        std::fs::write(linked.join(".git"), gitdir).unwrap();
+        std::fs::write(module.join(".git"), "gitdir: ../.git/modules/module\n").unwrap();
+        let of = |folder: &Path| {
+            let Roots { own, first } = Roots::of(folder);
+            (own, first)
+        };
+        assert_eq!(of(&main.join("src")), (main.clone(), None));
+        assert_eq!(of(&linked.join("src")), (linked, Some(main)));
+        assert_eq!(of(&module), (module.clone(), None));
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub struct Thread {
 pub async fn inbox(flags: Inbox) -> Result<()> {
     let Inbox { unread, urgent, overdue, since, limit, bodies, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "agent_name": actor.name()?,
         "registration_token": actor.token,
         "unread_only": unread,
@@ -101,6 +101,9 @@ pub async fn inbox(flags: Inbox) -> Result<()> {
     if reach.json {
         return output::json(&answer);
     }
+    if answer["has_more"] == true {
+        output::note("There are older ones that are not shown: raise --limit, or leave --bodies away.")?;
+    }
     let messages = answer["result"].as_array().map_or(&[][..], Vec::as_slice);
     if bodies {
         return whole(messages);
@@ -111,7 +114,7 @@ pub async fn inbox(flags: Inbox) -> Result<()> {
 pub async fn read(flags: Message) -> Result<()> {
     let Message { message_id, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "agent_name": actor.name()?,
         "registration_token": actor.token,
         "message_id": message_id,
@@ -134,7 +137,7 @@ pub async fn read(flags: Message) -> Result<()> {
 pub async fn acknowledge(flags: Message) -> Result<()> {
     let Message { message_id, actor, reach } = flags;
     let input = json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "agent_name": actor.name()?,
         "registration_token": actor.token,
         "message_id": message_id,
@@ -146,7 +149,7 @@ pub async fn acknowledge(flags: Message) -> Result<()> {
 pub async fn search(flags: Search) -> Result<()> {
     let Search { query, recent, from, thread, limit, project, reach } = flags;
     let input = json!({
-        "project_key": project.key()?,
+        "project_key": project.key(&reach).await?,
         "query": query,
         "ranking": if recent { "recency" } else { "relevance" },
         "sender": from,
@@ -165,7 +168,7 @@ pub async fn search(flags: Search) -> Result<()> {
 pub async fn thread(flags: Thread) -> Result<()> {
     let Thread { thread_id, limit, short, project, reach } = flags;
     let input = json!({
-        "project_key": project.key()?, "thread_id": thread_id, "limit": limit, "include_bodies": !short,
+        "project_key": project.key(&reach).await?, "thread_id": thread_id, "limit": limit, "include_bodies": !short,
     });
     let answer = call(&reach, "mail.get_thread", input).await?;
     if reach.json {

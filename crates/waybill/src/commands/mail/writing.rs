@@ -96,7 +96,7 @@ struct Words {
 
 pub async fn register(flags: Register) -> Result<()> {
     let Register { agent, program, model, task, project, reach } = flags;
-    let project = project.key()?;
+    let project = project.key(&reach).await?;
     let session = Session::open(&reach).await?;
     let registered = async {
         // A path that is not known yet becomes a project; a slug must be one already.
@@ -118,7 +118,7 @@ pub async fn register(flags: Register) -> Result<()> {
 pub async fn send(flags: Send) -> Result<()> {
     let Send { to, cc, bcc, subject, thread, words, actor, reach } = flags;
     let input = given(json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "sender_name": actor.name()?,
         "sender_token": actor.token,
         "to": to, "cc": cc, "bcc": bcc,
@@ -136,7 +136,7 @@ pub async fn send(flags: Send) -> Result<()> {
 pub async fn reply(flags: Reply) -> Result<()> {
     let Reply { message_id, to, cc, bcc, words, actor, reach } = flags;
     let input = given(json!({
-        "project_key": actor.project.key()?,
+        "project_key": actor.project.key(&reach).await?,
         "sender_name": actor.name()?,
         "sender_token": actor.token,
         "message_id": message_id,

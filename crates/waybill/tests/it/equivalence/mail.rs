@@ -74,6 +74,14 @@ pub fn of(operation: &'static str) -> Option<Scenario> {
             ];
             scenario(named("BlueLake", json!({})), rows)
         }
+        "get_attachment" => {
+            let good = json!({ "project_key": PROJECT, "message_id": 3, "position": 0 });
+            let rows = vec![
+                row("the file", good.clone()),
+                row("one that is not there", with(good.clone(), json!({ "position": 1 }))).refused(Code::NotFound),
+            ];
+            scenario(good, rows)
+        }
         "mark_message_read" => simple(named("BlueLake", json!({ "message_id": 1 }))),
         "acknowledge_message" => {
             let keyed = named("BlueLake", json!({ "message_id": 1, "idempotency_key": "k" }));
