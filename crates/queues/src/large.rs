@@ -62,7 +62,9 @@ pub(crate) async fn complete(
         let Some(mid) = message.unread.take() else { return true };
         let Some(place) = found.iter().position(|contents| contents.mid == mid) else { return false };
         let Contents { body, attributes, .. } = found.swap_remove(place);
-        failure = failure.take().or(message.fill(body, attributes.as_deref(), names).err());
+        if let Err(error) = message.fill(body, attributes.as_deref(), names) {
+            failure = Some(error);
+        }
         true
     });
     failure.map_or(Ok(turn), Err)
