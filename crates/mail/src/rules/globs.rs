@@ -244,7 +244,8 @@ impl Part {
             return Ok(Part::Any);
         }
         let in_sets = brackets == Brackets::OfSets;
-        if !text.contains(['*', '?']) && !(in_sets && has_brackets(text)) {
+        let is_glob = text.contains(['*', '?']) || (in_sets && has_brackets(text));
+        if !is_glob {
             return Ok(Part::Plain(text.to_owned()));
         }
         let mut tokens = Vec::new();
