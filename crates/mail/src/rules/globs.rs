@@ -244,8 +244,8 @@ impl Part {
             return Ok(Part::Any);
         }
         let in_sets = brackets == Brackets::OfSets;
-        let is_pattern = text.contains(['*', '?']) || (in_sets && has_brackets(text));
-        if !is_pattern {
+        let is_glob = text.contains(['*', '?']) || (in_sets && has_brackets(text));
+        if !is_glob {
             return Ok(Part::Plain(text.to_owned()));
         }
         let mut tokens = Vec::new();
