@@ -53,6 +53,11 @@ impl Breaker {
         *self = Self { failures: 0, open: false, until: now + window };
     }
 
+    /// Not its own fault: it is neither better nor worse than before.
+    pub(crate) fn rest(&mut self, now: Instant, pause: Duration) {
+        self.until = self.until.max(now + pause);
+    }
+
     pub(crate) fn failed(&mut self, now: Instant, settings: &Settings) -> After {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= settings.tries_max.max(1) {

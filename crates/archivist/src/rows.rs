@@ -47,7 +47,7 @@ impl Work for Look {
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Due> {
         // From project to project by the index, however many rows each has.
         const NEXT: &str = "SELECT tenant, project FROM mail_archive_rows WHERE (tenant, project) > ($1, $2) \
-                            ORDER BY tenant, project LIMIT 1";
+                            AND state <> 'failed' ORDER BY tenant, project LIMIT 1";
         const CHANGED: &str = "SELECT tenant, project, agent FROM mail_changes WHERE changes > archived \
                                ORDER BY changed_at LIMIT $1";
         let mut due = Due::default();

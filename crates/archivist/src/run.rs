@@ -50,6 +50,8 @@ pub struct Archivist {
     sampled: Option<Instant>,
     changes_looked: Option<Instant>,
     measured: Option<Instant>,
+    /// A turn since the last round of [`Self::settle`] has written something.
+    progressed: bool,
 }
 
 impl Archivist {
@@ -69,6 +71,7 @@ impl Archivist {
             sampled: None,
             changes_looked: None,
             measured: None,
+            progressed: false,
         }
     }
 
@@ -116,9 +119,18 @@ impl Archivist {
                 self.measure().await;
                 return Ok(());
             }
-            while let Some(ended) = self.hands.join_next().await {
-                self.told(ended);
-            }
+            self.join_all().await;
+        }
+    }
+
+    /// Waits for everybody; a moment longer where nobody could write anything yet.
+    async fn join_all(&mut self) {
+        self.progressed = self.hands.is_empty();
+        while let Some(ended) = self.hands.join_next().await {
+            self.told(ended);
+        }
+        if !self.progressed {
+            tokio::time::sleep(self.hand.settings.window()).await;
         }
     }
 
@@ -255,13 +267,19 @@ impl Archivist {
             self.slots.values_mut().for_each(|slot| slot.in_hand = false);
             return;
         };
+        self.progressed |= matches!(&outcome, Ok(done) if done.wrote);
         let slot = self.slot(whose, now);
         slot.in_hand = false;
         match outcome {
-            Ok(Done { more, took, walk, walked }) => {
+            Ok(Done { more, took, walk, walked, wrote }) => {
                 // What is left is not made to wait for company.
                 let window = if more || walk.is_some() { Duration::ZERO } else { settings.window_after(took) };
-                slot.breaker.worked(now, window);
+                if wrote {
+                    slot.breaker.worked(now, window);
+                } else {
+                    // Rows that an open transaction hides for a moment.
+                    slot.breaker.rest(now, settings.window());
+                }
                 slot.walk = walk;
                 if walked {
                     slot.missing = 0;
@@ -271,7 +289,7 @@ impl Archivist {
             Err(Trouble::Store(error)) => {
                 let cause = error.cause().unwrap_or_default();
                 tracing::warn!(project = whose.1, %error, cause, "the database did not answer the archive; it is tried again");
-                slot.breaker.worked(now, PAUSE);
+                slot.breaker.rest(now, PAUSE);
             }
         }
         self.tell_health();
@@ -407,9 +425,7 @@ impl Archivist {
         let budget = Duration::from_millis(self.hand.settings.flush_ms);
         let flushed = tokio::time::timeout(budget, async {
             loop {
-                while let Some(ended) = self.hands.join_next().await {
-                    self.told(ended);
-                }
+                self.join_all().await;
                 self.changes_looked = None;
                 if self.start_due(true).await.is_err() || self.hands.is_empty() {
                     return;

@@ -45,6 +45,8 @@ pub(crate) struct Done {
     pub walk: Option<Walk>,
     /// A walk has come to its end: the archive lacks nothing.
     pub walked: bool,
+    /// Something was written or recorded.
+    pub wrote: bool,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Hand {
         };
         let Batch { draft, taken, more } = batch;
         done.more = more;
+        done.wrote = true;
         match self.write(draft, taken.at.len(), done).await {
             Err(Trouble::Archive(error @ (ArchiveError::Format(_) | ArchiveError::Path(_)))) => {
                 self.set_aside(taken, &error).await?;
@@ -147,6 +150,7 @@ impl Hand {
         for agent in agents {
             let Some(state) = self.store.system().run(ReadChanges { whose, agent: *agent }).await? else { continue };
             changed.push(state.changed);
+            done.wrote = true;
             let Some(place) = state.place else { continue };
             let now = self.store.now();
             let window = draft.get_or_insert_with(|| Draft::new(place.clone(), now));
@@ -176,6 +180,7 @@ impl Hand {
     /// Some of what the archive has to hold, until all of it was looked at.
     async fn walk(&self, mut walk: Walk, done: &mut Done) -> std::result::Result<(), Trouble> {
         let mut pieces = 0;
+        done.wrote = true;
         while pieces < PIECES {
             let Piece { draft, next } = self.store.system().run(walk.clone()).await?;
             if let Some(draft) = draft.filter(|draft| !draft.items.is_empty()) {

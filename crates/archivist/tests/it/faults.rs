@@ -26,7 +26,7 @@ async fn rule_04_an_archive_that_cannot_be_written_stops_no_tool(on: TestStore) 
     let world = World::new(on).await;
     // A file where the root should be: nobody, not even root, can make a folder in it.
     fs::write(world.root(), "in the way").unwrap();
-    let mut archivist = world.archivist(settings());
+    let mut archivist = world.archivist(Settings { tries_max: 20, ..settings() });
     archivist.settle().await.unwrap();
     world.send("x", json!({})).await;
     archivist.settle().await.unwrap();
@@ -34,7 +34,10 @@ async fn rule_04_an_archive_that_cannot_be_written_stops_no_tool(on: TestStore) 
     assert_eq!(health["archive"]["health_level"], "yellow", "{health}");
     assert!(health["archive"]["last_error"].is_string(), "{health}");
     fs::remove_file(world.root()).unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    while world.rows("waiting").await > 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        archivist.settle().await.unwrap();
+    }
     archivist.settle().await.unwrap();
     world.judge().await;
     let health = world.health_check().await;
