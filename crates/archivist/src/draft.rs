@@ -198,6 +198,19 @@ impl Draft {
         self.items.iter().map(Item::weight).sum()
     }
 
+    /// Leaves out what cannot be filed at all: in a walk over everything it must not stand before the rest.
+    #[must_use]
+    pub fn fileable(mut self) -> Self {
+        self.items.retain(|item| match item.changes(&mut Vec::new()) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(project = self.place.project, %error, "something of a project cannot be archived and is left out");
+                false
+            }
+        });
+        self
+    }
+
     pub fn changes(&self) -> Result<Vec<Change>> {
         let mut changes = Vec::new();
         for item in &self.items {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use waybill_archive::layout::canonical_path;
 use waybill_archive::repo::ProjectKey;
-use waybill_kernel::{Error, Mode, Result, Tenant};
+use waybill_kernel::{Mode, Result, Tenant};
 use waybill_mail::archive_rows::NO_PROJECT;
 use waybill_store::{Ctx, Tx, Work};
 
@@ -69,7 +69,7 @@ impl Work for Newest {
             if waiting.contains(&row.int(2)?) {
                 continue;
             }
-            let path = canonical_path(row.int(2)?, row.time(3)?, row.text(4)?).map_err(Error::internal)?;
+            let Ok(path) = canonical_path(row.int(2)?, row.time(3)?, row.text(4)?) else { continue };
             expected.push(Expected {
                 whose: (Tenant(tenant), project),
                 key: place.key(),

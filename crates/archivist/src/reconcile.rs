@@ -264,7 +264,7 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
             let is_message = matches!(walk.step, Step::Messages(_));
             let Piece { draft, next } = self.store.system().run(walk.clone()).await?;
             walk.step = next;
-            let Some(draft) = draft.filter(|draft| !draft.items.is_empty()) else { continue };
+            let Some(draft) = draft.map(Draft::fileable).filter(|draft| !draft.items.is_empty()) else { continue };
             if is_message {
                 let count = draft.items.iter().filter(|item| matches!(item, crate::Item::Message(_))).count();
                 self.progress.messages_done += i64::try_from(count).unwrap_or_default();

@@ -183,7 +183,7 @@ impl Hand {
         done.wrote = true;
         while pieces < PIECES {
             let Piece { draft, next } = self.store.system().run(walk.clone()).await?;
-            if let Some(draft) = draft.filter(|draft| !draft.items.is_empty()) {
+            if let Some(draft) = draft.map(Draft::fileable).filter(|draft| !draft.items.is_empty()) {
                 pieces += 1;
                 let begun = self.write_window(draft, 0, done).await?;
                 if begun != walk.begun {

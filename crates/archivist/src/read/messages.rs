@@ -144,7 +144,8 @@ impl Messages<'_> {
         for row in &rows {
             let (_, message) = read(row)?;
             let Some(thread) = message.thread_id.clone().filter(|thread| threads.contains(thread)) else { continue };
-            let path = canonical_path(message.id, message.created, &message.subject).map_err(Error::internal)?;
+            // One that cannot be filed has a row of its own that says so.
+            let Ok(path) = canonical_path(message.id, message.created, &message.subject) else { continue };
             pages.entry(thread).or_default().put(message.id, DigestEntry::of(&message, &path));
         }
         draft.items.extend(pages.into_iter().map(|(thread, page)| Item::Digest { thread, message: from, page }));
