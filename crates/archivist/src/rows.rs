@@ -390,7 +390,10 @@ impl Work for Measure {
             let count = row.int(1)?;
             backlog.rows += count;
             backlog.passed_over += if row.text(0)? == "waiting" { 0 } else { count };
-            oldest = [oldest, row.time_opt(2)?].into_iter().flatten().min();
+            // What was set aside waits for a person, and says nothing about how far the archive is behind.
+            if row.text(0)? != "failed" {
+                oldest = [oldest, row.time_opt(2)?].into_iter().flatten().min();
+            }
         }
         backlog.lag = oldest.map(|oldest| ctx.now.since(oldest)).unwrap_or_default();
         Ok(backlog)

@@ -106,7 +106,8 @@ async fn agents(tx: &mut Tx<'_>, draft: &mut Draft, after: &str, bytes_max: usiz
     let place = draft.place.clone();
     let params = [place.project.into(), after.into(), PIECE.into()];
     let mut last = None;
-    for row in tx.as_tenant(place.tenant).query(NEXT, &params).await? {
+    let rows = tx.as_tenant(place.tenant).query(NEXT, &params).await?;
+    for row in &rows {
         let agent = row.int(0)?;
         if let Some(item) = read::agent(tx, &place, agent).await? {
             if let Item::Agent { profile, .. } = &item {

@@ -105,7 +105,7 @@ fn first(rows: &[Row]) -> Result<&Row> {
 async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, state: &ArchiveState) -> Result<ArchiveView> {
     const COUNT: &str =
         "SELECT count(*) FROM (SELECT 1 FROM mail_archive_rows WHERE tenant = $1 AND state = $2 LIMIT $3) AS found";
-    const OLDEST: &str = "SELECT min(at) FROM (SELECT at FROM mail_archive_rows WHERE tenant = $1 LIMIT $2) AS found";
+    const OLDEST: &str = "SELECT min(at) FROM (SELECT at FROM mail_archive_rows WHERE tenant = $1 AND state <> 'failed' LIMIT $2) AS found";
     let count = |state: &'static str| (COUNT, vec![state.into(), COUNTED_MAX.into()]);
     let looks = [count("waiting"), count("skipped"), count("failed"), (OLDEST, vec![COUNTED_MAX.into()])];
     let rows = tx.query_all(&looks).await?;
