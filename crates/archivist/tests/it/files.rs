@@ -127,8 +127,7 @@ async fn mail_between_projects_is_filed_where_it_was_sent_and_where_it_arrived(o
     let handshake = world.on.call(&world.on.admin.clone(), "macro_contact_handshake", ask).await;
     if handshake.is_err() {
         // By the two calls that the macro is made of.
-        let ask =
-            json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "RedStone", "to_project": OTHER });
+        let ask = json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "RedStone", "to_project": OTHER, "reason": "work" });
         world.call(&world.alice, "request_contact", ask).await;
         let answer = json!({
             "project_key": OTHER, "to_agent": "RedStone", "from_agent": "GreenCastle", "from_project": HOME, "accept": true,

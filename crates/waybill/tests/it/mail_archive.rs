@@ -109,6 +109,13 @@ async fn an_archive_that_is_deleted_under_a_server_stops_no_call_and_comes_back(
         world.admin_post("/v1/mail/messages", &letter(&format!("before {n}"))).await;
     }
     settled(&world).await;
+    for name in ["wbq_drained_total", "lockfree_commits_total"] {
+        assert!(world.counter(&format!("waybill_mail_{name}")).await > 0, "{name} has moved");
+    }
+    for name in ["wbq_depth", "needs_reindex_total", "commit_errors_total", "commit_sync_fallbacks_total"] {
+        let shown = world.get(&world.server.admin_key, "/metrics").await.text;
+        assert!(shown.contains(&format!("waybill_mail_{name} 0\n")), "{name} is shown and nothing: {shown}");
+    }
     let busy = reconcile(&world, "--check");
     busy.must_be_cured(Code::DataFolderLocked, "Stop the server first", "a check beside a server");
     std::fs::remove_dir_all(world.server.data_dir.join("mail-archive")).unwrap();
