@@ -284,6 +284,10 @@ impl Archivist {
                 if walked {
                     slot.missing = 0;
                 }
+                if !more {
+                    // The figures return to nothing with the last row.
+                    self.measured = None;
+                }
             }
             Err(Trouble::Archive(error)) => self.archive_failed(whose, &error, now),
             Err(Trouble::Store(error)) => {

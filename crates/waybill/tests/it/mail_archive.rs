@@ -113,8 +113,11 @@ async fn an_archive_that_is_deleted_under_a_server_stops_no_call_and_comes_back(
         assert!(world.counter(&format!("waybill_mail_{name}")).await > 0, "{name} has moved");
     }
     for name in ["wbq_depth", "needs_reindex_total", "commit_errors_total", "commit_sync_fallbacks_total"] {
-        let shown = world.get(&world.server.admin_key, "/metrics").await.text;
-        assert!(shown.contains(&format!("waybill_mail_{name} 0\n")), "{name} is shown and nothing: {shown}");
+        until(name, || async {
+            let shown = world.get(&world.server.admin_key, "/metrics").await.text;
+            shown.contains(&format!("\nwaybill_mail_{name} 0\n"))
+        })
+        .await;
     }
     let busy = reconcile(&world, "--check");
     busy.must_be_cured(Code::DataFolderLocked, "Stop the server first", "a check beside a server");
