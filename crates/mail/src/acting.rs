@@ -8,6 +8,7 @@ use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Code, Error, Result, Role, Time};
 use waybill_store::{Ctx, Row, Sql, Tx, Value};
 
+use crate::archive_rows;
 use crate::rules::names::{self, suggestions};
 use crate::rules::projects;
 
@@ -212,7 +213,8 @@ pub async fn touch(ctx: &Ctx<'_>, tx: &mut Tx<'_>, agent: &Agent) -> Result<()> 
     if ctx.now.micros() - agent.active_at.micros() < MINUTE_US {
         return Ok(());
     }
-    tx.execute(TOUCH, &[agent.id.into(), ctx.now.into()]).await.map(drop)
+    tx.execute(TOUCH, &[agent.id.into(), ctx.now.into()]).await?;
+    archive_rows::changed(tx, ctx.now, agent.project, agent.id).await
 }
 
 async fn no_project(tx: &mut Tx<'_>, key: &str) -> Result<Error> {

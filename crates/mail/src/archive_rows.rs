@@ -31,6 +31,9 @@ impl ArchiveKind {
     }
 }
 
+/// In the place of a project's number: of what belongs to the tenant and no project.
+pub const NO_PROJECT: i64 = 0;
+
 /// Woken after every commit that has given the archive something to do.
 pub fn topic() -> Topic {
     Topic::new("mail.archive", Tenant(0), b"due")

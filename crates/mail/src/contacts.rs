@@ -96,6 +96,16 @@ async fn put(ctx: &Ctx<'_>, tx: &mut Tx<'_>, from: i64, to: i64, link: &Link) ->
     tx.execute(PUT, &params).await.map(drop)
 }
 
+/// A contact is archived with both of its agents. In the order of their numbers, in which everybody locks them.
+async fn changed(ctx: &Ctx<'_>, tx: &mut Tx<'_>, pair: Pair<'_>) -> Result<()> {
+    let mut both = [(pair.project.id, pair.from.id), (pair.to_project.id, pair.to.id)];
+    both.sort_unstable();
+    for (project, agent) in both {
+        archive_rows::changed(tx, ctx.now, project, agent).await?;
+    }
+    Ok(())
+}
+
 pub(crate) fn ttl(seconds: Option<i64>, usual: i64) -> Result<Duration> {
     let seconds = seconds.unwrap_or(usual);
     if !(TTL_S_MIN..=TTL_S_MAX).contains(&seconds) {
@@ -173,7 +183,7 @@ pub(crate) async fn request(
         expires_at: Some(ctx.now.after(ttl)),
     };
     put(ctx, tx, pair.from.id, pair.to.id, &fresh).await?;
-    archive_rows::changed(tx, ctx.now, pair.project.id, pair.from.id).await?;
+    changed(ctx, tx, pair).await?;
     let intro = if waits { None } else { Some(introduce(ctx, tx, pair, reason).await?) };
     Ok(Requested { link: fresh, intro })
 }
@@ -243,6 +253,6 @@ pub(crate) async fn respond(
     let expires_at = accept.then(|| ctx.now.after(ttl));
     let fresh = Link { status, reason, updated_at: ctx.now, expires_at };
     put(ctx, tx, pair.from.id, pair.to.id, &fresh).await?;
-    archive_rows::changed(tx, ctx.now, pair.to_project.id, pair.to.id).await?;
+    changed(ctx, tx, pair).await?;
     Ok((fresh, true))
 }

@@ -5,6 +5,7 @@
 
 pub mod acting;
 mod agents;
+pub mod archive_health;
 pub mod archive_rows;
 mod contacts;
 mod files_and_search;
@@ -58,6 +59,7 @@ const MIGRATIONS: &[Migration] = &[
         name: "mail_slots_and_products",
         sql: include_str!("../schema/V0043__mail_slots_and_products.sql"),
     },
+    Migration { version: 44, name: "mail_archive", sql: include_str!("../schema/V0044__mail_archive.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {

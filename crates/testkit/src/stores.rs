@@ -187,6 +187,7 @@ fn usual(process: Process, chosen: Chosen) -> Settings {
         .with(chosen.mail)
         .with(process)
         .with(waybill_webhooks::Settings::default())
+        .with(waybill_mail::archive_health::ArchiveHealth::default())
         .with(waybill_queues::Limiter::default())
         .with(waybill_queues::Process::default().with_pass_max(PASS_MAX))
         .with(ServerKey::generate(&OsEntropy))

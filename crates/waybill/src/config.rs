@@ -18,6 +18,8 @@ use crate::shared_token;
 
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 const HOME_FILE: &str = "waybill.db";
+/// The folder of the archive of mail, in the data folder.
+const ARCHIVE: &str = "mail-archive";
 const SQS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9324);
 
 pub struct Config {
@@ -36,6 +38,7 @@ pub struct Config {
     pub tasks: waybill_tasks::Settings,
     pub access: waybill_access::Settings,
     pub mail: waybill_mail::Settings,
+    pub mail_archive: waybill_archivist::Settings,
     pub webhooks: waybill_webhooks::Settings,
     /// Where the server's own key is, if not in the data folder.
     pub server_key_file: Option<PathBuf>,
@@ -114,6 +117,7 @@ struct File {
     tasks: waybill_tasks::Settings,
     access: Access,
     mail: waybill_mail::Settings,
+    mail_archive: waybill_archivist::Settings,
     webhooks: waybill_webhooks::Settings,
     background: Background,
     sqlite: Sqlite,
@@ -257,6 +261,7 @@ impl Config {
             server_key_file: location.server_key_file.clone().or_else(|| file.access.server_key_file.clone()),
             access: file.access.settings(),
             mail: file.mail,
+            mail_archive: file.mail_archive,
             webhooks: file.webhooks,
             background: file.background,
             backend,
@@ -267,6 +272,16 @@ impl Config {
     pub fn in_the_open(&self) -> Option<SocketAddr> {
         let listening = [self.http, self.sqs_listen];
         listening.into_iter().find(|address| !address.ip().is_loopback() && !self.doors.trusted_proxy)
+    }
+
+    /// Where the archive of mail is.
+    pub fn archive_root(&self) -> PathBuf {
+        self.mail_archive.root.clone().unwrap_or_else(|| self.data.join(ARCHIVE))
+    }
+
+    /// Whether this server writes the archive of mail.
+    pub fn writes_archive(&self) -> bool {
+        self.mail_archive.writes(matches!(self.backend, Backend::Postgres(_)))
     }
 
     /// Whether commands find the data folder without being told.
@@ -316,7 +331,7 @@ impl File {
 
     /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
     fn check(&self) -> std::result::Result<(), String> {
-        let Self { doors, tasks, access, mail, webhooks, background, sqlite, postgres, sqs, .. } = self;
+        let Self { doors, tasks, access, mail, mail_archive, webhooks, background, sqlite, postgres, sqs, .. } = self;
         sqs.settings().check()?;
         let map = PartitionMap::parse(&sqs.fifo_partition_map)?;
         map.check_stores(|name| self.shards.contains_key(name))?;
@@ -327,6 +342,7 @@ impl File {
         tasks.check()?;
         access.settings().check()?;
         mail.check()?;
+        mail_archive.check()?;
         webhooks.check()?;
         background.check()?;
         sqlite.options(Path::new("")).check()?;
@@ -512,6 +528,7 @@ mod tests {
             ("tasks", file.tasks.ranges()),
             ("access", file.access.settings().ranges()),
             ("mail", file.mail.ranges()),
+            ("mail_archive", file.mail_archive.ranges()),
             ("webhooks", file.webhooks.ranges()),
             ("sqs", file.sqs.settings().ranges()),
             ("sqs", file.sqs.queues().ranges()),

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use waybill_access::{Agreement, Key, ServerKey};
+use waybill_archive::repo::Archive;
+use waybill_archivist::Archivist;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Code, Entropy, Result, hex};
+use waybill_mail::archive_health::ArchiveHealth;
 use waybill_queues::Limiter;
 use waybill_store::{Backend, Settings, Store, StoreRole, Stores, effects};
 use waybill_tasks::Process;
@@ -23,6 +26,13 @@ pub fn sweeps(config: &Config, stores: &Stores) -> Vec<effects::Runner> {
     };
     let shards = stores.shards().map(|(_, store)| start(StoreRole::Shard, store));
     std::iter::once(start(StoreRole::Home, stores.home())).chain(shards).collect()
+}
+
+/// What writes the archive of mail; None where another server does.
+pub fn archivist(config: &Config, store: &Store) -> Option<Archivist> {
+    let health = store.settings().find::<ArchiveHealth>()?.clone();
+    let archive = Arc::new(Archive::new(config.archive_root(), config.mail_archive.limits()));
+    Some(Archivist::new(store.clone(), archive, config.mail_archive.clone(), health))
 }
 
 /// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is
@@ -96,6 +106,9 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     let settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
     let settings = settings.with(config.queues.clone()).with(waybill_queues::Process::default()).with(limiter.clone());
     let mut settings = settings.with(config.mail.clone()).with(config.webhooks.clone());
+    if config.writes_archive() {
+        settings = settings.with(ArchiveHealth::default());
+    }
     if let Some(server_key) = server_key {
         settings = settings.with(server_key.clone());
     }

@@ -15,6 +15,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
     ("waybill-mail", &["waybill-kernel", "waybill-store"]),
     ("waybill-archive", &["waybill-kernel"]),
+    // Between mail, which says what is to be archived, and the archive, which knows no database.
+    ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
     // They tell of receipts, and their secrets are boxed under the server's key.
@@ -41,6 +43,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-domains",
             "waybill-queues",
             "waybill-mail",
+            "waybill-archive",
+            "waybill-archivist",
             "waybill-doors",
             "waybill-sqs",
             "waybill-client",
@@ -146,6 +150,8 @@ mod tests {
             ("waybill-archive", "waybill-kernel", None, true),
             ("waybill-archive", "waybill-store", None, false),
             ("waybill-mail", "waybill-archive", None, false),
+            ("waybill-archivist", "waybill-archive", None, true),
+            ("waybill-archivist", "waybill-doors", None, false),
             ("waybill-archive", "gix-odb", None, true),
             ("waybill-mail", "gix-odb", None, false),
             ("waybill-tasks", "waybill-webhooks", None, false),

@@ -42,6 +42,15 @@ impl Folder {
         Ok(Self { fd: fd.map_err(Error::os("opening the folder", path))?, path: path.to_owned() })
     }
 
+    /// The folder at `path`; None if there is none. Nothing is made.
+    pub fn existing(path: &Path) -> Result<Option<Self>> {
+        match rustix::fs::openat(CWD, path, folder_flags(), Mode::empty()) {
+            Ok(fd) => Ok(Some(Self { fd, path: path.to_owned() })),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(error) => Err(Error::os("opening the folder", path)(error)),
+        }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -5,6 +5,7 @@
 mod disk;
 mod heal;
 mod locks;
+mod look;
 mod merge;
 mod mirror;
 mod objects;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+pub use look::{Look, free_bytes};
 pub use objects::Oid;
 use project::Project;
 use serde::Deserialize;
@@ -63,6 +65,14 @@ impl ProjectKey {
     /// Of any names: they are encoded.
     pub fn new(tenant: &str, project: &str) -> Self {
         Self { tenant: names::part(tenant), project: names::part(project) }
+    }
+
+    pub fn tenant_folder(&self) -> &str {
+        &self.tenant
+    }
+
+    pub fn project_folder(&self) -> &str {
+        &self.project
     }
 
     pub fn below(&self, root: &Path) -> PathBuf {
@@ -124,7 +134,7 @@ pub enum Started {
     Anew,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The commit that has the window in it.
     pub commit: Oid,
@@ -132,6 +142,8 @@ pub struct Applied {
     pub written: usize,
     /// Told until [`Archive::settled`].
     pub started: Started,
+    /// Names the beginning that `started` tells of; empty where there is none. An archive may begin again while the rest is being written.
+    pub begun: String,
 }
 
 /// A commit as it is listed.
@@ -225,9 +237,9 @@ impl Archive {
         })
     }
 
-    /// After an archive began again: whatever it lacks will be written.
-    pub fn settled(&self, project: &ProjectKey, now: Time) -> Result<()> {
-        self.with(project, now, Project::settled)
+    /// After an archive began again: whatever it lacked since this beginning ([`Applied::begun`]) was written. False if it began again since.
+    pub fn settled(&self, project: &ProjectKey, begun: &str, now: Time) -> Result<bool> {
+        self.with(project, now, |open| open.settled(begun))
     }
 
     /// Makes the plain files what the last commit's tree is. Answers with the number of files written or moved out of the way.
@@ -239,6 +251,16 @@ impl Archive {
     /// Lets go of every repository: their locks, files and memory.
     pub fn close(&self) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// What a project's archive holds, read beside whoever writes it: nothing is locked, made or healed. None where there is none.
+    pub fn look(&self, project: &ProjectKey) -> Result<Option<Look>> {
+        look::look(&project.below(&self.root))
+    }
+
+    /// Every archive below the root, by the names of its folders. Nothing is made.
+    pub fn projects(&self) -> Result<Vec<ProjectKey>> {
+        look::projects(&self.root)
     }
 
     /// Whether a project has an archive at all. Nothing is made.

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FileType, FlockOperation};
@@ -35,6 +36,10 @@ pub const GIT: &str = "archive.git";
 const LOCK: &str = "archive.lock";
 /// Says that the archive began again, until whoever knows the rest has seen to it that it is written.
 const BEGUN: &str = "begun-again";
+const FROM_FILES: &str = "files";
+const ANEW: &str = "anew";
+/// Tells the beginnings of one process apart.
+static BEGINNINGS: AtomicU64 = AtomicU64::new(0);
 /// A branch that others keep moving is run after so often.
 const TRIES: u32 = 5;
 /// A lock that is held is tried so often, after pauses that double from the first.
@@ -55,6 +60,8 @@ pub struct Project {
     pub fsync: Fsync,
     /// How it was found, until that is settled.
     started: Started,
+    /// Which beginning that was; empty when it is settled.
+    begun: String,
 }
 
 impl Project {
@@ -66,28 +73,49 @@ impl Project {
         let (git, started) = heal::prepare(&folder, now)?;
         let packs = git.enter("objects/pack")?;
         let objects = Objects::open(&git.path().join("objects"))?;
-        let mut project = Self { path: path.to_owned(), folder, _lock: lock, git, packs, objects, fsync, started };
+        let mut project = Self {
+            path: path.to_owned(),
+            folder,
+            _lock: lock,
+            git,
+            packs,
+            objects,
+            fsync,
+            started,
+            begun: String::new(),
+        };
         heal::complete(&mut project, now)?;
-        project.note_begun()?;
+        project.note_begun(now)?;
         Ok(project)
     }
 
     /// On disk: whoever dies before the rest is asked for must not leave an archive that looks whole.
-    fn note_begun(&mut self) -> Result<()> {
+    fn note_begun(&mut self, now: Time) -> Result<()> {
         if self.started == Started::Found {
-            let begun = self.folder.read(BEGUN)?;
-            self.started =
-                begun.map_or(Started::Found, |how| if how == b"files\n" { Started::FromFiles } else { Started::Anew });
+            let begun = self.folder.read(BEGUN)?.map(|text| String::from_utf8_lossy(&text).trim().to_owned());
+            self.started = match &begun {
+                None => Started::Found,
+                Some(how) if how.starts_with(FROM_FILES) => Started::FromFiles,
+                Some(_) => Started::Anew,
+            };
+            self.begun = begun.unwrap_or_default();
             return Ok(());
         }
-        let how: &[u8] = if self.started == Started::FromFiles { b"files\n" } else { b"anew\n" };
-        self.folder.put(BEGUN, how, true)
+        let how = if self.started == Started::FromFiles { FROM_FILES } else { ANEW };
+        let count = BEGINNINGS.fetch_add(1, Ordering::Relaxed);
+        self.begun = format!("{how} {}-{}-{count}", now.micros(), std::process::id());
+        self.folder.put(BEGUN, format!("{}\n", self.begun).as_bytes(), true)
     }
 
-    /// The rest will be written, whatever happens.
-    pub fn settled(&mut self) -> Result<()> {
+    /// The rest of what it lacked since this beginning was written. False if it began again since.
+    pub fn settled(&mut self, begun: &str) -> Result<bool> {
+        if self.begun != begun {
+            return Ok(false);
+        }
         self.started = Started::Found;
-        self.folder.remove(BEGUN).map(drop)
+        self.begun.clear();
+        self.folder.remove(BEGUN)?;
+        Ok(true)
     }
 
     /// False once the folder was removed or replaced under it.
@@ -154,7 +182,7 @@ impl Project {
     }
 
     fn applied(&self, commit: Oid, written: usize) -> Applied {
-        Applied { commit, written, started: self.started }
+        Applied { commit, written, started: self.started, begun: self.begun.clone() }
     }
 
     /// The paths that the window changes; what the tree has already is not written again.

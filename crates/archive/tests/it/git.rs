@@ -11,8 +11,11 @@ fn rule_29_git_finds_nothing_wrong_and_files_are_the_tree() {
     assert_eq!(place.apply(1).started, Started::Anew);
     assert_eq!(place.apply(1).started, Started::Anew, "until somebody has seen to it");
     place.archive.close();
-    assert_eq!(place.apply(1).started, Started::Anew, "also after a restart");
-    place.archive.settled(&place.key, at(1)).unwrap();
+    let again = place.apply(1);
+    assert_eq!(again.started, Started::Anew, "also after a restart");
+    assert!(!place.archive.settled(&place.key, "another beginning", at(1)).unwrap());
+    assert_eq!(place.apply(1).begun, again.begun, "of another beginning nothing is known to be written");
+    assert!(place.archive.settled(&place.key, &again.begun, at(1)).unwrap());
     place.archive.close();
     assert_eq!(place.apply(2).started, Started::Found);
     place.judge();

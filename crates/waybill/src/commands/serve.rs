@@ -63,14 +63,22 @@ pub async fn run(flags: Serve) -> Result<()> {
     let measured = tokio::spawn(wiring::measure(opened.stores.clone(), measured_every, stopping.clone()));
     let able = tokio::spawn(wiring::keep_to_what_it_can(opened.store.clone(), measured_every, stopping.clone()));
     let memory = tokio::spawn(memory::keep_small(stopping.clone()));
+    // Stopped after the server: what the last callers have written is still archived.
+    let archived = CancellationToken::new();
+    let archivist = wiring::archivist(&config, &opened.store);
+    let archivist = archivist.map(|archivist| tokio::spawn(archivist.keep_running(archived.clone())));
     let running = Running { pid: std::process::id(), http: listeners.at_http, sqs: listeners.at_sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;
     server.open(listeners).run().await;
 
     tracing::info!("stopping: answering what was accepted, then closing the database");
+    archived.cancel();
     for runner in sweeps {
         runner.stop().await;
+    }
+    if let Some(archivist) = archivist {
+        archivist.await.map_err(Error::internal)?;
     }
     tended.await.map_err(Error::internal)?;
     seen.await.map_err(Error::internal)?;

@@ -6,6 +6,7 @@ use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use super::{NAME_CHARS_MAX, Product, check_key, product};
+use crate::archive_rows::{ArchiveKind, NO_PROJECT, note};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +43,11 @@ impl Operation for EnsureProduct {
         if name.chars().count() > NAME_CHARS_MAX {
             return Err(Error::invalid(format!("name must have at most {NAME_CHARS_MAX} characters.")));
         }
-        tx.execute(INSERT, &[Value::from(&self.product_key), Value::from(name), ctx.now.into()]).await?;
-        product(tx, &self.product_key).await.map(Reply::Done)
+        let made = tx.execute(INSERT, &[Value::from(&self.product_key), Value::from(name), ctx.now.into()]).await? == 1;
+        let product = product(tx, &self.product_key).await?;
+        if made {
+            note(tx, ctx.now, NO_PROJECT, ArchiveKind::Product, product.id).await?;
+        }
+        Ok(Reply::Done(product))
     }
 }

@@ -7,6 +7,7 @@ use waybill_store::{Ctx, Operation, Reply, Sql, Tx, Value};
 
 use super::{PROJECTS_MAX, Product, product};
 use crate::acting;
+use crate::archive_rows::{ArchiveKind, NO_PROJECT, note};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -58,7 +59,9 @@ impl Operation for ProductsLink {
         let lock = tx.text(LOCK);
         tx.query_opt(lock, &[product.id.into()]).await?;
         let params = [product.id.into(), Value::from(project.id), ctx.now.into(), PROJECTS_MAX.into()];
-        tx.execute(LINK, &params).await?;
+        if tx.execute(LINK, &params).await? == 1 {
+            note(tx, ctx.now, NO_PROJECT, ArchiveKind::Product, product.id).await?;
+        }
         let Some(row) = tx.query_opt(LINKED, &params[..2]).await? else {
             let message = format!("The product has {PROJECTS_MAX} projects, which is as many as it may have.");
             return Err(Error::new(Code::TooManyProjects, message).with("limit", PROJECTS_MAX));

@@ -3,6 +3,7 @@
 mod contacts;
 mod files;
 mod reading;
+mod reconcile;
 mod writing;
 
 use std::path::{Path, PathBuf};
@@ -58,6 +59,8 @@ pub enum Mail {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Compare the archive of mail with the database, or write it again from there. No server may run.
+    Reconcile(reconcile::Reconcile),
 }
 
 /// Which project.
@@ -111,6 +114,7 @@ pub async fn run(command: Mail) -> Result<()> {
             session.close().await;
             shown(&reach, &json!({ "projects": projects? }), PROJECTS, "projects")
         }
+        Mail::Reconcile(flags) => reconcile::run(flags).await,
     }
 }
 

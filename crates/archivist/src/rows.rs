@@ -1,0 +1,401 @@
+//! The rows that say what is to be archived: found, read as a window, marked, and removed once they are written.
+//!
+//! Rows of a project are taken in the order of their commits and below the horizon, as feeds are read: no row can appear among those that a
+//! window has taken, so one statement removes them all.
+
+use std::time::Duration;
+
+use waybill_kernel::{Mode, Result, Tenant, Time};
+use waybill_mail::archive_rows::ArchiveKind;
+use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value, Work};
+
+use crate::draft::Line;
+use crate::read::{self, Messages};
+use crate::{Draft, Item};
+
+/// Projects found in one look.
+const PROJECTS_MAX: usize = 256;
+/// Agents whose changes are found in one look.
+const AGENTS_MAX: i64 = 256;
+/// Rows that are marked in one transaction.
+const MARKED_MAX: i64 = 1_000;
+
+/// Whose rows.
+pub(crate) type Whose = (Tenant, i64);
+
+/// What there is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// With rows, whatever their state.
+    pub projects: Vec<Whose>,
+    /// Agents with changes, the longest unwritten first.
+    pub agents: Vec<(Whose, i64)>,
+}
+
+/// Finds projects with something to write.
+pub(crate) struct Look {
+    pub changes: bool,
+}
+
+impl Work for Look {
+    type Output = Due;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Due> {
+        // From project to project by the index, however many rows each has.
+        const NEXT: &str = "SELECT tenant, project FROM mail_archive_rows WHERE (tenant, project) > ($1, $2) \
+                            AND state <> 'failed' ORDER BY tenant, project LIMIT 1";
+        const CHANGED: &str = "SELECT tenant, project, agent FROM mail_changes WHERE changes > archived \
+                               ORDER BY changed_at LIMIT $1";
+        let mut due = Due::default();
+        let mut after = (i64::MIN, i64::MIN);
+        while due.projects.len() < PROJECTS_MAX {
+            let Some(row) = tx.query_opt(NEXT, &[after.0.into(), after.1.into()]).await? else { break };
+            after = (row.int(0)?, row.int(1)?);
+            due.projects.push((Tenant(after.0), after.1));
+        }
+        if self.changes {
+            for row in tx.query(CHANGED, &[AGENTS_MAX.into()]).await? {
+                due.agents.push(((Tenant(row.int(0)?), row.int(1)?), row.int(2)?));
+            }
+        }
+        Ok(due)
+    }
+}
+
+/// A window's rows, and what they are about.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub draft: Draft,
+    pub taken: Taken,
+    /// There may be more at once.
+    pub more: bool,
+}
+
+/// Rows up to and with the last one.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub whose: Whose,
+    pub xact: i64,
+    pub row: i64,
+    /// When each was committed.
+    pub at: Vec<Time>,
+}
+
+/// Reads the next rows of a project and what they are about. None when there are none.
+pub(crate) struct ReadBatch {
+    pub whose: Whose,
+    pub rows_max: usize,
+    pub bytes_max: usize,
+}
+
+struct Found {
+    xact: i64,
+    row: i64,
+    kind: String,
+    about: i64,
+    at: Time,
+    bytes: usize,
+}
+
+impl Work for ReadBatch {
+    type Output = Option<Batch>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Batch>> {
+        let (tenant, project) = self.whose;
+        let (found, full) = self.rows(tx).await?;
+        let Some(last) = found.last() else { return Ok(None) };
+        let taken =
+            Taken { whose: self.whose, xact: last.xact, row: last.row, at: found.iter().map(|row| row.at).collect() };
+        let Some(place) = read::place(tx, tenant, project).await? else {
+            // Of a project that is gone: there is nothing to write.
+            return Ok(Some(Batch { draft: Draft::new(gone(self.whose), ctx.now), taken, more: full }));
+        };
+        let mut draft = Draft::new(place, ctx.now);
+        fill(tx, &mut draft, &found).await?;
+        Ok(Some(Batch { draft, taken, more: full }))
+    }
+}
+
+fn gone((tenant, project): Whose) -> crate::Place {
+    crate::Place {
+        tenant,
+        tenant_id: String::new(),
+        tenant_name: String::new(),
+        project,
+        slug: String::new(),
+        human_key: String::new(),
+        created_at: Time::from_micros(0),
+    }
+}
+
+impl ReadBatch {
+    /// As many as fit, one at least; and whether there are more.
+    async fn rows(&self, tx: &mut Tx<'_>) -> Result<(Vec<Found>, bool)> {
+        const ROWS: &str = "SELECT a.xact, a.row, a.kind, a.ref, a.at, octet_length(m.body), m.attachments \
+            FROM mail_archive_rows a LEFT JOIN mail_messages m ON m.tenant = $1 AND m.message = a.ref AND a.kind = 'message' \
+            WHERE a.tenant = $1 AND a.project = $2 AND a.xact < $3 AND a.state <> 'failed' ORDER BY a.xact, a.row LIMIT $4";
+        let (tenant, project) = self.whose;
+        let horizon = tx.horizon().await?;
+        let limit = i64::try_from(self.rows_max).unwrap_or(i64::MAX);
+        let rows = tx.as_tenant(tenant).query(ROWS, &[project.into(), horizon.into(), limit.into()]).await?;
+        let (mut found, mut bytes) = (Vec::with_capacity(rows.len()), 0_usize);
+        for row in &rows {
+            let one = Found {
+                xact: row.int(0)?,
+                row: row.int(1)?,
+                kind: row.text(2)?.to_owned(),
+                about: row.int(3)?,
+                at: row.time(4)?,
+                bytes: read::size_of(row, 5)?,
+            };
+            bytes = bytes.saturating_add(one.bytes);
+            if bytes > self.bytes_max && !found.is_empty() {
+                return Ok((found, true));
+            }
+            found.push(one);
+        }
+        let full = found.len() >= self.rows_max;
+        Ok((found, full))
+    }
+}
+
+/// What the rows are about, each thing once.
+async fn fill(tx: &mut Tx<'_>, draft: &mut Draft, rows: &[Found]) -> Result<()> {
+    let place = draft.place.clone();
+    let about = |kind: ArchiveKind| {
+        let mut ids: Vec<i64> = rows.iter().filter(|row| row.kind == kind.as_str()).map(|row| row.about).collect();
+        ids.dedup();
+        ids
+    };
+    if !about(ArchiveKind::Project).is_empty() {
+        draft.items.push(read::project(&place));
+        draft.lines.push(Line::project(&place.slug));
+    }
+    let mut agents = about(ArchiveKind::Agent);
+    agents.sort_unstable();
+    agents.dedup();
+    for agent in agents {
+        if let Some(item) = read::agent(tx, &place, agent).await? {
+            if let Item::Agent { profile, .. } = &item {
+                draft.lines.push(Line::agent(&profile.name));
+            }
+            draft.items.push(item);
+        }
+    }
+    let ids = about(ArchiveKind::Message);
+    Messages { place: &place, ids: &ids }.file(tx, draft).await?;
+    for id in about(ArchiveKind::Reservation) {
+        if let Some(held) = read::reservation(tx, &place, id).await? {
+            draft.lines.push(Line::reservation(&held));
+            draft.items.push(Item::Reservation(held));
+        }
+    }
+    for id in about(ArchiveKind::Product) {
+        if let Some(product) = read::product(tx, &place, id).await? {
+            draft.lines.push(Line::product(&product.key));
+            draft.items.push(Item::Product(product));
+        }
+    }
+    Ok(())
+}
+
+/// An agent's changes as they were when its state was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    pub whose: Whose,
+    pub agent: i64,
+    pub changes: i64,
+    pub until: Time,
+}
+
+/// An agent's state, but for what it has seen, of which only the places are told: there may be much of it.
+pub(crate) struct ReadChanges {
+    pub whose: Whose,
+    pub agent: i64,
+}
+
+pub(crate) struct AgentState {
+    pub changed: Changed,
+    pub place: Option<crate::Place>,
+    pub name: String,
+    pub items: Vec<Item>,
+    /// A message of each thousand.
+    pub seen: Vec<i64>,
+}
+
+impl Work for ReadChanges {
+    type Output = Option<AgentState>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<AgentState>> {
+        // First of all: what changes after it is found by the next look.
+        const COUNT: &str = "SELECT changes, archived_until FROM mail_changes \
+                             WHERE tenant = $1 AND project = $2 AND agent = $3";
+        let (tenant, project) = self.whose;
+        let row = tx.as_tenant(tenant).query_opt(COUNT, &[project.into(), self.agent.into()]).await?;
+        let Some(row) = row else { return Ok(None) };
+        let since = row.time(1)?;
+        let until = read::looked_until(ctx.now);
+        let changed = Changed { whose: self.whose, agent: self.agent, changes: row.int(0)?, until };
+        let mut state = AgentState { changed, place: None, name: String::new(), items: Vec::new(), seen: Vec::new() };
+        let Some(place) = read::place(tx, tenant, project).await? else { return Ok(Some(state)) };
+        if let Some(item) = read::agent(tx, &place, self.agent).await? {
+            if let Item::Agent { profile, .. } = &item {
+                state.name.clone_from(&profile.name);
+            }
+            state.items.push(item);
+            state.items.extend(read::agent_reservations(tx, &place, self.agent, since).await?);
+            state.items.extend(read::agent_slots(tx, &place, self.agent, &state.name).await?);
+            state.seen = read::seen_buckets(tx, &place, self.agent, since).await?;
+        }
+        state.place = Some(place);
+        Ok(Some(state))
+    }
+}
+
+/// What an agent has seen in some thousands of messages.
+pub(crate) struct ReadSeen {
+    pub place: crate::Place,
+    pub agent: i64,
+    pub name: String,
+    pub messages: Vec<i64>,
+}
+
+impl Work for ReadSeen {
+    type Output = Vec<Item>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        for message in &self.messages {
+            items.extend(read::seen(tx, &self.place, self.agent, &self.name, *message).await?);
+        }
+        Ok(items)
+    }
+}
+
+/// Once they are written: the rows go, and the changes count as archived.
+pub(crate) struct Record {
+    pub taken: Option<Taken>,
+    pub changed: Vec<Changed>,
+}
+
+impl Work for Record {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        const REMOVE: &str = "DELETE FROM mail_archive_rows WHERE tenant = $1 AND project = $2 \
+                              AND (xact, row) <= ($3, $4) AND state <> 'failed'";
+        const ARCHIVED: &str = "UPDATE mail_changes SET archived = $4, archived_until = $5 \
+                                WHERE tenant = $1 AND project = $2 AND agent = $3 AND archived < $4";
+        if let Some(Taken { whose: (tenant, project), xact, row, .. }) = &self.taken {
+            tx.as_tenant(*tenant).execute(REMOVE, &[(*project).into(), (*xact).into(), (*row).into()]).await?;
+        }
+        for some in self.changed.chunks(STATEMENTS_MAX) {
+            // In the program's own work statements name the tenant themselves.
+            let archived = |changed: &Changed| -> Statement<'_> {
+                let (Tenant(tenant), project) = changed.whose;
+                let params: Vec<Value<'_>> = vec![
+                    tenant.into(),
+                    project.into(),
+                    changed.agent.into(),
+                    changed.changes.into(),
+                    changed.until.into(),
+                ];
+                (ARCHIVED, params)
+            };
+            tx.execute_all(&some.iter().map(archived).collect::<Vec<_>>()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Marks the rows of a project that cannot be written now, at most a thousand at a time. Answers with their number.
+pub(crate) struct PassOver(pub Whose);
+
+impl Work for PassOver {
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        const MARK: &str = "UPDATE mail_archive_rows SET state = 'skipped', attempts = attempts + 1 WHERE tenant = $1 \
+            AND project = $2 AND state = 'waiting' AND row IN (SELECT row FROM mail_archive_rows \
+            WHERE tenant = $1 AND project = $2 AND state = 'waiting' ORDER BY xact, row LIMIT $3)";
+        let (tenant, project) = self.0;
+        tx.as_tenant(tenant).execute(MARK, &[project.into(), MARKED_MAX.into()]).await
+    }
+}
+
+/// Rows that cannot be filed at all: they stay, and stand in nobody's way.
+pub(crate) struct SetAside(pub Taken);
+
+impl Work for SetAside {
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        const MARK: &str = "UPDATE mail_archive_rows SET state = 'failed', attempts = attempts + 1 WHERE tenant = $1 \
+                            AND project = $2 AND (xact, row) <= ($3, $4) AND state <> 'failed'";
+        let Taken { whose: (tenant, project), xact, row, .. } = &self.0;
+        tx.as_tenant(*tenant).execute(MARK, &[(*project).into(), (*xact).into(), (*row).into()]).await
+    }
+}
+
+/// How much is not written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Backlog {
+    pub rows: i64,
+    /// Of them, those that were passed over.
+    pub passed_over: i64,
+    pub lag: Duration,
+}
+
+pub(crate) struct Measure;
+
+impl Work for Measure {
+    type Output = Backlog;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Backlog> {
+        const COUNTS: &str = "SELECT state, count(*), min(next_at) FROM mail_archive_rows GROUP BY state";
+        let (mut backlog, mut oldest) = (Backlog::default(), None::<Time>);
+        for row in tx.query(COUNTS, &[]).await? {
+            let count = row.int(1)?;
+            backlog.rows += count;
+            backlog.passed_over += if row.text(0)? == "waiting" { 0 } else { count };
+            // What was set aside waits for a person, and says nothing about how far the archive is behind.
+            if row.text(0)? != "failed" {
+                oldest = [oldest, row.time_opt(2)?].into_iter().flatten().min();
+            }
+        }
+        backlog.lag = oldest.map(|oldest| ctx.now.since(oldest)).unwrap_or_default();
+        Ok(backlog)
+    }
+}

@@ -1,0 +1,159 @@
+//! The archiver beside calls: windows, order, bounds, the end of a program.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use waybill_archive::repo::Archive;
+use waybill_archivist::{Archivist, Settings};
+use waybill_testkit::stores::TestStore;
+
+use crate::support::*;
+
+waybill_testkit::both! {
+    rule_27_what_is_written_within_a_window_shares_a_commit,
+    rule_28_one_at_a_time_writes_an_archive,
+    rule_26_an_older_state_never_replaces_a_newer_one,
+    windows_are_bounded_by_rows_and_by_bytes,
+    rule_46_nothing_is_lost_when_many_write,
+    what_waits_is_written_before_the_end,
+    rule_35_whoever_dies_before_the_record_writes_the_window_again,
+}
+
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !done().await {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what} took too long");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn rule_27_what_is_written_within_a_window_shares_a_commit(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    let before = world.commits();
+    let stopping = CancellationToken::new();
+    let settings = Settings { window_ms: 200, ..settings() };
+    let running = tokio::spawn(world.archivist(settings).run(stopping.clone()));
+    for n in 0..100 {
+        world.send(&format!("note {n}"), json!({})).await;
+    }
+    until("archiving", async || world.rows("waiting").await == 0).await;
+    stopping.cancel();
+    running.await.unwrap();
+    let commits = world.commits() - before;
+    assert!(commits <= 50, "{commits} commits for 100 messages");
+    world.settle().await;
+    world.judge().await;
+    assert!(world.log().contains("messages"), "{}", world.log());
+}
+
+async fn rule_28_one_at_a_time_writes_an_archive(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    world.send("x", json!({})).await;
+    // The first has the repository open, and with it the kernel's lock.
+    let other = Arc::new(Archive::new(world.root(), settings().limits()));
+    let second = || Archivist::new(world.on.store.clone(), Arc::clone(&other), settings(), world.health());
+    second().settle().await.unwrap();
+    assert_eq!(world.rows("waiting").await, 1, "the row waits for whoever may write");
+    let health = world.health_check().await;
+    assert_eq!(health["health_level"], "yellow", "{health}");
+    world.archive.close();
+    second().settle().await.unwrap();
+    other.close();
+    world.judge().await;
+    assert_eq!(world.health_check().await["health_level"], "green");
+}
+
+async fn rule_26_an_older_state_never_replaces_a_newer_one(on: TestStore) {
+    let world = World::new(on).await;
+    for task in ["one", "two", "three"] {
+        let again = json!({
+            "project_key": HOME, "program": "claude-code", "model": "opus", "name": "GreenCastle", "task_description": task,
+        });
+        world.call(&world.alice, "register_agent", again).await;
+    }
+    // One row at a time: each of the three is written by itself.
+    let slow = Settings { window_rows_max: 1, ..settings() };
+    world.archivist(slow).settle().await.unwrap();
+    assert_eq!(world.json(&["agents/GreenCastle/profile.json"])["task_description"], "three");
+    world.judge().await;
+}
+
+async fn windows_are_bounded_by_rows_and_by_bytes(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    let before = world.commits();
+    for n in 0..8 {
+        world.send(&format!("note {n}"), json!({ "body_md": "x".repeat(40_000) })).await;
+    }
+    let small = Settings { window_bytes_max: 1 << 16, ..settings() };
+    world.archivist(small).settle().await.unwrap();
+    assert_eq!(world.commits() - before, 8, "two of them do not fit into one window");
+    for n in 0..8 {
+        world.send(&format!("more {n}"), json!({})).await;
+    }
+    let before = world.commits();
+    world.archivist(Settings { window_rows_max: 4, ..settings() }).settle().await.unwrap();
+    assert_eq!(world.commits() - before, 2);
+    world.settle().await;
+    world.judge().await;
+}
+
+async fn rule_46_nothing_is_lost_when_many_write(on: TestStore) {
+    let world = Arc::new(World::new(on).await);
+    let stopping = CancellationToken::new();
+    let running = tokio::spawn(world.archivist(settings()).run(stopping.clone()));
+    let mut senders = Vec::new();
+    for sender in 0..10 {
+        let world = Arc::clone(&world);
+        senders.push(tokio::spawn(async move {
+            for n in 0..10 {
+                world.send(&format!("from {sender} number {n}"), json!({ "thread_id": format!("T-{sender}") })).await;
+            }
+        }));
+    }
+    for sender in senders {
+        sender.await.unwrap();
+    }
+    stopping.cancel();
+    running.await.unwrap();
+    world.settle().await;
+    world.judge().await;
+    let canonical = world.files().keys().filter(|path| path.starts_with("messages/2")).count();
+    assert_eq!(canonical, 100);
+}
+
+async fn what_waits_is_written_before_the_end(on: TestStore) {
+    let world = World::new(on).await;
+    let slow = Settings { window_ms: 10_000, changes_ms: 600_000, ..settings() };
+    let stopping = CancellationToken::new();
+    let running = tokio::spawn(world.archivist(slow).run(stopping.clone()));
+    world.send("the last one", json!({})).await;
+    stopping.cancel();
+    running.await.unwrap();
+    world.judge().await;
+}
+
+async fn rule_35_whoever_dies_before_the_record_writes_the_window_again(on: TestStore) {
+    let world = World::new(on).await;
+    world.send("x", json!({ "thread_id": "T" })).await;
+    world.settle().await;
+    let commits = world.commits();
+    // As if the process had died between the commit of the archive and that of the database.
+    world
+        .on
+        .write(
+            "INSERT INTO mail_archive_rows (tenant, project, kind, ref, at, state, next_at) \
+             SELECT tenant, project, 'message', message, created_at, 'waiting', created_at FROM mail_messages",
+        )
+        .await
+        .unwrap();
+    world.on.write("UPDATE mail_changes SET archived = 0, archived_until = 0").await.unwrap();
+    world.archive.close();
+    world.settle().await;
+    assert_eq!(world.commits(), commits, "what is there is not written twice");
+    world.judge().await;
+}

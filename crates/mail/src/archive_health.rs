@@ -1,0 +1,118 @@
+//! How the archive is, as the process that writes it knows it: for `health_check`, which asks the database for the rest.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Characters of an error that are shown.
+const ERROR_CHARS_MAX: usize = 300;
+
+/// Shared by the archiver, which writes it, and `health_check`.
+#[derive(Clone, Debug, Default)]
+pub struct ArchiveHealth(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    bounds: Mutex<HealthBounds>,
+    /// Projects whose archive failed so often that it rests.
+    breakers_open: AtomicU64,
+    /// Projects whose last window failed.
+    failing: AtomicU64,
+    disk: AtomicU64,
+    /// Messages without their file that the probe has found.
+    missing: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+/// From where on a figure is yellow, and red.
+#[derive(Clone, Copy, Debug)]
+pub struct HealthBounds {
+    pub capacity: i64,
+    pub lag_yellow: Duration,
+    pub lag_red: Duration,
+}
+
+impl Default for HealthBounds {
+    fn default() -> Self {
+        Self { capacity: 8_192, lag_yellow: Duration::from_secs(10), lag_red: Duration::from_secs(300) }
+    }
+}
+
+/// Of the disk that the archive is on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Pressure {
+    #[default]
+    None,
+    Warning,
+    /// Nothing is written to the archive.
+    Critical,
+}
+
+impl Pressure {
+    pub const fn level(self) -> u8 {
+        match self {
+            Pressure::None => 0,
+            Pressure::Warning => 1,
+            Pressure::Critical => 2,
+        }
+    }
+}
+
+/// What there is to know at a moment.
+#[derive(Clone, Debug)]
+pub struct ArchiveState {
+    pub bounds: HealthBounds,
+    pub breakers_open: u64,
+    pub failing: u64,
+    pub disk: Pressure,
+    pub missing: u64,
+    pub error: Option<String>,
+}
+
+impl ArchiveHealth {
+    pub fn set_bounds(&self, bounds: HealthBounds) {
+        *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner) = bounds;
+    }
+
+    pub fn set_troubles(&self, failing: u64, breakers_open: u64) {
+        self.0.failing.store(failing, Ordering::Relaxed);
+        self.0.breakers_open.store(breakers_open, Ordering::Relaxed);
+        if failing == 0 && breakers_open == 0 {
+            *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    pub fn set_error(&self, error: &str) {
+        let shown = error.chars().take(ERROR_CHARS_MAX).collect();
+        *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+    }
+
+    pub fn set_disk(&self, disk: Pressure) {
+        self.0.disk.store(u64::from(disk.level()), Ordering::Relaxed);
+    }
+
+    pub fn set_missing(&self, missing: u64) {
+        self.0.missing.store(missing, Ordering::Relaxed);
+    }
+
+    pub fn state(&self) -> ArchiveState {
+        let disk = match self.0.disk.load(Ordering::Relaxed) {
+            0 => Pressure::None,
+            1 => Pressure::Warning,
+            _ => Pressure::Critical,
+        };
+        ArchiveState {
+            bounds: *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner),
+            breakers_open: self.0.breakers_open.load(Ordering::Relaxed),
+            failing: self.0.failing.load(Ordering::Relaxed),
+            disk,
+            missing: self.0.missing.load(Ordering::Relaxed),
+            error: self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
