@@ -9,6 +9,7 @@ pub mod archive_rows;
 mod contacts;
 mod files_and_search;
 pub mod guard;
+pub mod import;
 mod inbox;
 pub mod keys;
 pub mod ops;
@@ -57,6 +58,7 @@ const MIGRATIONS: &[Migration] = &[
         name: "mail_slots_and_products",
         sql: include_str!("../schema/V0043__mail_slots_and_products.sql"),
     },
+    Migration { version: 49, name: "mail_import", sql: include_str!("../schema/V0049__mail_import.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {

@@ -21,13 +21,15 @@ mod legacy;
 mod message;
 mod project;
 mod reservation;
+mod scan;
 mod thread;
 
 pub use agent::{Contact, Delivered, Profile, Seen, State};
-pub use legacy::{Legacy, LegacyProject};
+pub use legacy::{Legacy, LegacyFile, LegacyMessage, read_message as read_legacy_message};
 pub use message::{AttachmentRef, Message};
 pub use project::ProjectFile;
 pub use reservation::Reservation;
+pub use scan::{Refusals, Scanned};
 pub use thread::{Digest, DigestEntry};
 use waybill_kernel::Time;
 

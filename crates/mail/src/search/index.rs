@@ -1,7 +1,7 @@
 //! A message's row in the index, in the transaction that sends it: whoever has the answer finds the message.
 
-use waybill_kernel::Result;
-use waybill_store::{Ctx, Sql, Tx, Value};
+use waybill_kernel::{Result, Tenant, Time};
+use waybill_store::{Sql, Tx, Value};
 
 use crate::rules::terms::{Indexed, Space};
 use crate::sending::Outgoing;
@@ -9,23 +9,29 @@ use crate::sending::Outgoing;
 /// Which of the two forms the index has here.
 const FORM: Sql = Sql { sqlite: "fts5", postgres: "tsvector" };
 
-pub(crate) async fn index_message(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>, id: i64) -> Result<()> {
+pub(crate) async fn index_message(
+    tx: &mut Tx<'_>,
+    tenant: Tenant,
+    message: &Outgoing<'_>,
+    id: i64,
+    at: Time,
+) -> Result<()> {
     const FTS5: &str = "INSERT INTO mail_fts (rowid, marks, subject, body) VALUES ($2, $3, $4, $5)";
     const TSVECTOR: &str =
         "INSERT INTO mail_search (tenant, message, created_at, words) VALUES ($1, $2, $3, $4::text::tsvector)";
-    let indexed = indexed(ctx, message, id);
+    let indexed = indexed(tenant, message, id);
     if tx.text(FORM) == FORM.sqlite {
         let [marks, subject, body] = indexed.columns();
         let params = [id.into(), Value::from(&marks), Value::from(&subject), Value::from(&body)];
         return tx.execute(FTS5, &params).await.map(drop);
     }
     let words = indexed.tsvector();
-    tx.execute(TSVECTOR, &[id.into(), ctx.now.into(), Value::from(&words)]).await.map(drop)
+    tx.execute(TSVECTOR, &[id.into(), at.into(), Value::from(&words)]).await.map(drop)
 }
 
 /// Found in the sender's project by all its parties, and by its recipients in theirs.
-fn indexed(ctx: &Ctx<'_>, message: &Outgoing<'_>, id: i64) -> Indexed {
-    let of = |project: i64| Space { tenant: ctx.caller.tenant, project };
+fn indexed(tenant: Tenant, message: &Outgoing<'_>, id: i64) -> Indexed {
+    let of = |project: i64| Space { tenant, project };
     let home = of(message.project.id);
     let own_thread = id.to_string();
     let mut spaces = vec![home];
