@@ -47,14 +47,8 @@ impl Profile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub contact_policy: String,
-    /// Whom it asked for contact, and who asked it.
+    /// Whom it asked for contact, and who asked it: a contact stands with both of its agents.
     pub contacts: Vec<Contact>,
-    /// What it has read, acknowledged and released is archived up to this time.
-    #[serde(default, with = "json::timestamp_opt", skip_serializing_if = "Option::is_none")]
-    pub as_of: Option<Time>,
-    /// There is more than the last window took.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub partial: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,7 +133,7 @@ mod tests {
         #[test]
         fn state_and_profile_come_back(name in "\\PC{1,20}", at in time(), expires in proptest::option::of(time()), flag: bool) {
             let contact = Contact { from: "A".to_owned(), from_project: None, to: name.clone(), to_project: flag.then(|| "/q".to_owned()), status: "approved".to_owned(), reason: String::new(), created_ts: at, updated_ts: at, expires_ts: expires };
-            let state = State { contact_policy: "auto".to_owned(), contacts: vec![contact], as_of: expires, partial: flag };
+            let state = State { contact_policy: "auto".to_owned(), contacts: vec![contact] };
             prop_assert_eq!(State::read(&state.write().unwrap()).unwrap(), state);
             let profile = Profile {
                 id: 1, name, program: "codex-cli".to_owned(), model: "m".to_owned(), task_description: "t".to_owned(), attachments_policy: "auto".to_owned(),

@@ -59,7 +59,7 @@ impl Legacy {
                 _ => {}
             }
         }
-        settle_numbers(&mut found.projects, &mut found.refused)?;
+        settle_numbers(&mut found.projects, &mut found.refused);
         for project in &mut found.projects {
             if project.human_key.is_none() {
                 project.human_key = told_key(project);

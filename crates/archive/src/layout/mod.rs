@@ -10,7 +10,12 @@
 //! messages/{YYYY}/{MM}/{DD}/{id / 1000}/{file}.md                 canonical
 //! messages/threads/{aa}/{thread}/{id / 100000}/{from}-{to}.md     digests
 //! file_reservations/{id / 1000}/id-{id}.json
+//! build_slots/{slot}/{Name}.json
 //! attachments/{aa}/{sha256}
+//! ```
+//! What is the tenant's and no project's is in an archive of its own, beside those of the projects (`_tenant`, which no slug is):
+//! ```text
+//! products/{id / 1000}/id-{id}.json
 //! ```
 //! `{file}` is `{YYYY-MM-DDTHH-MM-SSZ}__{subject}__{id}`. Every folder that grows is split, so that none has many more than a thousand
 //! entries and a commit rewrites kilobytes.
@@ -19,23 +24,31 @@ mod agent;
 mod json;
 mod legacy;
 mod message;
+mod ours;
+mod product;
 mod project;
 mod reservation;
 mod scan;
+mod slot;
 mod thread;
 
 pub use agent::{Contact, Delivered, Profile, Seen, State};
 pub use legacy::{Legacy, LegacyFile, LegacyMessage, read_message as read_legacy_message};
 pub use message::{AttachmentRef, Message};
-pub use project::ProjectFile;
+pub use ours::{Ours, TenantArchive, read_attachment, read_message};
+pub use product::{LinkedProject, Product};
+pub use project::{ProjectFile, TenantRef};
 pub use reservation::Reservation;
 pub use scan::{Refusals, Scanned};
+pub use slot::BuildSlot;
 pub use thread::{Digest, DigestEntry};
 use waybill_kernel::Time;
 
 use crate::error::{Error, Result};
 use crate::names::{self, ArchivePath};
 
+/// In the place of a project's slug: the archive of what belongs to no project. A slug begins with a letter or a digit.
+pub const TENANT: &str = "_tenant";
 /// Ids of one folder.
 const FOLDER_IDS: i64 = 1_000;
 /// Ids of one page of a thread's digest.
@@ -114,6 +127,15 @@ pub fn reservation_path(id: i64) -> Result<ArchivePath> {
     ArchivePath::new(format!("file_reservations/{}/id-{id}.json", id.div_euclid(FOLDER_IDS)))
 }
 
+pub fn build_slot_path(slot: &str, agent: &str) -> Result<ArchivePath> {
+    ArchivePath::new(format!("build_slots/{}/{}.json", names::part(slot), names::part(agent)))
+}
+
+/// In the tenant's own archive.
+pub fn product_path(id: i64) -> Result<ArchivePath> {
+    ArchivePath::new(format!("products/{}/id-{id}.json", id.div_euclid(FOLDER_IDS)))
+}
+
 /// `sha256` in hexadecimal.
 pub fn attachment_path(sha256: &str) -> Result<ArchivePath> {
     if sha256.len() != 64 || !sha256.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
@@ -143,6 +165,8 @@ pub enum Kind {
     Copy(i64),
     Digest,
     Reservation(i64),
+    BuildSlot,
+    Product(i64),
     Attachment,
 }
 
@@ -157,13 +181,17 @@ pub fn kind_of(path: &str) -> Option<Kind> {
         ["agents", _, "inbox" | "outbox", .., _] => id().map(Kind::Copy),
         ["messages", "threads", ..] => Some(Kind::Digest),
         ["messages", .., _] => id().map(Kind::Canonical),
-        ["file_reservations", .., file] => {
-            let id = file.strip_prefix("id-")?.strip_suffix(".json")?;
-            id.split('-').next()?.parse().ok().map(Kind::Reservation)
-        }
+        ["file_reservations", .., file] => numbered(file).map(Kind::Reservation),
+        ["build_slots", _, _] => Some(Kind::BuildSlot),
+        ["products", _, file] => numbered(file).map(Kind::Product),
         ["attachments", _, _] => Some(Kind::Attachment),
         _ => None,
     }
+}
+
+/// `id-{id}.json`, or with the generation that existing tools write behind the id.
+fn numbered(file: &str) -> Option<i64> {
+    file.strip_prefix("id-")?.strip_suffix(".json")?.split('-').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -183,6 +211,10 @@ mod tests {
         assert_eq!(reservation_path(1_002).unwrap().as_str(), "file_reservations/1/id-1002.json");
         assert!(attachment_path("../../../etc/passwd").is_err());
         assert_eq!(kind_of("file_reservations/id-3.json"), Some(Kind::Reservation(3)));
+        assert_eq!(kind_of(product_path(7).unwrap().as_str()), Some(Kind::Product(7)));
+        let slot = build_slot_path("frontend/dev", "BlueLake").unwrap();
+        assert_eq!(slot.as_str(), "build_slots/frontend%2Fdev/BlueLake.json");
+        assert_eq!(kind_of(slot.as_str()), Some(Kind::BuildSlot));
         assert_eq!(kind_of("somebody/elses.md"), None);
         assert_eq!(seen_range(1_999), 1_000..2_000);
     }

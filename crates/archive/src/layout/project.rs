@@ -14,6 +14,17 @@ pub struct ProjectFile {
     pub human_key: String,
     #[serde(with = "json::timestamp")]
     pub created_ts: Time,
+    /// Whose it is. Absent in archives of others, which know no tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantRef>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantRef {
+    /// As a UUID.
+    pub id: String,
+    /// What its folder is called, encoded.
+    pub name: String,
 }
 
 impl ProjectFile {

@@ -4,13 +4,13 @@
 //! says; of two that are about the same thing and differ neither is taken, since nobody can say which is true. What is not taken
 //! is told with its reason. Messages are only listed here: they are read one by one, when they are wanted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rustix::fs::FileType;
 use waybill_kernel::Time;
 
-use super::{Kind, Profile, Reservation, Seen, State, json, kind_of};
+use super::{BuildSlot, Kind, Product, Profile, Reservation, Seen, State, json, kind_of};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::repo::disk::Folder;
@@ -61,8 +61,8 @@ pub struct Scanned {
     pub reservations: Vec<Reservation>,
     /// Numbers and files of messages, in the order of numbers.
     pub messages: Vec<(i64, String)>,
-    /// Other files of ours, by path.
-    pub others: Vec<String>,
+    pub slots: Vec<BuildSlot>,
+    pub products: Vec<Product>,
 }
 
 impl Scanned {
@@ -80,7 +80,8 @@ impl Scanned {
             seen: Vec::new(),
             reservations: Vec::new(),
             messages: Vec::new(),
-            others: Vec::new(),
+            slots: Vec::new(),
+            products: Vec::new(),
         };
         let mut scan = Scan { project, reservations: BTreeMap::new(), files: 0, refused };
         let mut paths = Vec::new();
@@ -187,8 +188,18 @@ impl Scan<'_> {
             Some(Kind::Reservation(id)) => self.reservation(path, Some(id))?,
             // Named after the digest of its pattern: the same again, or one of an older server that had no other.
             None if path.starts_with("file_reservations/") && path.ends_with(".json") => self.reservation(path, None)?,
-            None => self.project.others.push(path.to_owned()),
-            Some(Kind::Copy(_) | Kind::Digest | Kind::Attachment) => {}
+            Some(Kind::BuildSlot) => {
+                let slot = BuildSlot::read(&self.project.paper(path)?)?;
+                self.project.slots.push(slot);
+            }
+            Some(Kind::Product(id)) => {
+                let product = Product::read(&self.project.paper(path)?)?;
+                if product.id != id {
+                    return Err(Error::Format(format!("it says that it is product {}", product.id)));
+                }
+                self.project.products.push(product);
+            }
+            Some(Kind::Copy(_) | Kind::Digest | Kind::Attachment) | None => {}
         }
         Ok(())
     }
@@ -258,32 +269,31 @@ fn named(folder: &str) -> Result<String> {
 }
 
 /// Takes out numbers that several files claim, unless they hold the same bytes: then one is as good as the others.
-pub(super) fn settle_numbers(projects: &mut [Scanned], refused: &mut Refusals) -> Result<()> {
+pub(super) fn settle_numbers(projects: &mut [Scanned], refused: &mut Refusals) {
     let mut claims: BTreeMap<i64, Vec<(usize, String)>> = BTreeMap::new();
-    let all: Vec<i64> = projects.iter().flat_map(|project| project.messages.iter().map(|(id, _)| *id)).collect();
-    let mut sorted = all;
-    sorted.sort_unstable();
-    let twice: Vec<i64> = sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    let mut all: Vec<i64> = projects.iter().flat_map(|project| project.messages.iter().map(|(id, _)| *id)).collect();
+    all.sort_unstable();
+    let twice: Vec<i64> = all.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
     for (at, project) in projects.iter().enumerate() {
         for (id, path) in project.messages.iter().filter(|(id, _)| twice.binary_search(id).is_ok()) {
             claims.entry(*id).or_default().push((at, path.clone()));
         }
     }
+    let mut dropped: Vec<BTreeSet<String>> = projects.iter().map(|_| BTreeSet::new()).collect();
     for (id, claims) in claims {
         let contents: Vec<_> = claims.iter().map(|(at, path)| projects[*at].message(path)).collect();
         let agree = contents.iter().all(|content| matches!((content, &contents[0]), (Ok(a), Ok(b)) if a == b));
-        for (nth, (at, path)) in claims.into_iter().enumerate() {
-            if agree && nth == 0 {
-                continue;
-            }
-            projects[at].messages.retain(|(_, known)| *known != path);
+        for (at, path) in claims.into_iter().skip(usize::from(agree)) {
             if !agree {
                 let label = &projects[at].label;
                 refused.add(format!("{label}/{path}"), format!("several files are about message {id}, and differ"));
             }
+            dropped[at].insert(path);
         }
     }
-    Ok(())
+    for (project, dropped) in projects.iter_mut().zip(dropped) {
+        project.messages.retain(|(_, path)| !dropped.contains(path));
+    }
 }
 
 /// The folder of an archive as the operator has named it.
