@@ -85,6 +85,15 @@ impl Files {
         Self(files.into_iter().map(of).collect())
     }
 
+    /// The rows of what came with the message of this number.
+    pub(crate) fn rows(&self, id: i64) -> Vec<Statement<'_>> {
+        let mut rows: Vec<Statement<'_>> = Vec::with_capacity(self.0.len());
+        for (position, (attachment, digest, content)) in self.0.iter().enumerate() {
+            rows.push(attached(id, position as i64, attachment, digest, content));
+        }
+        rows
+    }
+
     pub fn shown(&self) -> Vec<Attachment> {
         self.0.iter().map(|(attachment, ..)| attachment.clone()).collect()
     }
@@ -242,7 +251,12 @@ pub async fn deliver(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> 
         let topic = inbox_topic(ctx.caller.tenant, &recipient.project.human_key, &recipient.agent.name);
         tx.wake(topic, u32::MAX);
     }
-    let mut statements = beside(message, id, ctx.now);
+    let mut statements: Vec<Statement<'_>> = Vec::new();
+    for recipient in message.recipients {
+        statements.push(received(message, id, ctx.now, recipient));
+        statements.push(delivered(id, ctx.now, recipient));
+    }
+    statements.extend(message.files.rows(id));
     for project in message.projects() {
         statements.push(archive_rows::noting(tx, ctx.now, project.id, ArchiveKind::Message, id));
     }
@@ -252,19 +266,6 @@ pub async fn deliver(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> 
     files_and_search::index_message(tx, ctx.caller.tenant, message, id, ctx.now).await?;
     acting::touch(ctx, tx, message.sender).await?;
     Ok(message.payload(id, ctx.now))
-}
-
-/// What is written beside the row of a message: its recipients with their deliveries, and what came with it.
-pub(crate) fn beside<'a>(message: &Outgoing<'a>, id: i64, at: Time) -> Vec<Statement<'a>> {
-    let mut statements: Vec<Statement<'a>> = Vec::new();
-    for recipient in message.recipients {
-        statements.push(received(message, id, at, recipient));
-        statements.push(delivered(id, at, recipient));
-    }
-    for (position, (attachment, digest, content)) in message.files.0.iter().enumerate() {
-        statements.push(attached(id, position as i64, attachment, digest, content));
-    }
-    statements
 }
 
 async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Result<i64> {
@@ -291,7 +292,7 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Resul
     row.int(0)
 }
 
-fn received<'a>(message: &Outgoing<'_>, id: i64, at: Time, recipient: &Recipient) -> Statement<'a> {
+pub(crate) fn received<'a>(message: &Outgoing<'_>, id: i64, at: Time, recipient: &Recipient) -> Statement<'a> {
     const INSERT: &str = "INSERT INTO mail_recipients (tenant, message, agent, kind, sender, urgent, ack_required, intro, \
                           created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let params = vec![
@@ -307,7 +308,7 @@ fn received<'a>(message: &Outgoing<'_>, id: i64, at: Time, recipient: &Recipient
     (INSERT, params)
 }
 
-fn delivered<'a>(id: i64, at: Time, recipient: &Recipient) -> Statement<'a> {
+pub(crate) fn delivered<'a>(id: i64, at: Time, recipient: &Recipient) -> Statement<'a> {
     const INSERT: &str = "INSERT INTO mail_inbox_events (tenant, agent, message, at) VALUES ($1, $2, $3, $4)";
     (INSERT, vec![recipient.agent.id.into(), id.into(), at.into()])
 }

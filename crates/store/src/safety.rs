@@ -11,4 +11,5 @@ pub use crate::sqlite::inspect::{Beside, Inspection, Marked, Newest, sqlite_vers
 pub use crate::sqlite::manifest::{Manifest, Piece, ServerKeyCopy};
 pub use crate::sqlite::open::create_private;
 pub use crate::sqlite::restore::{Restored, restore};
+pub use crate::sqlite::salvage::{Salvage, Salvaged, SalvagedTable, Way, finding};
 pub use crate::sqlite::watch::{Step, Watch};

@@ -15,6 +15,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
     ("waybill-mail", &["waybill-kernel", "waybill-store"]),
     ("waybill-archive", &["waybill-kernel"]),
+    // From files to rows: the one place beside the archiver that knows both.
+    ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
     // They tell of receipts, and their secrets are boxed under the server's key.
@@ -41,6 +43,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-domains",
             "waybill-queues",
             "waybill-mail",
+            "waybill-reindex",
             "waybill-doors",
             "waybill-sqs",
             "waybill-client",

@@ -1,7 +1,7 @@
 //! Messages of an archive, with their recipients, what came with them, their deliveries and their words.
 
 use waybill_kernel::{Mode, Result, Tenant, Time};
-use waybill_store::{Ctx, Row, STATEMENTS_MAX, Tx, Value, Work};
+use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Value, Work};
 
 use super::{BATCH_MAX, Put, check_number, check_text, numbered};
 use crate::acting::{Agent, Project};
@@ -9,7 +9,7 @@ use crate::archive_rows::{self, ArchiveKind};
 use crate::files_and_search::index_message;
 use crate::recipients::Recipient;
 use crate::rules::message::Importance;
-use crate::sending::{Files, Outgoing, beside};
+use crate::sending::{Files, Outgoing, delivered, received};
 
 const SUBJECT_BYTES_MAX: usize = 64 << 10;
 const BODY_BYTES_MAX: usize = 32 << 20;
@@ -101,7 +101,19 @@ impl PutMessages {
             let taken = || Put::Refused("its number is taken by another message".to_owned());
             return Ok(there(tx, &message, record).await?.unwrap_or_else(taken));
         }
-        let mut statements = beside(&message, record.number, record.created_at);
+        let left = Left::of(tx, record.number).await?;
+        let mut statements: Vec<Statement<'_>> = Vec::new();
+        for recipient in &record.recipients {
+            if !left.recipients.contains(&recipient.agent.id) {
+                statements.push(received(&message, record.number, record.created_at, recipient));
+            }
+            if !left.delivered.contains(&recipient.agent.id) {
+                statements.push(delivered(record.number, record.created_at, recipient));
+            }
+        }
+        if !left.has_files {
+            statements.extend(files.rows(record.number));
+        }
         if self.archived {
             for project in message.projects() {
                 statements.push(archive_rows::noting(tx, ctx.now, project.id, ArchiveKind::Message, record.number));
@@ -112,6 +124,30 @@ impl PutMessages {
         }
         index_message(tx, self.tenant, &message, record.number, record.created_at).await?;
         Ok(Put::Written)
+    }
+}
+
+/// What stands beside a message that is gone: a damaged database may have lost the one and kept the other, which then knows better
+/// than the archive what was read.
+struct Left {
+    recipients: Vec<i64>,
+    delivered: Vec<i64>,
+    has_files: bool,
+}
+
+impl Left {
+    async fn of(tx: &mut Tx<'_>, number: i64) -> Result<Self> {
+        const RECIPIENTS: &str = "SELECT agent FROM mail_recipients WHERE tenant = $1 AND message = $2";
+        // By the recipients that are left: deliveries are not found by their message.
+        const DELIVERED: &str = "SELECT e.agent FROM mail_recipients r \
+            JOIN mail_inbox_events e ON e.tenant = $1 AND e.agent = r.agent AND e.message = $2 \
+            WHERE r.tenant = $1 AND r.message = $2";
+        const FILES: &str = "SELECT count(*) FROM mail_attachments WHERE tenant = $1 AND message = $2";
+        let of = |sql| -> Statement<'_> { (sql, vec![number.into()]) };
+        let answers = tx.query_all(&[of(RECIPIENTS), of(DELIVERED), of(FILES)]).await?;
+        let agents = |rows: &[Row]| rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>>>();
+        let files = answers[2].first().map_or(Ok(0), |row| row.int(0))?;
+        Ok(Self { recipients: agents(&answers[0])?, delivered: agents(&answers[1])?, has_files: files > 0 })
     }
 }
 

@@ -7,16 +7,20 @@
 mod agents;
 mod messages;
 mod numbers;
+mod others;
 mod projects;
 mod reservations;
 mod state;
+mod words;
 
 pub use agents::{AgentRecord, Nobody, PutAgents};
 pub use messages::{FileRecord, MessageRecord, PutMessages};
 pub use numbers::{Highest, NUMBER_MAX, Reserve};
-pub use projects::{ProjectRecord, PutProject};
+pub use others::{ProductRecord, PutProduct, PutSlots, SlotRecord};
+pub use projects::{KnownProjects, ProjectRecord, PutProject};
 pub use reservations::{PutReservations, ReservationRecord};
 pub use state::{ContactRecord, PutContacts, PutSeen, SeenRecord};
+pub use words::{ForgetWords, IndexAgain};
 
 pub use crate::recipients::Recipient;
 

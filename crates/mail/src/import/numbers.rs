@@ -13,6 +13,7 @@ pub struct Highest {
     pub agent: i64,
     pub message: i64,
     pub reservation: i64,
+    pub product: i64,
 }
 
 /// Before anything is written: a server that came upon a number which was imported could send nothing.
@@ -36,17 +37,18 @@ impl Work for Reserve {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
         // With the table locked nobody draws a number between the look and the move.
-        const STEPS: [(&str, &str); 4] = [
+        const STEPS: [(&str, &str); 5] = [
             ("LOCK TABLE mail_projects IN SHARE ROW EXCLUSIVE MODE", moved!("mail_projects_project_seq")),
             ("LOCK TABLE mail_agents IN SHARE ROW EXCLUSIVE MODE", moved!("mail_agents_agent_seq")),
             ("LOCK TABLE mail_messages IN SHARE ROW EXCLUSIVE MODE", moved!("mail_messages_message_seq")),
             ("LOCK TABLE mail_reservations IN SHARE ROW EXCLUSIVE MODE", moved!("mail_reservations_reservation_seq")),
+            ("LOCK TABLE mail_products IN SHARE ROW EXCLUSIVE MODE", moved!("mail_products_product_seq")),
         ];
         if tx.text(SEQUENCES) == SEQUENCES.sqlite {
             return Ok(());
         }
-        let Highest { project, agent, message, reservation } = self.0;
-        for ((lock, set), highest) in STEPS.into_iter().zip([project, agent, message, reservation]) {
+        let Highest { project, agent, message, reservation, product } = self.0;
+        for ((lock, set), highest) in STEPS.into_iter().zip([project, agent, message, reservation, product]) {
             if highest > 0 {
                 tx.execute(lock, &[]).await?;
                 tx.query(set, &[highest.min(NUMBER_MAX).into()]).await?;

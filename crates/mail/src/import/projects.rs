@@ -102,3 +102,20 @@ async fn insert(tx: &mut Tx<'_>, number: Option<i64>, slug: &str, key: &str, cre
         }
     }
 }
+
+/// The tenant's projects that are there: messages may name one that the archive does not have.
+pub struct KnownProjects(pub Tenant);
+
+impl Work for KnownProjects {
+    type Output = Vec<Project>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Project>> {
+        const ALL: &str = concat!("SELECT ", acting::project_columns!(), " FROM mail_projects p WHERE p.tenant = $1");
+        let tx = &mut *tx.as_tenant(self.0);
+        tx.query(ALL, &[]).await?.iter().map(Project::read).collect()
+    }
+}

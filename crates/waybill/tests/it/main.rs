@@ -16,6 +16,7 @@ mod keeping;
 mod lifecycle;
 mod log;
 mod mail;
+mod mail_archive;
 mod mcp;
 mod pages;
 mod queues;

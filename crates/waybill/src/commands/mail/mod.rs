@@ -3,6 +3,8 @@
 mod contacts;
 mod files;
 mod reading;
+mod reindex;
+mod salvage;
 mod writing;
 
 use std::path::PathBuf;
@@ -58,6 +60,12 @@ pub enum Mail {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Take over an archive of another server, or of ours: what it has and the database has not. Exit code 79 when some of it
+    /// was refused. No server may run on the data folder.
+    Reindex(reindex::Reindex),
+    /// Make a damaged database usable: read what can be read, take the rest of its mail from the archive, keep the damaged files.
+    /// No server may run on the data folder.
+    Salvage(salvage::Salvage),
 }
 
 /// Which project.
@@ -100,6 +108,8 @@ pub async fn run(command: Mail) -> Result<()> {
         Mail::Policy(flags) => contacts::set_policy(flags).await,
         Mail::Reserve(flags) => files::reserve(flags).await,
         Mail::Release(flags) => files::release(flags).await,
+        Mail::Reindex(flags) => reindex::run(flags).await,
+        Mail::Salvage(flags) => salvage::run(flags).await,
         Mail::Agents { limit, project, reach } => {
             let input = json!({ "project_key": project.key()?, "limit": limit });
             let answer = call(&reach, "mail.list_agents", input).await?;
