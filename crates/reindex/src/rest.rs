@@ -112,7 +112,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn contact(&mut self, project: &Project, contact: &Contact) -> Result<std::result::Result<ContactRecord, String>> {
+    async fn contact(
+        &mut self,
+        project: &Project,
+        contact: &Contact,
+    ) -> Result<std::result::Result<ContactRecord, String>> {
         let other = match &contact.to_project {
             None => project.clone(),
             Some(key) => match self.directory.project(key) {

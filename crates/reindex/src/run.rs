@@ -66,15 +66,18 @@ pub async fn reindex(store: &Store, source: Source, options: &Options, progress:
 
 /// Numbers beyond what is taken are refused one by one, and must not lift the others.
 fn highest(source: &Source) -> Highest {
-    let most = |numbers: &mut dyn Iterator<Item = i64>| numbers.filter(|id| *id <= NUMBER_MAX).max().unwrap_or(0);
     let all = &source.projects;
     Highest {
-        project: most(&mut all.iter().filter_map(project_number)),
-        agent: most(&mut all.iter().flat_map(|project| project.agents.iter().map(|agent| agent.id))),
-        message: most(&mut all.iter().flat_map(|project| project.messages.iter().map(|(id, _)| *id))),
-        reservation: most(&mut all.iter().flat_map(|project| project.reservations.iter().map(|one| one.id))),
-        product: most(&mut source.common.iter().flat_map(|common| common.products.iter().map(|one| one.id))),
+        project: most(all.iter().filter_map(project_number)),
+        agent: most(all.iter().flat_map(|project| project.agents.iter().map(|agent| agent.id))),
+        message: most(all.iter().flat_map(|project| project.messages.iter().map(|(id, _)| *id))),
+        reservation: most(all.iter().flat_map(|project| project.reservations.iter().map(|one| one.id))),
+        product: most(source.common.iter().flat_map(|common| common.products.iter().map(|one| one.id))),
     }
+}
+
+fn most(numbers: impl Iterator<Item = i64>) -> i64 {
+    numbers.filter(|id| *id <= NUMBER_MAX).max().unwrap_or(0)
 }
 
 /// Its own file says it, else its agents.
@@ -234,7 +237,12 @@ impl Run<'_> {
     }
 
     /// The row of a message, with those of the agents that it names.
-    async fn record(&mut self, at: usize, file: &str, read: Read) -> Result<std::result::Result<MessageRecord, String>> {
+    async fn record(
+        &mut self,
+        at: usize,
+        file: &str,
+        read: Read,
+    ) -> Result<std::result::Result<MessageRecord, String>> {
         let Read { message, files, lost } = read;
         for why in lost {
             self.report.lose(file, why);
@@ -271,11 +279,7 @@ impl Run<'_> {
                 Err(why) => return Ok(Err(why)),
             }
         }
-        let of = |file: LegacyFile| FileRecord {
-            name: file.name,
-            media_type: file.media_type,
-            content: file.content,
-        };
+        let of = |file: LegacyFile| FileRecord { name: file.name, media_type: file.media_type, content: file.content };
         Ok(Ok(MessageRecord {
             number: message.id,
             project,

@@ -53,7 +53,7 @@ impl Legacy {
                 FileType::Directory if !name.starts_with('.') => {
                     let Some(below) = folder.find(&name)? else { continue };
                     let label = format!("projects/{name}");
-                    found.projects.push(Scanned::of(below, label, name, &mut found.refused)?);
+                    found.projects.push(Scanned::of(below, label, name, false, &mut found.refused)?);
                 }
                 FileType::Symlink => found.refused.add(format!("projects/{name}"), "is a link, which is not followed"),
                 _ => {}
@@ -73,7 +73,8 @@ impl Legacy {
 fn told_key(project: &Scanned) -> Option<String> {
     let reserved = project.reservations.iter().map(|reservation| reservation.project.clone());
     let written = project.messages.iter().take(KEY_LOOK_MAX);
-    let written = written.filter_map(|(id, path)| read_message(project, *id, path).ok().map(|read| read.message.project));
+    let written =
+        written.filter_map(|(id, path)| read_message(project, *id, path).ok().map(|read| read.message.project));
     reserved.chain(written).find(|key| !key.is_empty())
 }
 

@@ -60,7 +60,7 @@ impl Ours {
                         continue;
                     };
                     let slug = names::name(&name).unwrap_or_default();
-                    let scanned = Scanned::of(files, label, slug, &mut found.refused)?;
+                    let scanned = Scanned::of(files, label, slug, true, &mut found.refused)?;
                     if name == TENANT {
                         found.common = Some(scanned);
                     } else {

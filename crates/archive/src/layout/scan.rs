@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rustix::fs::FileType;
+use sha2::{Digest, Sha256};
 use waybill_kernel::Time;
 
 use super::{BuildSlot, Kind, Product, Profile, Reservation, Seen, State, json, kind_of};
@@ -67,7 +68,14 @@ pub struct Scanned {
 
 impl Scanned {
     /// Looks through the folder of one project.
-    pub(super) fn of(folder: Folder, label: String, slug: String, refused: &mut Refusals) -> Result<Self> {
+    /// What only our archives have is passed over in those of others.
+    pub(super) fn of(
+        folder: Folder,
+        label: String,
+        slug: String,
+        is_ours: bool,
+        refused: &mut Refusals,
+    ) -> Result<Self> {
         let project = Self {
             folder,
             label,
@@ -83,7 +91,7 @@ impl Scanned {
             slots: Vec::new(),
             products: Vec::new(),
         };
-        let mut scan = Scan { project, reservations: BTreeMap::new(), files: 0, refused };
+        let mut scan = Scan { project, is_ours, reservations: BTreeMap::new(), files: 0, refused };
         let mut paths = Vec::new();
         scan.list(None, "", 0, &mut paths)?;
         for path in paths {
@@ -130,6 +138,7 @@ impl Scanned {
 
 struct Scan<'a> {
     project: Scanned,
+    is_ours: bool,
     /// None where two files disagree.
     reservations: BTreeMap<i64, Option<Reservation>>,
     files: usize,
@@ -179,6 +188,7 @@ impl Scan<'_> {
                 is_about(agent(), &profile.name)?;
                 self.project.agents.push(profile);
             }
+            Some(Kind::State | Kind::Seen | Kind::BuildSlot | Kind::Product(_)) if !self.is_ours => {}
             Some(Kind::State) => {
                 let state = State::read(&self.project.paper(path)?)?;
                 self.project.states.push((named(agent())?, state));
@@ -187,7 +197,9 @@ impl Scan<'_> {
             Some(Kind::Canonical(id)) => self.project.messages.push((id, path.to_owned())),
             Some(Kind::Reservation(id)) => self.reservation(path, Some(id))?,
             // Named after the digest of its pattern: the same again, or one of an older server that had no other.
-            None if path.starts_with("file_reservations/") && path.ends_with(".json") => self.reservation(path, None)?,
+            None if path.starts_with("file_reservations/") && path.ends_with(".json") => {
+                self.reservation(path, None)?
+            }
             Some(Kind::BuildSlot) => {
                 let slot = BuildSlot::read(&self.project.paper(path)?)?;
                 self.project.slots.push(slot);
@@ -232,7 +244,10 @@ impl Scan<'_> {
                 let newer = known.as_ref().is_some_and(|known| known.released_ts.is_none());
                 if !same {
                     *known = None;
-                    return Err(Error::Format(format!("another file is about reservation {} too, and differs", read.id)));
+                    return Err(Error::Format(format!(
+                        "another file is about reservation {} too, and differs",
+                        read.id
+                    )));
                 }
                 if newer {
                     *known = Some(read);
@@ -281,8 +296,10 @@ pub(super) fn settle_numbers(projects: &mut [Scanned], refused: &mut Refusals) {
     }
     let mut dropped: Vec<BTreeSet<String>> = projects.iter().map(|_| BTreeSet::new()).collect();
     for (id, claims) in claims {
-        let contents: Vec<_> = claims.iter().map(|(at, path)| projects[*at].message(path)).collect();
-        let agree = contents.iter().all(|content| matches!((content, &contents[0]), (Ok(a), Ok(b)) if a == b));
+        // One after the other: each may be large.
+        let digest = |(at, path): &(usize, String)| projects[*at].message(path).ok().map(Sha256::digest);
+        let digests: Vec<_> = claims.iter().map(digest).collect();
+        let agree = digests.iter().all(|digest| digest.is_some() && *digest == digests[0]);
         for (at, path) in claims.into_iter().skip(usize::from(agree)) {
             if !agree {
                 let label = &projects[at].label;

@@ -71,13 +71,7 @@ impl Work for PutMessages {
 }
 
 impl PutMessages {
-    async fn put(
-        &self,
-        ctx: &Ctx<'_>,
-        tx: &mut Tx<'_>,
-        record: &MessageRecord,
-        importance: Importance,
-    ) -> Result<Put> {
+    async fn put(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, record: &MessageRecord, importance: Importance) -> Result<Put> {
         let of = |file: &FileRecord| (file.name.clone(), file.media_type.clone(), file.content.clone());
         let files = Files::restored(record.files.iter().map(of).collect());
         let message = Outgoing {

@@ -95,7 +95,8 @@ fn taken() -> Put {
 
 /// It may have been renewed or released since: then the database knows better.
 async fn there(tx: &mut Tx<'_>, record: &ReservationRecord, path: &Path) -> Result<Option<Put>> {
-    const STORED: &str = "SELECT project, agent, path, created_at FROM mail_reservations WHERE tenant = $1 AND reservation = $2";
+    const STORED: &str =
+        "SELECT project, agent, path, created_at FROM mail_reservations WHERE tenant = $1 AND reservation = $2";
     let Some(row) = tx.query_opt(STORED, &[record.number.into()]).await? else { return Ok(None) };
     let same = row.int(0)? == record.project
         && row.int(1)? == record.agent

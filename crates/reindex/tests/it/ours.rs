@@ -41,9 +41,12 @@ async fn call(on: &TestStore, caller: &Caller, name: &str, input: Json) -> Json 
 /// a product, a retired agent.
 async fn lived_in(on: &TestStore) {
     let (alice, bob) = (person(on, "alice"), person(on, "bob"));
-    for (caller, path, name) in
-        [(&alice, HOME, "GreenCastle"), (&bob, HOME, "BlueLake"), (&alice, HOME, "RedStone"), (&bob, OTHER, "BrownBear")]
-    {
+    for (caller, path, name) in [
+        (&alice, HOME, "GreenCastle"),
+        (&bob, HOME, "BlueLake"),
+        (&alice, HOME, "RedStone"),
+        (&bob, OTHER, "BrownBear"),
+    ] {
         call(on, caller, "ensure_project", json!({ "human_key": path })).await;
         let input = json!({ "project_key": path, "program": "codex-cli", "model": "gpt", "name": name, "task_description": "t" });
         call(on, caller, "register_agent", input).await;
@@ -147,7 +150,8 @@ impl Exporter<'_> {
                 project_id: row.int(12).unwrap(),
             };
             self.put(&slug, &profile_path(&name).unwrap(), &profile.write().unwrap());
-            let state = State { contact_policy: text(&row, 14), contacts: self.contacts(id, row.int(12).unwrap()).await };
+            let state =
+                State { contact_policy: text(&row, 14), contacts: self.contacts(id, row.int(12).unwrap()).await };
             self.put(&slug, &state_path(&name).unwrap(), &state.write().unwrap());
             self.seen(id, &name, &slug).await;
         }
@@ -176,7 +180,9 @@ impl Exporter<'_> {
     }
 
     async fn seen(&self, agent: i64, name: &str, slug: &str) {
-        let sql = format!("SELECT message, read_at, ack_at FROM mail_recipients WHERE agent = {agent} AND (read_at IS NOT NULL OR ack_at IS NOT NULL)");
+        let sql = format!(
+            "SELECT message, read_at, ack_at FROM mail_recipients WHERE agent = {agent} AND (read_at IS NOT NULL OR ack_at IS NOT NULL)"
+        );
         let rows = self.rows(&sql).await;
         let of = |row: &Row| {
             let times = Delivered { read_ts: row.time_opt(1).unwrap(), ack_ts: row.time_opt(2).unwrap() };
@@ -262,7 +268,8 @@ impl Exporter<'_> {
                 "SELECT p.slug, l.linked_at FROM mail_product_projects l JOIN mail_projects p ON p.project = l.project WHERE l.product = {id}"
             );
             let linked = self.rows(&sql).await;
-            let projects = linked.iter().map(|row| LinkedProject { slug: text(row, 0), linked_ts: time(row, 1) }).collect();
+            let projects =
+                linked.iter().map(|row| LinkedProject { slug: text(row, 0), linked_ts: time(row, 1) }).collect();
             let product = Product { id, key: text(&row, 1), name: text(&row, 2), created_ts: time(&row, 3), projects };
             self.put(TENANT, &product_path(id).unwrap(), &product.write().unwrap());
         }

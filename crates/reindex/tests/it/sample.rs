@@ -26,8 +26,10 @@ async fn rule_42_the_sample_comes_in_with_its_numbers_kinds_and_times(on: TestSt
     assert!(report.is_whole() && report.without_profile.is_empty());
     assert_eq!(report.not_in_archive.len(), 4, "what cannot be recovered is told");
 
-    let agents = on.rows("SELECT agent, name, project, principal, created_at FROM mail_agents ORDER BY agent").await.unwrap();
-    let of: Vec<_> = agents.iter().map(|row| (row.int(0).unwrap(), row.text(1).unwrap(), row.int(2).unwrap())).collect();
+    let agents =
+        on.rows("SELECT agent, name, project, principal, created_at FROM mail_agents ORDER BY agent").await.unwrap();
+    let of: Vec<_> =
+        agents.iter().map(|row| (row.int(0).unwrap(), row.text(1).unwrap(), row.int(2).unwrap())).collect();
     assert_eq!(of, [(1, "GreenCastle", 1), (2, "BlueLake", 1), (3, "RedStone", 1), (4, "BrownBear", 2)]);
     assert!(agents.iter().all(|row| row.text(3).unwrap() == on.admin.principal.to_string()));
     assert_eq!(agents[0].int(4).unwrap(), 1_794_854_600_510_652);
@@ -53,7 +55,8 @@ async fn rule_42_the_sample_comes_in_with_its_numbers_kinds_and_times(on: TestSt
 
     let sql = "SELECT reservation, path, released_at FROM mail_reservations ORDER BY reservation";
     let held = on.rows(sql).await.unwrap();
-    let of: Vec<_> = held.iter().map(|row| (row.int(0).unwrap(), row.text(1).unwrap(), row.int_opt(2).unwrap())).collect();
+    let of: Vec<_> =
+        held.iter().map(|row| (row.int(0).unwrap(), row.text(1).unwrap(), row.int_opt(2).unwrap())).collect();
     assert_eq!(of, [(1, "src/**/*.rs", None), (2, "docs/plan.md", None), (3, "web/*.ts", Some(1_794_854_603_412_974))]);
 
     // Found by whoever looks for it.
@@ -97,7 +100,8 @@ async fn rule_42_new_rows_are_numbered_behind_the_imported_ones(on: TestStore) {
     let paths = json!({ "project_key": BACKEND, "agent_name": "GreenCastle", "paths": ["new.rs"] });
     assert_eq!(ok(&on, "file_reservation_paths", paths).await["granted"][0]["id"], 4);
     // Who comes back is the same agent, with a token of its own.
-    let again = json!({ "project_key": BACKEND, "program": "p", "model": "m", "name": "greencastle", "new_token": true });
+    let again =
+        json!({ "project_key": BACKEND, "program": "p", "model": "m", "name": "greencastle", "new_token": true });
     let again = ok(&on, "register_agent", again).await;
     assert_eq!(again["id"], 1);
     assert!(again["registration_token"].is_string());

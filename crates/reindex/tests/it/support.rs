@@ -56,8 +56,7 @@ pub fn sample() -> Option<(tempfile::TempDir, PathBuf)> {
 }
 
 pub async fn import(on: &TestStore, root: &Path) -> Report {
-    let options =
-        Options { tenant: on.admin.tenant, principal: on.admin.principal.to_string(), archived: true };
+    let options = Options { tenant: on.admin.tenant, principal: on.admin.principal.to_string(), archived: true };
     let source = Source::legacy(root).map_err(readable).unwrap();
     reindex(&on.store, source, &options, &|_, _| true).await.map_err(readable).unwrap()
 }
@@ -74,7 +73,11 @@ pub async fn rows(on: &TestStore) -> Vec<String> {
 }
 
 pub async fn ok(on: &TestStore, name: &str, input: Json) -> Json {
-    on.call(&on.admin, name, input.clone()).await.map_err(readable).unwrap_or_else(|e| panic!("{name} {input}: {e}")).json
+    on.call(&on.admin, name, input.clone())
+        .await
+        .map_err(readable)
+        .unwrap_or_else(|e| panic!("{name} {input}: {e}"))
+        .json
 }
 
 /// Numbers and kinds of what an agent has got, the oldest first.

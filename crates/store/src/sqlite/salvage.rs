@@ -201,14 +201,9 @@ fn copy_table(
     for direction in ["ASC", "DESC"] {
         let order: Vec<String> = key.iter().map(|column| format!("{column} {direction}")).collect();
         match copy_rows(from, to, table, &columns, &order.join(", "), watch) {
-            Ok(copied) => {
-                salvaged.rows += copied.rows;
-                match copied.damage {
-                    // From the other end as well, up to the same place.
-                    Some(damage) => salvaged.damage = Some(damage),
-                    None => break,
-                }
-            }
+            // From the other end as well, up to the same place.
+            Ok(Some(damage)) => salvaged.damage = Some(damage),
+            Ok(None) => break,
             Err(error) => {
                 let _ = to.execute_batch("ROLLBACK");
                 return Err(error);
@@ -216,6 +211,8 @@ fn copy_table(
         }
     }
     to.execute_batch("COMMIT").map_err(Error::internal)?;
+    let count = to.query_row(&format!("SELECT count(*) FROM \"{table}\""), [], |row| row.get::<_, i64>(0));
+    salvaged.rows = count.map_err(Error::internal)?.unsigned_abs();
     Ok(salvaged)
 }
 
@@ -237,11 +234,7 @@ fn columns(raw: &rusqlite::Connection, table: &str) -> rusqlite::Result<Vec<Colu
     statement.query_map([table], column)?.collect()
 }
 
-struct Copied {
-    rows: u64,
-    damage: Option<String>,
-}
-
+/// Copies until the end or the damage, which it answers with.
 fn copy_rows(
     from: &rusqlite::Connection,
     to: &rusqlite::Connection,
@@ -249,40 +242,43 @@ fn copy_rows(
     columns: &[Column],
     order: &str,
     watch: &Watch,
-) -> Result<Copied> {
+) -> Result<Option<String>> {
     let names: Vec<String> = columns.iter().map(Column::quoted).collect();
     let (names, marks) = (names.join(", "), vec!["?"; columns.len()].join(", "));
     // Indexes may be what is damaged.
     let select = format!("SELECT {names} FROM \"{table}\" NOT INDEXED ORDER BY {order}");
-    let insert = format!("INSERT OR IGNORE INTO \"{table}\" ({names}) VALUES ({marks})");
+    // In the place of what the schema has put there to begin with.
+    let insert = format!("INSERT OR REPLACE INTO \"{table}\" ({names}) VALUES ({marks})");
     let mut insert = to.prepare(&insert).map_err(Error::internal)?;
-    let mut copied = Copied { rows: 0, damage: None };
     let mut read = match from.prepare(&select) {
         Ok(read) => read,
-        Err(error) => return Ok(Copied { damage: Some(error.to_string()), ..copied }),
+        Err(error) => return Ok(Some(error.to_string())),
     };
     let mut rows = match read.query([]) {
         Ok(rows) => rows,
-        Err(error) => return Ok(Copied { damage: Some(error.to_string()), ..copied }),
+        Err(error) => return Ok(Some(error.to_string())),
     };
-    loop {
+    let mut damage = None;
+    for nth in 1_u64.. {
         let values = match rows.next() {
-            Ok(None) => return Ok(copied),
+            Ok(None) => break,
             Ok(Some(row)) => (0..columns.len()).map(|at| row.get::<_, Value>(at)).collect::<rusqlite::Result<Vec<_>>>(),
             Err(error) => Err(error),
         };
         match values {
-            Err(error) => return Ok(Copied { damage: Some(error.to_string()), ..copied }),
+            Err(error) => return Ok(Some(error.to_string())),
             // A row that the schema refuses is damage as well, and others follow it.
-            Ok(values) => match insert.execute(rusqlite::params_from_iter(values)) {
-                Ok(changed) => copied.rows += changed as u64,
-                Err(error) => copied.damage = Some(error.to_string()),
-            },
+            Ok(values) => {
+                if let Err(error) = insert.execute(rusqlite::params_from_iter(values)) {
+                    damage = Some(error.to_string());
+                }
+            }
         }
-        if copied.rows.is_multiple_of(ROWS_PER_LOOK) {
+        if nth.is_multiple_of(ROWS_PER_LOOK) {
             watch.at(Step::Copying, 0, 0)?;
         }
     }
+    Ok(damage)
 }
 
 /// An id of its own, so that no mark of the old one is taken for its.

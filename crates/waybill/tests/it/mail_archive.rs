@@ -37,7 +37,8 @@ fn damage(data: &Path, name: &str) {
     let path = data.join("waybill.db");
     let raw = rusqlite::Connection::open(&path).unwrap();
     raw.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-    let page: u64 = raw.query_row("SELECT rootpage FROM sqlite_master WHERE name = ?1", [name], |row| row.get(0)).unwrap();
+    let page: u64 =
+        raw.query_row("SELECT rootpage FROM sqlite_master WHERE name = ?1", [name], |row| row.get(0)).unwrap();
     let size: u64 = raw.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
     drop(raw);
     let file = File::options().write(true).open(path).unwrap();
@@ -45,7 +46,8 @@ fn damage(data: &Path, name: &str) {
 }
 
 fn inbox(data: &Path, agent: &str) -> Vec<i64> {
-    let flags = ["mail", "inbox", "--project", "/data/projects/backend", "--agent", agent, "--json", "--data", text(data)];
+    let flags =
+        ["mail", "inbox", "--project", "/data/projects/backend", "--agent", agent, "--json", "--data", text(data)];
     let ended = program(&flags);
     assert_eq!(ended.exit, 0, "{}", ended.stderr);
     let answer = json_of(&ended);
@@ -135,20 +137,37 @@ async fn rule_38_messages_that_cannot_be_read_come_back_from_the_archive() {
     let data = world.server.data_dir.clone();
     assert_eq!(world.server.term().unwrap().code(), Some(0));
     assert_eq!(program(&["mail", "reindex", "--from", text(&root), "--data", text(&data)]).exit, 0);
-    let read = ["mail", "read", "1", "--project", "/data/projects/backend", "--agent", "RedStone", "--data", text(&data)];
+    let read =
+        ["mail", "read", "1", "--project", "/data/projects/backend", "--agent", "RedStone", "--data", text(&data)];
     assert_eq!(program(&read).exit, 0);
     damage(&data, "mail_messages");
     let ended = program(&["mail", "salvage", "--from", text(&root), "--data", text(&data), "--json"]);
     ended.must_be_cured(Code::ChecksFailed, "quarantine", "tables that lack rows");
     let report = json_of(&ended);
     assert_eq!(report["salvaged"]["way"], "rows");
-    let lacking: Vec<&str> = report["salvaged"]["tables"].as_array().unwrap().iter()
-        .filter(|table| table.get("damage").is_some()).map(|table| table["table"].as_str().unwrap()).collect();
+    let lacking: Vec<&str> = report["salvaged"]["tables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|table| table.get("damage").is_some())
+        .map(|table| table["table"].as_str().unwrap())
+        .collect();
     assert_eq!(lacking, ["mail_messages"]);
     assert_eq!(report["reindexed"]["messages"]["written"], 17);
     assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
     assert_eq!(search(&data, "umlaute"), 1);
-    let unread = ["mail", "inbox", "--unread", "--project", "/data/projects/backend", "--agent", "RedStone", "--json", "--data", text(&data)];
+    let unread = [
+        "mail",
+        "inbox",
+        "--unread",
+        "--project",
+        "/data/projects/backend",
+        "--agent",
+        "RedStone",
+        "--json",
+        "--data",
+        text(&data),
+    ];
     assert!(!program(&unread).stdout.contains("Plan: tests"), "what was read is known still");
 
     // What no archive has is given up only when that is said.

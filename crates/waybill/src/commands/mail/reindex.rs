@@ -121,7 +121,8 @@ pub async fn own(store: &Store, root: &Path, principal: &str, archived: bool) ->
         let tenant = match waybill_access::find_tenant(store, &name).await {
             Ok(tenant) => tenant,
             Err(error) if error.code() == Code::NotFound => {
-                report.refuse(folder, format!("there is no tenant {name}: make it with `waybill tenant create {name}`"));
+                report
+                    .refuse(folder, format!("there is no tenant {name}: make it with `waybill tenant create {name}`"));
                 continue;
             }
             Err(error) => return Err(error),
@@ -212,7 +213,8 @@ pub fn conclude(report: &Report) -> Result<()> {
     }
     let (refused, lost) = (report.refused_total, report.attachments_lost.len());
     let message = format!("Some of the archive was not taken: {refused} refused, {lost} attachments lost.");
-    Err(Error::new(Code::ChecksFailed, message).with_cure("Read the report, mend the files it names, and run it again."))
+    Err(Error::new(Code::ChecksFailed, message)
+        .with_cure("Read the report, mend the files it names, and run it again."))
 }
 
 #[cfg(test)]

@@ -82,7 +82,8 @@ fn accept(salvaged: &Salvaged, lossy: bool) -> Result<()> {
     if others.is_empty() || lossy {
         return Ok(());
     }
-    let message = format!("Rows of {} cannot be read, and no archive has them. Nothing was changed.", others.join(", "));
+    let message =
+        format!("Rows of {} cannot be read, and no archive has them. Nothing was changed.", others.join(", "));
     let cure = "Restore a backup; or say --lossy to go on without them. The damaged files are kept either way.";
     Err(Error::new(Code::DatabaseUnusable, message).with_cure(cure))
 }
