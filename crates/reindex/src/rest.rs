@@ -1,5 +1,6 @@
 //! What refers to agents and messages: reservations, what was read, contacts, build slots, products.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use waybill_archive::layout::{Contact, Delivered};
@@ -87,17 +88,19 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// A contact stands with both of its agents, and is written once.
     pub(crate) async fn contacts(&mut self) -> Result<()> {
         let source = Arc::clone(&self.source);
+        let mut seen: HashSet<(i64, i64)> = HashSet::new();
         for (at, scanned) in source.projects.iter().enumerate() {
             let Some(project) = self.rows.get(&at).cloned() else { continue };
             for (name, state) in &scanned.states {
                 let file = format!("{}/agents/{name}/state.json", scanned.label);
                 let mut records = Vec::new();
-                // A contact stands with both of its agents; the one who asked has it written.
-                for contact in state.contacts.iter().filter(|one| one.from_project.is_none() && one.from == *name) {
-                    match self.contact(&project, contact).await? {
-                        Ok(record) => records.push(record),
+                for contact in &state.contacts {
+                    match self.contact(&project, name, contact).await? {
+                        Ok(record) if seen.insert((record.from, record.to)) => records.push(record),
+                        Ok(_) => {}
                         Err(why) => self.report.refuse(&file, why),
                     }
                 }
@@ -112,20 +115,28 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// `name` is whose state it stands in: one of the two.
     async fn contact(
         &mut self,
-        project: &Project,
+        home: &Project,
+        name: &str,
         contact: &Contact,
     ) -> Result<std::result::Result<ContactRecord, String>> {
-        let other = match &contact.to_project {
-            None => project.clone(),
-            Some(key) => match self.directory.project(key) {
-                Some(other) => other.clone(),
-                None => return Ok(Err("a contact is to somebody of a project that is not there".to_owned())),
-            },
+        let is_from = contact.from_project.is_none() && contact.from == name;
+        let is_to = contact.to_project.is_none() && contact.to == name;
+        if !is_from && !is_to {
+            return Ok(Err("a contact of others stands in it".to_owned()));
+        }
+        let missing = || "a contact is with somebody of a project that is not there".to_owned();
+        let of = |key: &Option<String>| match key {
+            None => Some(home.clone()),
+            Some(key) => self.directory.project(key).cloned(),
         };
-        let from = self.agent(project, &contact.from, contact.created_ts).await?;
-        let to = self.agent(&other, &contact.to, contact.created_ts).await?;
+        let (Some(from_home), Some(to_home)) = (of(&contact.from_project), of(&contact.to_project)) else {
+            return Ok(Err(missing()));
+        };
+        let from = self.agent(&from_home, &contact.from, contact.created_ts).await?;
+        let to = self.agent(&to_home, &contact.to, contact.created_ts).await?;
         Ok(from.and_then(|from| {
             to.map(|to| ContactRecord {
                 from: from.id,

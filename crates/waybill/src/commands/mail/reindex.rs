@@ -22,9 +22,9 @@ const SHOWN_MAX: usize = 50;
 
 #[derive(Args)]
 pub struct Reindex {
-    /// The archive: the folder that has `projects` in it, or the root of an archive of ours.
+    /// The archive: the folder that has `projects` in it, or the root of an archive of ours [default: this server's own].
     #[arg(long, value_name = "ROOT")]
-    from: PathBuf,
+    from: Option<PathBuf>,
     /// Who acts for the agents that come with it, as in agent:alice [default: the admin].
     #[arg(long, value_name = "PRINCIPAL")]
     principal: Option<String>,
@@ -41,7 +41,7 @@ pub struct Reindex {
 /// The database of a data folder on which no server runs.
 pub struct Offline {
     pub config: Config,
-    pub stores: Stores,
+    stores: Stores,
     _folder: DataFolder,
 }
 
@@ -69,26 +69,27 @@ impl Offline {
 }
 
 pub async fn run(flags: Reindex) -> Result<()> {
+    let Some(from) = &flags.from else { return from_own(&flags.location, flags.json).await };
     let principal = flags.principal.as_deref().map(str::parse::<Principal>).transpose()?;
-    if !flags.from.is_dir() {
-        return Err(Error::new(Code::PathUnusable, format!("There is no folder {}.", flags.from.display())));
+    if !from.is_dir() {
+        return Err(Error::new(Code::PathUnusable, format!("There is no folder {}.", from.display())));
     }
     let offline = Offline::open(&flags.location).await?;
-    let outcome = import(offline.store(), &flags, principal).await;
+    let outcome = import(offline.store(), from, flags.tenant.as_deref(), principal).await;
     offline.close().await;
     let report = outcome?;
     show(&report, flags.json)?;
     conclude(&report)
 }
 
-async fn import(store: &Store, flags: &Reindex, principal: Option<Principal>) -> Result<Report> {
+async fn import(store: &Store, from: &Path, tenant: Option<&str>, principal: Option<Principal>) -> Result<Report> {
     let admin = waybill_access::admin_caller(store).await?;
     let principal = principal.unwrap_or(admin.principal).to_string();
-    let tenant = match &flags.tenant {
+    let tenant = match tenant {
         None => None,
         Some(tenant) => Some(waybill_access::find_tenant(store, tenant).await?),
     };
-    take(store, &flags.from, &principal, tenant, true).await
+    take(store, from, &principal, tenant, true).await
 }
 
 /// An archive of either kind.
@@ -133,6 +134,23 @@ pub async fn own(store: &Store, root: &Path, principal: &str, archived: bool) ->
         report.add(one(store, source, &Options { tenant, principal: principal.to_owned(), archived }).await?);
     }
     Ok(report)
+}
+
+/// Takes from this server's own archive what the database lacks.
+pub async fn from_own(location: &Location, as_json: bool) -> Result<()> {
+    let offline = Offline::open(location).await?;
+    let outcome = own_of(&offline).await;
+    offline.close().await;
+    let report = outcome?;
+    show(&report, as_json)?;
+    conclude(&report)
+}
+
+async fn own_of(offline: &Offline) -> Result<Report> {
+    let root = archive_root(&offline.config).filter(|root| root.is_dir());
+    let root = root.ok_or_else(|| Error::new(Code::PathUnusable, "This server has no archive of mail yet."))?;
+    let admin = waybill_access::admin_caller(offline.store()).await?;
+    own(offline.store(), &root, &admin.principal.to_string(), false).await
 }
 
 /// Where this server's own archive lies.
