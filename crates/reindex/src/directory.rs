@@ -8,11 +8,14 @@ use waybill_mail::import::{AgentRecord, KnownProjects, Nobody, PutAgents};
 use waybill_mail::rules::{names, projects};
 use waybill_store::Store;
 
+use crate::Options;
 use crate::report::Report;
 
 pub(crate) struct Directory {
     tenant: Tenant,
     principal: String,
+    /// The highest number of an agent that is to come.
+    coming: i64,
     archived: bool,
     /// By path and by slug.
     projects: HashMap<String, Project>,
@@ -20,8 +23,9 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub async fn new(store: &Store, tenant: Tenant, principal: String, archived: bool) -> Result<Self> {
-        let mut own = Self { tenant, principal, archived, projects: HashMap::new(), agents: HashMap::new() };
+    pub async fn new(store: &Store, options: &Options, coming: i64) -> Result<Self> {
+        let Options { tenant, principal, archived } = options.clone();
+        let mut own = Self { tenant, principal, coming, archived, projects: HashMap::new(), agents: HashMap::new() };
         for project in store.system().run(KnownProjects(tenant)).await? {
             let slug = project.slug.clone();
             own.add_project(project, &slug);
@@ -63,8 +67,8 @@ impl Directory {
             return Ok(Ok(agent.clone()));
         }
         let record = AgentRecord::from(Nobody { name: name.trim(), principal: &self.principal, at });
-        let (tenant, archived) = (self.tenant, self.archived);
-        let work = PutAgents { tenant, project: project.clone(), records: vec![record], archived };
+        let (tenant, coming, archived) = (self.tenant, self.coming, self.archived);
+        let work = PutAgents { tenant, project: project.clone(), records: vec![record], coming, archived };
         let Some((put, agent)) = store.system().run(work).await?.pop() else {
             return Ok(Err("an agent was neither found nor made".to_owned()));
         };

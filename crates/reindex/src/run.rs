@@ -50,9 +50,10 @@ pub async fn reindex(store: &Store, source: Source, options: &Options, progress:
     if source.is_legacy {
         report.not_in_archive = NOT_IN_LEGACY.to_vec();
     }
-    store.system().run(Reserve(highest(&source))).await?;
-    let directory = Directory::new(store, options.tenant, options.principal.clone(), options.archived).await?;
-    let mut run = Run { store, source, options, directory, report, rows: HashMap::new() };
+    let coming = highest(&source);
+    store.system().run(Reserve(coming)).await?;
+    let directory = Directory::new(store, options, coming.agent).await?;
+    let mut run = Run { store, source, options, coming, directory, report, rows: HashMap::new() };
     run.projects().await?;
     run.agents().await?;
     run.messages(progress).await?;
@@ -89,6 +90,7 @@ pub(crate) struct Run<'a> {
     pub(crate) store: &'a Store,
     pub(crate) source: Arc<Source>,
     pub(crate) options: &'a Options,
+    coming: Highest,
     pub(crate) directory: Directory,
     pub(crate) report: Report,
     /// The rows of the archive's projects, by their place in it.
@@ -108,7 +110,8 @@ impl Run<'_> {
             let created_at = scanned.created.or(first).unwrap_or_else(|| self.store.now());
             let (number, slug) = (project_number(scanned), scanned.slug.clone());
             let record = ProjectRecord { number, human_key, slug, created_at };
-            let work = PutProject { tenant: self.options.tenant, record, archived: self.options.archived };
+            let (tenant, coming, archived) = (self.options.tenant, self.coming.project, self.options.archived);
+            let work = PutProject { tenant, record, coming, archived };
             let (put, project) = self.store.system().run(work).await?;
             self.report.count(|report| &mut report.projects, put, || scanned.label.clone());
             if let Some(project) = project {
@@ -142,8 +145,8 @@ impl Run<'_> {
                     retired_at: profile.retired_ts,
                 };
                 let records = profiles.iter().map(record).collect();
-                let (tenant, archived) = (self.options.tenant, self.options.archived);
-                let work = PutAgents { tenant, project: project.clone(), records, archived };
+                let (tenant, coming, archived) = (self.options.tenant, self.coming.agent, self.options.archived);
+                let work = PutAgents { tenant, project: project.clone(), records, coming, archived };
                 let outcomes = self.store.system().run(work).await?;
                 for (profile, (put, agent)) in profiles.iter().zip(outcomes) {
                     let file = || format!("{}/agents/{}/profile.json", scanned.label, profile.name);

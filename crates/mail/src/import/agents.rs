@@ -5,7 +5,7 @@ use waybill_kernel::visible::unseen;
 use waybill_kernel::{Mode, Result, Tenant, Time};
 use waybill_store::{Ctx, Tx, Value, Work};
 
-use super::{BATCH_MAX, Put, check_number, check_text, numbered};
+use super::{BATCH_MAX, Put, check_number, check_text, numbered, numbers};
 use crate::Settings;
 use crate::acting::{self, Agent, Project};
 use crate::agents::{TASK_CHARS_MAX, WORD_CHARS_MAX};
@@ -70,6 +70,8 @@ pub struct PutAgents {
     pub tenant: Tenant,
     pub project: Project,
     pub records: Vec<AgentRecord>,
+    /// The highest number that is to come.
+    pub coming: i64,
     pub archived: bool,
 }
 
@@ -83,6 +85,8 @@ impl Work for PutAgents {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
         assert!(self.records.len() <= BATCH_MAX, "more than {BATCH_MAX} agents at once");
+        const HIGHEST: &str = "SELECT max(agent) FROM mail_agents";
+        let mut free = numbers::free(tx, HIGHEST, self.coming).await?;
         let tx = &mut *tx.as_tenant(self.tenant);
         one_at_a_time(tx, self.tenant, b"agents").await?;
         let max = ctx.settings::<Settings>().agents_max;
@@ -100,15 +104,22 @@ impl Work for PutAgents {
                 continue;
             }
             left -= 1;
-            outcomes.push(self.insert(ctx, tx, record).await?);
+            outcomes.push(self.insert(ctx, tx, record, free).await?);
+            free = free.map(|free| free + 1);
         }
         Ok(outcomes)
     }
 }
 
 impl PutAgents {
-    async fn insert(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, record: &AgentRecord) -> Result<(Put, Option<Agent>)> {
-        let numbers = if record.number.is_some() { vec![record.number, None] } else { vec![None] };
+    async fn insert(
+        &self,
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        record: &AgentRecord,
+        free: Option<i64>,
+    ) -> Result<(Put, Option<Agent>)> {
+        let numbers = if record.number.is_some() { vec![record.number, free] } else { vec![free] };
         for number in numbers {
             if insert(ctx, tx, self.project.id, number, record).await? == 0 {
                 continue;
@@ -118,7 +129,8 @@ impl PutAgents {
                 archive_rows::note(tx, ctx.now, self.project.id, ArchiveKind::Agent, agent.id).await?;
                 archive_rows::changed(tx, ctx.now, self.project.id, agent.id).await?;
             }
-            let put = if number == record.number { Put::Written } else { Put::Renumbered };
+            let own = record.number.is_none() || number == record.number;
+            let put = if own { Put::Written } else { Put::Renumbered };
             return Ok((put, Some(agent)));
         }
         Ok((Put::Refused("its name was taken meanwhile".to_owned()), None))

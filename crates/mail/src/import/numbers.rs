@@ -57,3 +57,14 @@ impl Work for Reserve {
         Ok(())
     }
 }
+
+/// For one whose own number is taken: behind all that there are and all that are to come, so that it takes nobody else's. None where the
+/// database has a sequence, which has been moved behind them.
+pub(super) async fn free(tx: &mut Tx<'_>, highest: &'static str, coming: i64) -> Result<Option<i64>> {
+    if tx.text(SEQUENCES) != SEQUENCES.sqlite {
+        return Ok(None);
+    }
+    let row = tx.query_opt(highest, &[]).await?;
+    let there = row.map(|row| row.int_opt(0)).transpose()?.flatten().unwrap_or(0);
+    Ok(Some(there.max(coming) + 1))
+}

@@ -3,7 +3,7 @@
 use waybill_kernel::{Mode, Result, Tenant, Time};
 use waybill_store::{Ctx, Tx, Value, Work};
 
-use super::{Put, check_number, numbered};
+use super::{Put, check_number, numbered, numbers};
 use crate::Settings;
 use crate::acting::{self, Project};
 use crate::archive_rows::{self, ArchiveKind};
@@ -22,6 +22,8 @@ pub struct ProjectRecord {
 pub struct PutProject {
     pub tenant: Tenant,
     pub record: ProjectRecord,
+    /// The highest number that is to come.
+    pub coming: i64,
     /// Have our own archive follow.
     pub archived: bool,
 }
@@ -34,6 +36,8 @@ impl Work for PutProject {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
+        const HIGHEST: &str = "SELECT max(project) FROM mail_projects";
+        let free = numbers::free(tx, HIGHEST, self.coming).await?;
         let tx = &mut *tx.as_tenant(self.tenant);
         let record = &self.record;
         // Ephemeral or not: where it was is how it is.
@@ -52,7 +56,7 @@ impl Work for PutProject {
         if count(tx).await? >= max {
             return Ok((Put::Refused(format!("the tenant has {max} projects, as many as it may have")), None));
         }
-        let numbers = if record.number.is_some() { vec![record.number, None] } else { vec![None] };
+        let numbers = if record.number.is_some() { vec![record.number, free] } else { vec![free] };
         for number in numbers {
             for slug in self.slugs(&key) {
                 if insert(tx, number, &slug, &key, record.created_at).await? == 0 {
@@ -62,7 +66,8 @@ impl Work for PutProject {
                 if self.archived {
                     archive_rows::note(tx, ctx.now, project.id, ArchiveKind::Project, project.id).await?;
                 }
-                let put = if number == record.number { Put::Written } else { Put::Renumbered };
+                let own = record.number.is_none() || number == record.number;
+                let put = if own { Put::Written } else { Put::Renumbered };
                 return Ok((put, Some(project)));
             }
         }
