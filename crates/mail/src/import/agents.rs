@@ -84,8 +84,8 @@ impl Work for PutAgents {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
-        assert!(self.records.len() <= BATCH_MAX, "more than {BATCH_MAX} agents at once");
         const HIGHEST: &str = "SELECT max(agent) FROM mail_agents";
+        assert!(self.records.len() <= BATCH_MAX, "more than {BATCH_MAX} agents at once");
         let mut free = numbers::free(tx, HIGHEST, self.coming).await?;
         let tx = &mut *tx.as_tenant(self.tenant);
         one_at_a_time(tx, self.tenant, b"agents").await?;
