@@ -83,7 +83,8 @@ pub fn read_message(project: &Scanned, id: i64, path: &str) -> Result<LegacyMess
     let text = project.message(path)?;
     let (head, body) = split(&text)?;
     let mut head: Value = json::read(head.as_bytes())?;
-    let attached = head.get_mut("attachments").map(Value::take).unwrap_or_default();
+    // Read apart: that server has other facts about them.
+    let attached = head.as_object_mut().and_then(|head| head.remove("attachments")).unwrap_or_default();
     fill(&mut head, project);
     let mut message: Message = serde_json::from_value(head).map_err(|error| Error::Format(error.to_string()))?;
     if message.id != id {
