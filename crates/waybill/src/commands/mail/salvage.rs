@@ -54,7 +54,7 @@ pub async fn run(flags: Salvage) -> Result<()> {
         return output::line("The database is sound; nothing was done.");
     };
     let now = Clock::system().now();
-    let quarantine = config.data.join(format!("quarantine-{}", now.micros() / 1_000_000));
+    let quarantine = config.data.join(format!("quarantine-{}", now.micros()));
     let lossy = flags.lossy;
     let salvage = move |watch: &safety::Watch| {
         let migrations = waybill_domains::migrations();
