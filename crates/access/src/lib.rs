@@ -40,7 +40,7 @@ pub use key::{Key, KeyText, Secret};
 pub use rebox::{Boxes, IdKind, Moved, move_to_server_key};
 pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};
 pub use signing::{SIGNING_KEYS, SigningSecret, access_key_id};
-pub use tenant::{DEFAULT_TENANT, TenantId, Tier};
+pub use tenant::{DEFAULT_TENANT, TenantId, Tier, find_tenant};
 pub use waybill_kernel::KeyId;
 
 pub const DOMAIN: Domain = Domain {

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Error, Result, Tenant, Time};
-use waybill_store::{Row, Tx, Value};
+use waybill_kernel::{Error, Mode, Result, Tenant, Time};
+use waybill_store::{Ctx, Row, Store, Tx, Value, Work};
 
 pub const DEFAULT_TENANT: Tenant = Tenant::DEFAULT;
 pub(crate) const DEFAULT_TENANT_NAME: &str = "default";
@@ -108,6 +108,25 @@ pub(crate) async fn id_of(tx: &mut Tx<'_>, tenant: Tenant) -> Result<Option<Tena
     const SELECT: &str = "SELECT tenant_id FROM tenants WHERE tenant = $1";
     let row = tx.query_opt(SELECT, &[Value::from(tenant.0)]).await?;
     row.map(|row| TenantId::from_slice(row.bytes(0)?)).transpose()
+}
+
+/// The tenant of this name or id, for the program's own work.
+pub async fn find_tenant(store: &Store, name_or_id: &str) -> Result<Tenant> {
+    store.system().run(Find(name_or_id.to_owned())).await
+}
+
+struct Find(String);
+
+impl Work for Find {
+    type Output = Tenant;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Tenant> {
+        find(tx, &self.0).await
+    }
 }
 
 /// By name or id; no name has the form of an id.

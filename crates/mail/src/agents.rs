@@ -205,7 +205,7 @@ async fn insert(
         WHERE (SELECT count(*) FROM mail_agents WHERE tenant = $1) < $13 \
         ON CONFLICT (tenant, project, name_key) DO NOTHING";
     let max = ctx.settings::<Settings>().agents_max;
-    one_at_a_time(ctx, tx, b"agents").await?;
+    one_at_a_time(tx, ctx.caller.tenant, b"agents").await?;
     let (key, digest) = (names::key(name), acting::token_digest(minted));
     let principal = ctx.caller.principal.to_string();
     let params = [

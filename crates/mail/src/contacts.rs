@@ -164,7 +164,7 @@ pub(crate) async fn request(
         let message = format!("{} takes no messages.", pair.to.name);
         return Err(Error::new(Code::ContactBlocked, message).with("blocked", vec![pair.to.name.clone()]));
     }
-    one_at_a_time(ctx, tx, &pair.from.id.to_be_bytes()).await?;
+    one_at_a_time(tx, ctx.caller.tenant, &pair.from.id.to_be_bytes()).await?;
     let known = link(ctx, tx, pair.from.id, pair.to.id).await?;
     let waits = match &known {
         Some(link) if matches!(link.status, Status::Approved | Status::Blocked) => {
@@ -236,7 +236,7 @@ pub(crate) async fn respond(
         return Err(Error::invalid("An agent needs no contact with itself."));
     }
     let status = if accept { Status::Approved } else { Status::Blocked };
-    one_at_a_time(ctx, tx, &pair.from.id.to_be_bytes()).await?;
+    one_at_a_time(tx, ctx.caller.tenant, &pair.from.id.to_be_bytes()).await?;
     let known = link(ctx, tx, pair.from.id, pair.to.id).await?;
     if let Some(known) = &known
         && known.status == status

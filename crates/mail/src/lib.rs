@@ -10,6 +10,7 @@ pub mod archive_rows;
 mod contacts;
 mod files_and_search;
 pub mod guard;
+pub mod import;
 mod inbox;
 pub mod keys;
 pub mod ops;
@@ -60,6 +61,7 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../schema/V0043__mail_slots_and_products.sql"),
     },
     Migration { version: 44, name: "mail_archive", sql: include_str!("../schema/V0044__mail_archive.sql") },
+    Migration { version: 45, name: "mail_import", sql: include_str!("../schema/V0045__mail_import.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use waybill_kernel::{Code, Error, Result, Time};
+use waybill_kernel::{Code, Error, Result, Tenant, Time};
 use waybill_store::{Ctx, Topic, Tx, Value};
 
 use crate::Settings;
@@ -38,7 +38,7 @@ pub(crate) async fn ensure(ctx: &Ctx<'_>, tx: &mut Tx<'_>, human_key: &str) -> R
     if let Some(project) = acting::find_project(tx, &key).await? {
         return Ok(project);
     }
-    one_at_a_time(ctx, tx, b"projects").await?;
+    one_at_a_time(tx, ctx.caller.tenant, b"projects").await?;
     // Another path may have the slug already: then this one's is marked.
     for slug in [projects::slug(&key), projects::marked_slug(&key)] {
         insert(ctx, tx, &slug, &key, settings.projects_max).await?;
@@ -62,9 +62,9 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, slug: &str, key: &str, max: i64)
 }
 
 /// Two who count at the same time would both find room for the last one.
-pub(crate) async fn one_at_a_time(ctx: &Ctx<'_>, tx: &mut Tx<'_>, what: &[u8]) -> Result<()> {
+pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, tenant: Tenant, what: &[u8]) -> Result<()> {
     for _ in 0..TURNS_MAX {
-        if tx.alone(Topic::new("mail.count", ctx.caller.tenant, what)).await? {
+        if tx.alone(Topic::new("mail.count", tenant, what)).await? {
             return Ok(());
         }
     }

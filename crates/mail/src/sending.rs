@@ -76,6 +76,24 @@ impl Files {
         Ok(Self(decoded))
     }
 
+    /// As an archive has them: whoever sent them was held to the bounds of the time.
+    pub(crate) fn restored(files: Vec<(String, String, Vec<u8>)>) -> Self {
+        let of = |(name, media_type, content): (String, String, Vec<u8>)| {
+            let digest: [u8; 32] = Sha256::digest(&content).into();
+            (Attachment { name, media_type, bytes: content.len(), sha256: hex::encode(&digest) }, digest, content)
+        };
+        Self(files.into_iter().map(of).collect())
+    }
+
+    /// The rows of what came with the message of this number.
+    pub(crate) fn rows(&self, id: i64) -> Vec<Statement<'_>> {
+        let mut rows: Vec<Statement<'_>> = Vec::with_capacity(self.0.len());
+        for (position, (attachment, digest, content)) in self.0.iter().enumerate() {
+            rows.push(attached(id, position as i64, attachment, digest, content));
+        }
+        rows
+    }
+
     pub fn shown(&self) -> Vec<Attachment> {
         self.0.iter().map(|(attachment, ..)| attachment.clone()).collect()
     }
@@ -204,8 +222,20 @@ impl Outgoing<'_> {
         }
     }
 
+    /// As the column `names` has them.
+    pub(crate) fn all_names(&self) -> String {
+        let [to, cc, bcc] = [Kind::To, Kind::Cc, Kind::Bcc].map(|kind| self.names(kind));
+        json!({ "to": to, "cc": cc, "bcc": bcc }).to_string()
+    }
+
+    /// As the column `attachments` has them.
+    pub(crate) fn attachments(&self) -> Result<Option<String>> {
+        let files = self.files.shown();
+        if files.is_empty() { Ok(None) } else { serde_json::to_string(&files).map(Some).map_err(Error::internal) }
+    }
+
     /// The projects whose agents get it, the sender's own always among them: its archive has the message.
-    fn projects(&self) -> Vec<&Project> {
+    pub(crate) fn projects(&self) -> Vec<&Project> {
         let mut projects = vec![self.project];
         for recipient in self.recipients {
             if projects.iter().all(|known| known.id != recipient.project.id) {
@@ -219,24 +249,23 @@ impl Outgoing<'_> {
 /// Writes the message and wakes those it is for.
 pub async fn deliver(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Result<Payload> {
     let id = insert(ctx, tx, message).await?;
-    let projects = message.projects();
-    let mut statements: Vec<Statement<'_>> = Vec::new();
     for recipient in message.recipients {
-        statements.push(received(ctx, message, id, recipient));
-        statements.push(delivered(ctx, id, recipient));
         let topic = inbox_topic(ctx.caller.tenant, &recipient.project.human_key, &recipient.agent.name);
         tx.wake(topic, u32::MAX);
     }
-    for (position, (attachment, digest, content)) in message.files.0.iter().enumerate() {
-        statements.push(attached(id, position as i64, attachment, digest, content));
+    let mut statements: Vec<Statement<'_>> = Vec::new();
+    for recipient in message.recipients {
+        statements.push(received(message, id, ctx.now, recipient));
+        statements.push(delivered(id, ctx.now, recipient));
     }
-    for project in projects {
+    statements.extend(message.files.rows(id));
+    for project in message.projects() {
         statements.push(archive_rows::noting(tx, ctx.now, project.id, ArchiveKind::Message, id));
     }
     for some in statements.chunks(STATEMENTS_MAX) {
         tx.execute_all(some).await?;
     }
-    files_and_search::index_message(ctx, tx, message, id).await?;
+    files_and_search::index_message(tx, ctx.caller.tenant, message, id, ctx.now).await?;
     acting::touch(ctx, tx, message.sender).await?;
     Ok(message.payload(id, ctx.now))
 }
@@ -245,11 +274,7 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Resul
     const INSERT: &str = "INSERT INTO mail_messages (tenant, project, sender, sender_name, thread, reply_to, subject, body, \
         importance, ack_required, intro, names, attachments, created_at) \
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING message";
-    let [to, cc, bcc] = [Kind::To, Kind::Cc, Kind::Bcc].map(|kind| message.names(kind));
-    let names = json!({ "to": to, "cc": cc, "bcc": bcc }).to_string();
-    let files = message.files.shown();
-    let attachments =
-        if files.is_empty() { None } else { Some(serde_json::to_string(&files).map_err(Error::internal)?) };
+    let (names, attachments) = (message.all_names(), message.attachments()?);
     let params = [
         message.project.id.into(),
         message.sender.id.into(),
@@ -269,7 +294,7 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Resul
     row.int(0)
 }
 
-fn received<'a>(ctx: &Ctx<'_>, message: &Outgoing<'_>, id: i64, recipient: &Recipient) -> Statement<'a> {
+pub(crate) fn received<'a>(message: &Outgoing<'_>, id: i64, at: Time, recipient: &Recipient) -> Statement<'a> {
     const INSERT: &str = "INSERT INTO mail_recipients (tenant, message, agent, kind, sender, urgent, ack_required, intro, \
                           created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let params = vec![
@@ -280,14 +305,14 @@ fn received<'a>(ctx: &Ctx<'_>, message: &Outgoing<'_>, id: i64, recipient: &Reci
         message.importance.is_urgent().into(),
         message.ack_required.into(),
         message.intro.into(),
-        ctx.now.into(),
+        at.into(),
     ];
     (INSERT, params)
 }
 
-fn delivered<'a>(ctx: &Ctx<'_>, id: i64, recipient: &Recipient) -> Statement<'a> {
+pub(crate) fn delivered<'a>(id: i64, at: Time, recipient: &Recipient) -> Statement<'a> {
     const INSERT: &str = "INSERT INTO mail_inbox_events (tenant, agent, message, at) VALUES ($1, $2, $3, $4)";
-    (INSERT, vec![recipient.agent.id.into(), id.into(), ctx.now.into()])
+    (INSERT, vec![recipient.agent.id.into(), id.into(), at.into()])
 }
 
 fn attached<'a>(

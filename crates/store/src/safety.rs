@@ -12,4 +12,5 @@ pub use crate::sqlite::inspect::{Beside, Inspection, Marked, Newest, sqlite_vers
 pub use crate::sqlite::manifest::{Manifest, Piece, ServerKeyCopy, ShardCopy};
 pub use crate::sqlite::open::create_private;
 pub use crate::sqlite::restore::{Restored, UNFINISHED, restore};
+pub use crate::sqlite::salvage::{Salvage, Salvaged, SalvagedTable, Way, finding};
 pub use crate::sqlite::watch::{Step, Watch};

@@ -17,6 +17,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-archive", &["waybill-kernel"]),
     // Between mail, which says what is to be archived, and the archive, which knows no database.
     ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
+    // From files to rows: the one place beside the archiver that knows both.
+    ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
     // They tell of receipts, and their secrets are boxed under the server's key.
@@ -45,6 +47,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-mail",
             "waybill-archive",
             "waybill-archivist",
+            "waybill-reindex",
             "waybill-doors",
             "waybill-sqs",
             "waybill-client",

@@ -3,139 +3,149 @@
 //! Recipients are taken from the canonical file alone: inbox copies of that server show secret ones. A project's path stands in its messages and
 //! reservations, since many archives have no `project.json`.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Kind, Message, Profile, Reservation, json, kind_of};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::FileType;
+use serde_json::{Value, json};
+
+use super::message::split;
+use super::scan::{Refusals, Scanned, root, settle_numbers};
+use super::{Message, json};
 use crate::error::{Error, Result};
 
-const FILE_MAX: u64 = 64 << 20;
-const DEPTH_MAX: usize = 12;
-/// Files of one archive that are read.
-const FILES_MAX: usize = 5_000_000;
+/// So many messages of a project are looked at for its path.
+const KEY_LOOK_MAX: usize = 20;
+/// Files that came with one message.
+const ATTACHMENTS_MAX: usize = 200;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Legacy {
-    pub projects: Vec<LegacyProject>,
-    /// Files that could not be read, with the reason.
-    pub unread: Vec<(String, String)>,
+    pub projects: Vec<Scanned>,
+    pub refused: Refusals,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LegacyProject {
-    pub slug: String,
-    /// The absolute path, where something says it.
-    pub human_key: Option<String>,
-    pub agents: Vec<Profile>,
-    pub messages: Vec<Message>,
-    pub reservations: Vec<Reservation>,
+/// A message, and the bytes of what came with it.
+#[derive(Debug)]
+pub struct LegacyMessage {
+    pub message: Message,
+    pub files: Vec<LegacyFile>,
+    /// What came with it and is not there any more.
+    pub lost: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LegacyFile {
+    pub name: String,
+    pub media_type: String,
+    pub content: Vec<u8>,
 }
 
 impl Legacy {
-    /// `root` is the folder that has `projects` in it. No link is followed.
-    pub fn read(root: &Path) -> Result<Self> {
+    /// `path` is the folder that has `projects` in it.
+    pub fn open(path: &Path) -> Result<Self> {
+        let missing = || Error::Format(format!("{} has no folder `projects`", path.display()));
+        let folder = root(path)?.find("projects")?.ok_or_else(missing)?;
         let mut found = Self::default();
-        for project in folders(&root.join("projects"))? {
-            let slug = project.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-            let mut reading =
-                Reading { project: LegacyProject { slug, ..LegacyProject::default() }, ..Reading::default() };
-            reading.folder(&project, "", 0)?;
-            found.unread.append(&mut reading.unread);
-            found.projects.push(reading.end());
+        for (name, kind) in folder.list()? {
+            match kind {
+                FileType::Directory if !name.starts_with('.') => {
+                    let Some(below) = folder.find(&name)? else { continue };
+                    let label = format!("projects/{name}");
+                    found.projects.push(Scanned::of(below, label, name, false, &mut found.refused)?);
+                }
+                FileType::Symlink => found.refused.add(format!("projects/{name}"), "is a link, which is not followed"),
+                _ => {}
+            }
+        }
+        settle_numbers(&mut found.projects, &mut found.refused);
+        for project in &mut found.projects {
+            if project.human_key.is_none() {
+                project.human_key = told_key(project);
+            }
         }
         Ok(found)
     }
 }
 
-#[derive(Default)]
-struct Reading {
-    project: LegacyProject,
-    messages: BTreeMap<i64, Message>,
-    reservations: BTreeMap<i64, Reservation>,
-    unread: Vec<(String, String)>,
-    files: usize,
+/// What its reservations and messages say.
+fn told_key(project: &Scanned) -> Option<String> {
+    let reserved = project.reservations.iter().map(|reservation| reservation.project.clone());
+    let written = project.messages.iter().take(KEY_LOOK_MAX);
+    let written =
+        written.filter_map(|(id, path)| read_message(project, *id, path).ok().map(|read| read.message.project));
+    reserved.chain(written).find(|key| !key.is_empty())
 }
 
-impl Reading {
-    fn folder(&mut self, folder: &Path, prefix: &str, depth: usize) -> Result<()> {
-        if depth > DEPTH_MAX {
-            return Ok(());
-        }
-        for entry in entries(folder)? {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-            let kind = entry.file_type().map_err(Error::io("looking at", &entry.path()))?;
-            if kind.is_dir() {
-                self.folder(&entry.path(), &path, depth + 1)?;
-            } else if kind.is_file() {
-                self.files += 1;
-                if self.files > FILES_MAX {
-                    return Err(Error::Format(format!("more than {FILES_MAX} files")));
-                }
-                if let Err(error) = self.file(&entry.path(), &path) {
-                    self.unread.push((format!("{}/{path}", self.project.slug), error.to_string()));
-                }
-            }
-        }
-        Ok(())
+/// The message of this number in this file.
+pub fn read_message(project: &Scanned, id: i64, path: &str) -> Result<LegacyMessage> {
+    let text = project.message(path)?;
+    let (head, body) = split(&text)?;
+    let mut head: Value = json::read(head.as_bytes())?;
+    // Read apart: that server has other facts about them.
+    let attached = head.as_object_mut().and_then(|head| head.remove("attachments")).unwrap_or_default();
+    fill(&mut head, project);
+    let mut message: Message = serde_json::from_value(head).map_err(|error| Error::Format(error.to_string()))?;
+    if message.id != id {
+        return Err(Error::Format(format!("it says that it is message {}", message.id)));
     }
+    message.body = body.to_owned();
+    // That server has no mark for a request for contact; taken for a message it would let its sender write.
+    message.intro = message.ack_required
+        && message.thread_id.is_none()
+        && message.subject == format!("Contact request from {}", message.from);
+    let mut read = LegacyMessage { message, files: Vec::new(), lost: Vec::new() };
+    for (nth, file) in attached.as_array().into_iter().flatten().take(ATTACHMENTS_MAX).enumerate() {
+        match attachment(project, nth, file) {
+            Ok(file) => read.files.push(file),
+            Err(error) => read.lost.push(error.to_string()),
+        }
+    }
+    Ok(read)
+}
 
-    fn file(&mut self, at: &Path, path: &str) -> Result<()> {
-        let content = || -> Result<Vec<u8>> {
-            let size = at.metadata().map_err(Error::io("looking at", at))?.len();
-            if size > FILE_MAX {
-                return Err(Error::Format(format!("{size} bytes")));
-            }
-            std::fs::read(at).map_err(Error::io("reading", at))
+/// Older servers left out what they had nothing for, and wrote a name alone where there was one.
+fn fill(head: &mut Value, project: &Scanned) {
+    let Some(head) = head.as_object_mut() else { return };
+    for list in ["to", "cc", "bcc"] {
+        let names = match head.get_mut(list).map(Value::take) {
+            Some(Value::Array(names)) => Value::Array(names),
+            Some(Value::String(name)) => json!([name]),
+            _ => json!([]),
         };
-        match kind_of(path) {
-            Some(Kind::Project) => {
-                let project: serde_json::Value = json::read(&content()?)?;
-                self.project.human_key = json::field(&project, "human_key").map(str::to_owned);
-            }
-            Some(Kind::Profile) => self.project.agents.push(Profile::read(&content()?)?),
-            Some(Kind::Canonical(_)) => {
-                let message = Message::read(&content()?)?;
-                self.project.human_key.get_or_insert_with(|| message.project.clone());
-                self.messages.insert(message.id, message);
-            }
-            Some(Kind::Reservation(_)) => self.reservation(&content()?)?,
-            // Named after the digest of its pattern: the same again, or one of an older server that had no other.
-            None if path.starts_with("file_reservations/") && path.ends_with(".json") => {
-                self.reservation(&content()?)?
-            }
-            _ => {}
-        }
-        Ok(())
+        head.insert(list.to_owned(), names);
     }
-
-    /// Of two files about one reservation the released one is the newer.
-    fn reservation(&mut self, content: &[u8]) -> Result<()> {
-        let reservation = Reservation::read(content)?;
-        self.project.human_key.get_or_insert_with(|| reservation.project.clone());
-        let known = self.reservations.get(&reservation.id);
-        if known.is_none_or(|known| known.released_ts.is_none()) {
-            self.reservations.insert(reservation.id, reservation);
-        }
-        Ok(())
+    let fallbacks = [
+        ("thread_id", Value::Null),
+        ("importance", json!("normal")),
+        ("ack_required", json!(false)),
+        ("project", json!(project.human_key.clone().unwrap_or_default())),
+        ("project_slug", json!(project.slug)),
+    ];
+    for (field, fallback) in fallbacks {
+        head.entry(field).or_insert(fallback);
     }
-
-    fn end(mut self) -> LegacyProject {
-        self.project.agents.sort_by_key(|agent| agent.id);
-        self.project.messages = self.messages.into_values().collect();
-        self.project.reservations = self.reservations.into_values().collect();
-        self.project
-    }
+    // Ours, which that server never wrote: whoever put them there meant something else.
+    head.remove("intro");
+    head.remove("reply_to");
 }
 
-fn entries(folder: &Path) -> Result<Vec<std::fs::DirEntry>> {
-    let read = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let mut entries = read.map_err(Error::io("reading the folder", folder))?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    Ok(entries)
-}
-
-fn folders(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let all = entries(folder)?.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    Ok(all.map(|entry| entry.path()).collect())
+/// In the head itself, or in a file beneath the project's `attachments`.
+fn attachment(project: &Scanned, nth: usize, file: &Value) -> Result<LegacyFile> {
+    let media_type = json::field(file, "media_type").unwrap_or("application/octet-stream").to_owned();
+    let ending = media_type.rsplit_once('/').map_or("bin", |(_, ending)| ending);
+    let ending: String = ending.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    let unnamed = format!("attachment-{}.{ending}", nth + 1);
+    if let Some(encoded) = json::field(file, "data_base64") {
+        let content = STANDARD.decode(encoded).map_err(|_| Error::Format("an attachment is not base64".to_owned()))?;
+        return Ok(LegacyFile { name: unnamed, media_type, content });
+    }
+    let path = json::field(file, "path").ok_or_else(|| Error::Format("an attachment without a path".to_owned()))?;
+    let inside = path.strip_prefix(&format!("{}/", project.label)).unwrap_or(path);
+    if !inside.starts_with("attachments/") {
+        return Err(Error::Path(path.to_owned()));
+    }
+    let name = json::field(file, "name").or_else(|| inside.rsplit('/').next()).unwrap_or(&unnamed).to_owned();
+    Ok(LegacyFile { name, media_type, content: project.attachment(inside)? })
 }

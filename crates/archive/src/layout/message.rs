@@ -79,11 +79,9 @@ impl Message {
     }
 
     pub fn read(text: &[u8]) -> Result<Self> {
-        let text = std::str::from_utf8(text).map_err(|error| Error::Format(error.to_string()))?;
-        let wrong = || Error::Format("a message without its head".to_owned());
-        let (head, body) = text.strip_prefix(OPEN).and_then(|rest| rest.split_once(CLOSE)).ok_or_else(wrong)?;
+        let (head, body) = split(text)?;
         let mut message: Message = json::read(head.as_bytes())?;
-        message.body = body.strip_suffix('\n').unwrap_or(body).to_owned();
+        message.body = body.to_owned();
         Ok(message)
     }
 
@@ -92,6 +90,14 @@ impl Message {
         let names: Vec<&str> = self.to.iter().chain(&self.cc).map(String::as_str).collect();
         if names.is_empty() { "(hidden recipients)".to_owned() } else { names.join(", ") }
     }
+}
+
+/// Head and body.
+pub(super) fn split(text: &[u8]) -> Result<(&str, &str)> {
+    let text = std::str::from_utf8(text).map_err(|error| Error::Format(error.to_string()))?;
+    let wrong = || Error::Format("a message without its head".to_owned());
+    let (head, body) = text.strip_prefix(OPEN).and_then(|rest| rest.split_once(CLOSE)).ok_or_else(wrong)?;
+    Ok((head, body.strip_suffix('\n').unwrap_or(body)))
 }
 
 #[cfg(test)]

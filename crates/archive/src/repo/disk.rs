@@ -51,6 +51,13 @@ impl Folder {
         }
     }
 
+    /// The folder at `path`, which is there. Links on the way are the operator's and are followed.
+    pub fn at(path: &Path) -> Result<Self> {
+        let path = path.canonicalize().map_err(Error::io("looking for", path))?;
+        let fd = rustix::fs::openat(CWD, &path, folder_flags(), Mode::empty());
+        Ok(Self { fd: fd.map_err(Error::os("opening the folder", &path))?, path })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -174,11 +181,16 @@ impl Folder {
     }
 
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.read_up_to(name, FILE_MAX)
+    }
+
+    /// One that has more bytes is an error, and not read to its end.
+    pub fn read_up_to(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.open(name)? else { return Ok(None) };
         let (mut content, path) = (Vec::new(), self.path.join(name));
-        file.take(FILE_MAX + 1).read_to_end(&mut content).map_err(Error::io("reading", &path))?;
-        if content.len() as u64 > FILE_MAX {
-            return Err(Error::Format(format!("{} has more than {FILE_MAX} bytes", path.display())));
+        file.take(max + 1).read_to_end(&mut content).map_err(Error::io("reading", &path))?;
+        if content.len() as u64 > max {
+            return Err(Error::Format(format!("{} has more than {max} bytes", path.display())));
         }
         Ok(Some(content))
     }

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows a database. All of it blocks: the archiver calls it from threads that may.
 
-mod disk;
+pub(crate) mod disk;
 mod heal;
 mod locks;
 mod look;

@@ -60,8 +60,8 @@ pub(super) fn within(connection: &mut rusqlite::Connection, budget: Duration) ->
 /// What was found, and what to do about it.
 pub(super) fn damaged(path: &Path, finding: &str) -> Error {
     let message = format!(
-        "The database file {} is damaged: {}. Restore a backup, or move the file and its -wal away to start empty; \
-         keep them, for most of what they hold can be read with SQLite's `.recover`.",
+        "The database file {} is damaged: {}. Restore a backup; or run `waybill mail salvage`, which reads what can be read, takes \
+         mail from its archive and keeps the damaged files; or move the file and its -wal away to start empty.",
         path.display(),
         finding.trim().replace('\n', " "),
     );

@@ -18,6 +18,7 @@ mod readers;
 pub(crate) mod remembered;
 mod reopen;
 pub(crate) mod restore;
+pub(crate) mod salvage;
 pub(crate) mod watch;
 mod writer;
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod lifecycle;
 mod log;
 mod mail;
 mod mail_archive;
+mod mail_reindex;
 mod mcp;
 mod pages;
 mod queues;

@@ -4,6 +4,8 @@ mod contacts;
 mod files;
 mod reading;
 mod reconcile;
+mod reindex;
+mod salvage;
 mod writing;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +63,12 @@ pub enum Mail {
     },
     /// Compare the archive of mail with the database, or write it again from there. No server may run.
     Reconcile(reconcile::Reconcile),
+    /// Take over an archive of another server, or of ours: what it has and the database has not. Exit code 79 when some of it
+    /// was refused. No server may run on the data folder.
+    Reindex(reindex::Reindex),
+    /// Make a damaged database usable: read what can be read, take the rest of its mail from the archive, keep the damaged files.
+    /// No server may run on the data folder.
+    Salvage(salvage::Salvage),
 }
 
 /// Which project.
@@ -103,6 +111,8 @@ pub async fn run(command: Mail) -> Result<()> {
         Mail::Policy(flags) => contacts::set_policy(flags).await,
         Mail::Reserve(flags) => files::reserve(flags).await,
         Mail::Release(flags) => files::release(flags).await,
+        Mail::Reindex(flags) => reindex::run(flags).await,
+        Mail::Salvage(flags) => salvage::run(flags).await,
         Mail::Agents { limit, project, reach } => {
             let input = json!({ "project_key": project.key(&reach).await?, "limit": limit });
             let answer = call(&reach, "mail.list_agents", input).await?;

@@ -1,0 +1,86 @@
+//! Who is who: from the names that files use to the rows that they became.
+
+use std::collections::HashMap;
+
+use waybill_kernel::{Result, Tenant, Time};
+use waybill_mail::acting::{Agent, Project};
+use waybill_mail::import::{AgentRecord, KnownProjects, Nobody, PutAgents};
+use waybill_mail::rules::{names, projects};
+use waybill_store::Store;
+
+use crate::Options;
+use crate::report::Report;
+
+pub(crate) struct Directory {
+    tenant: Tenant,
+    principal: String,
+    /// The highest number of an agent that is to come.
+    coming: i64,
+    archived: bool,
+    /// By path and by slug.
+    projects: HashMap<String, Project>,
+    agents: HashMap<(i64, String), Agent>,
+}
+
+impl Directory {
+    pub async fn new(store: &Store, options: &Options, coming: i64) -> Result<Self> {
+        let Options { tenant, principal, archived } = options.clone();
+        let mut own = Self { tenant, principal, coming, archived, projects: HashMap::new(), agents: HashMap::new() };
+        for project in store.system().run(KnownProjects(tenant)).await? {
+            let slug = project.slug.clone();
+            own.add_project(project, &slug);
+        }
+        Ok(own)
+    }
+
+    /// `slug` is what the archive calls it.
+    pub fn add_project(&mut self, project: Project, slug: &str) {
+        // A slug that the database gives to another project means that one.
+        self.projects.entry(slug.to_owned()).or_insert_with(|| project.clone());
+        self.projects.insert(project.slug.clone(), project.clone());
+        self.projects.insert(project.human_key.clone(), project);
+    }
+
+    pub fn project(&self, key: &str) -> Option<&Project> {
+        let key = key.trim();
+        if projects::is_absolute(key) {
+            return self.projects.get(&projects::human_key(key));
+        }
+        self.projects.get(key)
+    }
+
+    pub fn add_agent(&mut self, agent: Agent) {
+        self.agents.insert((agent.project, names::key(&agent.name)), agent);
+    }
+
+    /// The agent of this name, made up and retired if neither archive nor database has a profile of it.
+    pub async fn agent(
+        &mut self,
+        store: &Store,
+        project: &Project,
+        name: &str,
+        at: Time,
+        report: &mut Report,
+    ) -> Result<std::result::Result<Agent, String>> {
+        let key = (project.id, names::key(name));
+        if let Some(agent) = self.agents.get(&key) {
+            return Ok(Ok(agent.clone()));
+        }
+        let record = AgentRecord::from(Nobody { name: name.trim(), principal: &self.principal, at });
+        let (tenant, coming, archived) = (self.tenant, self.coming, self.archived);
+        let work = PutAgents { tenant, project: project.clone(), records: vec![record], coming, archived };
+        let Some((put, agent)) = store.system().run(work).await?.pop() else {
+            return Ok(Err("an agent was neither found nor made".to_owned()));
+        };
+        match agent {
+            None => Ok(Err(format!("it names an agent that cannot be: {put:?}"))),
+            Some(agent) => {
+                if put != waybill_mail::import::Put::Known {
+                    report.make_up(format!("{} of {}", agent.name, project.human_key));
+                }
+                self.agents.insert(key, agent.clone());
+                Ok(Ok(agent))
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! An archive as both kinds of it are read.
+
+use std::path::Path;
+
+use waybill_archive::layout::{
+    Legacy, LegacyFile, Message, Ours, Refusals, Scanned, TenantArchive, read_attachment, read_legacy_message,
+    read_message,
+};
+use waybill_kernel::Result;
+
+use crate::unreadable;
+
+/// What one tenant gets.
+#[derive(Debug)]
+pub struct Source {
+    pub(crate) projects: Vec<Scanned>,
+    /// What belongs to no project.
+    pub(crate) common: Option<Scanned>,
+    pub(crate) refused: Refusals,
+    pub(crate) is_legacy: bool,
+}
+
+/// A message, and what came with it.
+pub(crate) struct Read {
+    pub message: Message,
+    pub files: Vec<LegacyFile>,
+    pub lost: Vec<String>,
+}
+
+impl Source {
+    /// An archive of the Python server: the folder that has `projects` in it.
+    pub fn legacy(root: &Path) -> Result<Self> {
+        let Legacy { projects, refused } = Legacy::open(root).map_err(|error| unreadable(&error))?;
+        Ok(Self { projects, common: None, refused, is_legacy: true })
+    }
+
+    /// Is it an archive of the Python server?
+    pub fn is_legacy_at(root: &Path) -> bool {
+        root.join("projects").is_dir()
+    }
+
+    /// The tenants of an archive of ours, by name, with the names of their folders; and what is none of them.
+    pub fn tenants(root: &Path) -> Result<(Vec<(String, String)>, Refusals)> {
+        let ours = Ours::open(root).map_err(|error| unreadable(&error))?;
+        Ok((ours.tenants, ours.refused))
+    }
+
+    /// One tenant of an archive of ours, by the name of its folder.
+    pub fn ours(root: &Path, folder: &str) -> Result<Self> {
+        let read = || Ours::open(root)?.tenant(folder);
+        let TenantArchive { projects, common, refused } = read().map_err(|error| unreadable(&error))?;
+        Ok(Self { projects, common, refused, is_legacy: false })
+    }
+
+    pub fn messages(&self) -> usize {
+        self.projects.iter().map(|project| project.messages.len()).sum()
+    }
+
+    pub(crate) fn read(&self, project: usize, id: i64, path: &str) -> waybill_archive::Result<Read> {
+        let project = &self.projects[project];
+        if self.is_legacy {
+            let read = read_legacy_message(project, id, path)?;
+            return Ok(Read { message: read.message, files: read.files, lost: read.lost });
+        }
+        let message = read_message(project, id, path)?;
+        let mut files = Vec::with_capacity(message.attachments.len());
+        // Without what came with it, a message of ours would be another one.
+        for file in &message.attachments {
+            let content = read_attachment(project, &file.sha256)?;
+            files.push(LegacyFile { name: file.name.clone(), media_type: file.media_type.clone(), content });
+        }
+        Ok(Read { message, files, lost: Vec::new() })
+    }
+}

@@ -1,0 +1,181 @@
+//! Mail from archives, and databases that come back from damage, through the program.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+
+use crate::world::{Ended, World, program};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The sample of the Python server, unpacked from `../shared/samples` beside the repository; None where there is none.
+fn sample() -> Option<(tempfile::TempDir, PathBuf)> {
+    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples/agent-mail-python.tar.xz");
+    if !packed.exists() {
+        println!("skipped: there is no sample of an existing archive");
+        return None;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(place.path()).status().unwrap();
+    assert!(unpacked.success());
+    let root = place.path().join("agent-mail-python/archive");
+    Some((place, root))
+}
+
+fn json_of(ended: &Ended) -> Json {
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{} {}", ended.stdout, ended.stderr))
+}
+
+/// Overwrites the first page of a table or an index, so that nothing below it can be reached.
+fn damage(data: &Path, name: &str) {
+    let path = data.join("waybill.db");
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let page: u64 =
+        raw.query_row("SELECT rootpage FROM sqlite_master WHERE name = ?1", [name], |row| row.get(0)).unwrap();
+    let size: u64 = raw.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+    drop(raw);
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(&vec![0xEE; usize::try_from(size).unwrap()], (page - 1) * size).unwrap();
+}
+
+fn inbox(data: &Path, agent: &str) -> Vec<i64> {
+    let flags =
+        ["mail", "inbox", "--project", "/data/projects/backend", "--agent", agent, "--json", "--data", text(data)];
+    let ended = program(&flags);
+    assert_eq!(ended.exit, 0, "{}", ended.stderr);
+    let answer = json_of(&ended);
+    let list = answer["result"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    let mut ids: Vec<i64> = list.iter().map(|one| one["id"].as_i64().unwrap()).collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn search(data: &Path, words: &str) -> Json {
+    let flags = ["mail", "search", words, "--project", "/data/projects/backend", "--json", "--data", text(data)];
+    let ended = program(&flags);
+    assert_eq!(ended.exit, 0, "{}", ended.stderr);
+    json_of(&ended)["result"][0]["id"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_44_an_archive_is_taken_over_while_no_server_runs() {
+    let Some((_place, root)) = sample() else { return };
+    let mut world = World::start().await;
+    let data = world.server.data_dir.clone();
+    let import = |more: &[&str]| {
+        program(&[&["mail", "reindex", "--from", text(&root), "--data", text(&data), "--json"], more].concat())
+    };
+    import(&[]).must_be_cured(Code::DataFolderLocked, "Stop the server", "a server that runs");
+    assert_eq!(world.server.term().unwrap().code(), Some(0));
+    let nowhere = program(&["mail", "reindex", "--from", text(&root.join("none")), "--data", text(&data)]);
+    nowhere.must_be(Code::PathUnusable, "no such archive");
+    import(&["--tenant", "nobody"]).must_be(Code::NotFound, "no such tenant");
+    import(&["--principal", "no principal"]).must_be(Code::InvalidRequest, "no principal");
+
+    let ended = import(&["--principal", "agent:mover"]);
+    assert_eq!(ended.exit, 0, "{}", ended.stderr);
+    let report = json_of(&ended);
+    let written = |what: &str| report[what]["written"].as_u64().unwrap();
+    assert_eq!(["projects", "agents", "messages", "reservations"].map(written), [2, 4, 17, 3]);
+    assert_eq!(report["refused"], json!([]));
+    assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
+    assert_eq!(search(&data, "umlaute"), 1);
+    let again = json_of(&import(&[]));
+    assert_eq!((again["messages"]["written"].clone(), again["messages"]["known"].clone()), (json!(0), json!(17)));
+
+    // Some that is refused is told by the exit code as well.
+    let broken = root.join("projects/data-projects-backend/messages/2026/11/t__x__99.md");
+    std::fs::write(broken, "broken").unwrap();
+    import(&[]).must_be_cured(Code::ChecksFailed, "run it again", "a broken file");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_38_a_damaged_index_is_mended_and_the_originals_are_kept() {
+    let Some((_place, root)) = sample() else { return };
+    let mut world = World::start().await;
+    let data = world.server.data_dir.clone();
+    let task = world.task(&world.server.admin_key.clone()).await;
+    let salvage = |more: &[&str]| program(&[&["mail", "salvage", "--data", text(&data), "--json"], more].concat());
+    salvage(&[]).must_be(Code::DataFolderLocked, "a server that runs");
+    assert_eq!(world.server.term().unwrap().code(), Some(0));
+    assert_eq!(program(&["mail", "reindex", "--from", text(&root), "--data", text(&data)]).exit, 0);
+    let sound = salvage(&[]);
+    assert_eq!((sound.exit, json_of(&sound)), (0, json!({ "damaged": false })), "{}", sound.stderr);
+
+    damage(&data, "mail_inbox");
+    let before = std::fs::read(data.join("waybill.db")).unwrap();
+    // Rule 37: it is not served, and what to do is named.
+    let refused = program(&["serve", "--data", text(&data), "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]);
+    refused.must_be(Code::DatabaseUnusable, "a damaged database");
+    assert!(refused.stderr.contains("waybill mail salvage"), "{}", refused.stderr);
+    assert_eq!(std::fs::read(data.join("waybill.db")).unwrap(), before, "nothing is changed by a start");
+
+    let ended = salvage(&[]);
+    assert_eq!(ended.exit, 0, "{} {}", ended.stdout, ended.stderr);
+    let report = json_of(&ended);
+    assert_eq!((report["damaged"].clone(), report["salvaged"]["way"].clone()), (json!(true), json!("whole")));
+    let kept = Path::new(report["salvaged"]["quarantine"].as_str().unwrap()).join("waybill.db");
+    assert_eq!(std::fs::read(kept).unwrap(), before, "the original is kept as it was");
+    assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
+    assert_eq!(search(&data, "umlaute"), 1);
+    world.server.restart().unwrap();
+    let found = world.get(&world.server.admin_key, &format!("/v1/tasks/{task}")).await;
+    assert_eq!(found.status, 200, "what is no mail is there as well: {}", found.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_38_messages_that_cannot_be_read_come_back_from_the_archive() {
+    let Some((_place, root)) = sample() else { return };
+    let mut world = World::start().await;
+    let data = world.server.data_dir.clone();
+    assert_eq!(world.server.term().unwrap().code(), Some(0));
+    assert_eq!(program(&["mail", "reindex", "--from", text(&root), "--data", text(&data)]).exit, 0);
+    let read =
+        ["mail", "read", "1", "--project", "/data/projects/backend", "--agent", "RedStone", "--data", text(&data)];
+    assert_eq!(program(&read).exit, 0);
+    damage(&data, "mail_messages");
+    let ended = program(&["mail", "salvage", "--from", text(&root), "--data", text(&data), "--json"]);
+    ended.must_be_cured(Code::ChecksFailed, "quarantine", "tables that lack rows");
+    let report = json_of(&ended);
+    assert_eq!(report["salvaged"]["way"], "rows");
+    let lacking: Vec<&str> = report["salvaged"]["tables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|table| table.get("damage").is_some())
+        .map(|table| table["table"].as_str().unwrap())
+        .collect();
+    assert_eq!(lacking, ["mail_messages"]);
+    assert_eq!(report["reindexed"]["messages"]["written"], 17);
+    assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
+    assert_eq!(search(&data, "umlaute"), 1);
+    let unread = [
+        "mail",
+        "inbox",
+        "--unread",
+        "--project",
+        "/data/projects/backend",
+        "--agent",
+        "RedStone",
+        "--json",
+        "--data",
+        text(&data),
+    ];
+    assert!(!program(&unread).stdout.contains("Plan: tests"), "what was read is known still");
+
+    // What no archive has is given up only when that is said.
+    damage(&data, "api_keys");
+    let before = std::fs::read(data.join("waybill.db")).unwrap();
+    let salvage = |more: &[&str]| program(&[&["mail", "salvage", "--data", text(&data), "--json"], more].concat());
+    salvage(&[]).must_be_cured(Code::DatabaseUnusable, "--lossy", "keys that cannot be read");
+    assert_eq!(std::fs::read(data.join("waybill.db")).unwrap(), before);
+    salvage(&["--lossy"]).must_be_cured(Code::ChecksFailed, "quarantine", "without the keys");
+    assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
+}
