@@ -1,6 +1,7 @@
 //! Looks whether the archive has what it should, without reading all of it: at the start for the newest messages, and now and then for
 //! repositories that somebody has removed.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
@@ -55,15 +56,17 @@ impl Work for Newest {
                               ORDER BY message DESC LIMIT $1";
         const WAITING: &str =
             "SELECT ref FROM mail_archive_rows WHERE tenant = $1 AND project = $2 AND kind = 'message'";
-        let mut places: BTreeMap<(i64, i64), Option<(Place, HashSet<i64>)>> = BTreeMap::new();
+        /// Nothing of a project that is gone; else what waits to be written.
+        type Known = Option<(Place, HashSet<i64>)>;
+        let mut places: BTreeMap<(i64, i64), Known> = BTreeMap::new();
         let mut expected = Vec::new();
         for row in tx.query(NEWEST, &[self.0.into()]).await? {
             let (tenant, project) = (row.int(0)?, row.int(1)?);
-            if !places.contains_key(&(tenant, project)) {
+            if let Entry::Vacant(unknown) = places.entry((tenant, project)) {
                 let place = read::place(tx, Tenant(tenant), project).await?;
                 let waiting = tx.query(WAITING, &[tenant.into(), project.into()]).await?;
                 let waiting = waiting.iter().map(|row| row.int(0)).collect::<Result<HashSet<i64>>>()?;
-                places.insert((tenant, project), place.map(|place| (place, waiting)));
+                unknown.insert(place.map(|place| (place, waiting)));
             }
             let Some(Some((place, waiting))) = places.get(&(tenant, project)) else { continue };
             if waiting.contains(&row.int(2)?) {

@@ -192,7 +192,8 @@ impl Archivist {
                 continue;
             }
             let slot = self.slot(whose, now);
-            if !slot.breaker.may_write(now) && !(at_once && !slot.breaker.is_failing()) {
+            let may_write = slot.breaker.may_write(now) || (at_once && !slot.breaker.is_failing());
+            if !may_write {
                 wait = wait.min(slot.breaker.rests_until().saturating_duration_since(now));
                 continue;
             }

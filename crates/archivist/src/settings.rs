@@ -116,7 +116,7 @@ impl Settings {
 
     /// Whether a server on such a store writes the archive.
     pub fn writes(&self, is_postgres: bool) -> bool {
-        self.enabled.unwrap_or(!is_postgres || self.root.is_some())
+        self.enabled.unwrap_or_else(|| !is_postgres || self.root.is_some())
     }
 
     pub fn limits(&self) -> Limits {

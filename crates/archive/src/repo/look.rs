@@ -100,7 +100,7 @@ fn folders(folder: &Folder) -> Result<Vec<(String, FileType)>> {
 
 /// Free for this user on the disk of `path`, or of the first folder above it that there is.
 pub fn free_bytes(path: &Path) -> Result<u64> {
-    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or_else(|| Path::new("/"));
     let stat = rustix::fs::statvfs(there).map_err(Error::os("asking for the free space of", there))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

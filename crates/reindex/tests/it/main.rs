@@ -1,6 +1,7 @@
 //! From files to rows, on both engines.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::print_stderr, reason = "who reads the run is told what was skipped")]
 
 mod hostile;
 mod ours;

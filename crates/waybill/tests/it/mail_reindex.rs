@@ -37,12 +37,12 @@ fn damage(data: &Path, name: &str) {
     let path = data.join("waybill.db");
     let raw = rusqlite::Connection::open(&path).unwrap();
     raw.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-    let page: u64 =
+    let page: i64 =
         raw.query_row("SELECT rootpage FROM sqlite_master WHERE name = ?1", [name], |row| row.get(0)).unwrap();
-    let size: u64 = raw.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+    let size: i64 = raw.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
     drop(raw);
     let file = File::options().write(true).open(path).unwrap();
-    file.write_all_at(&vec![0xEE; usize::try_from(size).unwrap()], (page - 1) * size).unwrap();
+    file.write_all_at(&vec![0xEE; usize::try_from(size).unwrap()], u64::try_from((page - 1) * size).unwrap()).unwrap();
 }
 
 fn inbox(data: &Path, agent: &str) -> Vec<i64> {
