@@ -48,12 +48,6 @@ pub(crate) fn describe(capacity: i64) {
     describe_gauge!(DISK_FREE, "Free bytes on the archive's disk");
     describe_gauge!(LAG, "Age of the oldest row that is not written");
     gauge!(WBQ_CAPACITY).set(capacity as f64);
-    // Shown before anything has happened, so that a rate can be taken of the first event.
-    for name in
-        [WBQ_DRAINED, WBQ_ERRORS, WBQ_FALLBACKS, COMMITS, COMMIT_ERRORS, COMMIT_FALLBACKS, LOCK_RETRIES, LOCK_FAILURES]
-    {
-        counter!(name).increment(0);
-    }
     gauge!(NEEDS_REINDEX).set(0);
     depth(0, Duration::ZERO);
 }

@@ -3,7 +3,7 @@
 //! Both walk over everything that the archive has to hold ([`Walk`]). A check reads the archive beside it and changes nothing; a rebuild
 //! writes what is missing or different, removes what no row stands for (the history keeps it), and makes the plain files the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -179,19 +179,22 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
         if let Some(why) = &look.damage {
             self.report.find(place, What::Damaged, why);
         }
-        let mut left = look.tree;
+        // A page of a thread, or what came with several messages, may belong to two pieces.
+        let mut seen = HashSet::new();
         let mut walk = place.walk(PIECE_BYTES);
         while let Some(draft) = self.next_piece(&mut walk).await? {
             for (path, id) in expected(draft).await? {
-                self.report.files += 1;
-                match left.remove(&path) {
+                match look.tree.get(&path) {
+                    _ if seen.contains(&path) => continue,
                     None => self.report.find(place, What::Missing, &path),
-                    Some(there) if there != id => self.report.find(place, What::Different, &path),
+                    Some(there) if *there != id => self.report.find(place, What::Different, &path),
                     Some(_) => {}
                 }
+                self.report.files += 1;
+                seen.insert(path);
             }
         }
-        for path in left.keys().filter(|path| kind_of(path).is_some()) {
+        for path in look.tree.keys().filter(|path| !seen.contains(*path) && kind_of(path).is_some()) {
             self.report.find(place, What::Extra, path);
         }
         let files = look.files;

@@ -192,8 +192,10 @@ pub fn files_of(folder: &Path) -> BTreeMap<String, String> {
             if path.is_dir() {
                 folders.push(path);
             } else {
+                // Whoever writes at this moment has given it its name since, or has removed it.
+                let Ok(content) = std::fs::read(&path) else { continue };
                 let name = path.strip_prefix(folder).unwrap().to_string_lossy().into_owned();
-                found.insert(name, String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned());
+                found.insert(name, String::from_utf8_lossy(&content).into_owned());
             }
         }
     }

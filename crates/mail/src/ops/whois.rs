@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Example, OperationSpec, Profile, Result, Role, Route, Scope};
+use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting;
@@ -18,6 +18,7 @@ pub struct Whois {
     #[schemars(extend("deprecated" = true))]
     pub include_recent_commits: Option<bool>,
     /// Accepted and without effect.
+    #[schemars(range(min = 1))]
     #[schemars(extend("deprecated" = true))]
     pub commit_limit: Option<i64>,
 }
@@ -43,6 +44,9 @@ impl Operation for Whois {
     type Output = AgentView;
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<AgentView>> {
+        if self.commit_limit.is_some_and(|limit| limit < 1) {
+            return Err(Error::invalid("commit_limit must be at least 1."));
+        }
         let project = acting::project(tx, &self.project_key).await?;
         Ok(Reply::Done(AgentView::from(&acting::agent(tx, &project, &self.agent_name).await?)))
     }

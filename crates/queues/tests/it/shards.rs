@@ -490,7 +490,7 @@ async fn a_dead_letter_that_has_arrived_does_not_arrive_again(on: TestStore) {
     for _ in 0..2 {
         tend(&on).await;
         assert_eq!(counted(&on, "dead.fifo").await, (1, 0, 0));
-        pass(&on, 3_600);
+        pass(&on, 3_700);
     }
     assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
     // It is remembered for as long as a message can be on its way.

@@ -119,7 +119,10 @@ async fn rule_38_a_damaged_index_is_mended_and_the_originals_are_kept() {
     let ended = salvage(&[]);
     assert_eq!(ended.exit, 0, "{} {}", ended.stdout, ended.stderr);
     let report = json_of(&ended);
-    assert_eq!((report["damaged"].clone(), report["salvaged"]["way"].clone()), (json!(true), json!("whole")));
+    // VACUUM copies an index page by page where it can, and so does not get past this one; every row is read all the same.
+    assert_eq!((report["damaged"].clone(), report["salvaged"]["way"].clone()), (json!(true), json!("rows")));
+    let tables = report["salvaged"]["tables"].as_array().unwrap();
+    assert!(!tables.is_empty() && tables.iter().all(|table| table["damage"].is_null()), "{report}");
     let kept = Path::new(report["salvaged"]["quarantine"].as_str().unwrap()).join("waybill.db");
     assert_eq!(std::fs::read(kept).unwrap(), before, "the original is kept as it was");
     assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
