@@ -1,7 +1,7 @@
 //! A damaged database becomes one that can be opened, with whatever can still be read.
 //!
-//! First the whole of it by `VACUUM INTO`, which mends indexes. Where that fails, a new database gets the rows table by table, from both ends of each
-//! up to the damage. The files as they were found go to quarantine; nothing of them is changed or deleted. What comes
+//! First the whole of it by `VACUUM INTO`. Where that fails, be it because of an index alone, a new database gets the rows table by table, from
+//! both ends of each up to the damage. The files as they were found go to quarantine; nothing of them is changed or deleted. What comes
 //! out has an id of its own, as after a restore.
 
 use std::fs::{self, DirBuilder};
