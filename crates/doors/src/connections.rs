@@ -4,11 +4,12 @@
 //! # Contract
 //! An answer is *unread* from when it is made until the last byte of it has been given to the socket. A connection with an
 //! answer older than `write_ms` is closed, whatever else its client does: HTTP/2's pings are answered by those who never
-//! read as well. One without requests and unread answers is idle.
+//! read as well. One without requests and unread answers is idle. One that has been idle for a while, with nothing half read
+//! and nothing half written, is told to rest: HTTP's code and its buffers are dropped, and the socket alone is kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ use crate::Settings;
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Whoever is to be closed for room is looked for among all; so many are remembered for the next who need room.
 const VICTIMS_MAX: usize = 256;
+
+/// Long enough that whoever calls often pays nothing, short enough that who calls each minute costs little.
+const REST_AFTER: Duration = Duration::from_secs(2);
 
 /// Counted from the first on, so that nobody looks at series of zeros.
 fn closed(why: &'static str) {
@@ -58,8 +62,21 @@ pub(crate) struct Connection {
     number: u64,
     pub(crate) peer: IpAddr,
     connections: Connections,
-    closing: Notify,
+    told: Notify,
+    is_to_close: AtomicBool,
+    /// Bytes have come since the last request was done: they may be the half of a next one.
+    has_read: AtomicBool,
+    /// HTTP's code has begun to write and has not come to its end.
+    is_writing: AtomicBool,
+    is_resting: AtomicBool,
     activity: Mutex<Activity>,
+}
+
+/// What the table has to say to a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Close,
+    Rest,
 }
 
 struct Activity {
@@ -119,7 +136,11 @@ impl Connections {
             number,
             peer,
             connections: self.clone(),
-            closing: Notify::new(),
+            told: Notify::new(),
+            is_to_close: AtomicBool::new(false),
+            has_read: AtomicBool::new(false),
+            is_writing: AtomicBool::new(false),
+            is_resting: AtomicBool::new(false),
             activity: Mutex::new(activity),
         });
         *table.by_address.entry(address).or_default() += 1;
@@ -136,7 +157,7 @@ impl Connections {
             while let Some((number, since)) = known.next() {
                 let Some(connection) = table.open.get(&number) else { continue };
                 if connection.idle_since() == Some(since) {
-                    connection.closing.notify_one();
+                    connection.close();
                     table.remove(number);
                     table.victims.insert(from, known.collect());
                     closed("room");
@@ -167,7 +188,9 @@ impl Connections {
         table.victims.clear();
         for connection in table.open.values() {
             if connection.has_overstayed(now) {
-                connection.closing.notify_one();
+                connection.close();
+            } else if connection.may_rest(now) {
+                connection.told.notify_one();
             }
         }
     }
@@ -178,7 +201,7 @@ impl Connections {
         let worst = table.open.values().max_by_key(|connection| connection.lock().unread.len());
         if let Some(worst) = worst {
             closed("unread");
-            worst.closing.notify_one();
+            worst.close();
         }
     }
 
@@ -237,9 +260,46 @@ impl Connection {
         Unread { connection: Arc::clone(self), number }
     }
 
+    /// Ends when the connection is to be closed or may rest.
+    pub(crate) async fn told(&self) -> Order {
+        self.told.notified().await;
+        if self.is_to_close.load(Ordering::Acquire) { Order::Close } else { Order::Rest }
+    }
+
     /// Ends when the connection is to be closed.
     pub(crate) async fn closed(&self) {
-        self.closing.notified().await;
+        while self.told().await != Order::Close {}
+    }
+
+    fn close(&self) {
+        self.is_to_close.store(true, Ordering::Release);
+        self.told.notify_one();
+    }
+
+    pub(crate) fn has_read(&self) {
+        self.has_read.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_writing(&self) {
+        self.is_writing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_written(&self) {
+        self.is_writing.store(false, Ordering::Relaxed);
+    }
+
+    /// Until what is returned is dropped.
+    pub(crate) fn rest(&self) -> Resting<'_> {
+        self.is_resting.store(true, Ordering::Relaxed);
+        Resting(self)
+    }
+
+    /// Whether nothing would be lost if HTTP's code were stopped here.
+    pub(crate) fn may_rest(&self, now: Instant) -> bool {
+        let [resting, read, writing] =
+            [&self.is_resting, &self.has_read, &self.is_writing].map(|flag| flag.load(Ordering::Relaxed));
+        let is_still = !resting && !read && !writing;
+        is_still && self.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= REST_AFTER)
     }
 
     fn idle_since(&self) -> Option<Instant> {
@@ -261,8 +321,25 @@ impl Connection {
         activity.requests == 0 && now.duration_since(activity.idle_since) >= *patience
     }
 
+    /// What was read until now was read by requests that are done.
+    fn becomes_idle(&self, activity: &mut Activity) {
+        activity.idle_since = Instant::now();
+        if activity.requests == 0 && activity.unread.is_empty() {
+            self.has_read.store(false, Ordering::Relaxed);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Activity> {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection of which the socket alone is kept.
+pub(crate) struct Resting<'a>(&'a Connection);
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.is_resting.store(false, Ordering::Relaxed);
     }
 }
 
@@ -279,7 +356,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let mut activity = self.0.lock();
         activity.requests -= 1;
-        activity.idle_since = Instant::now();
+        self.0.becomes_idle(&mut activity);
     }
 }
 
@@ -290,7 +367,7 @@ impl Drop for Unread {
         if let Some(found) = activity.unread.iter().position(|(number, _)| *number == self.number) {
             activity.unread.remove(found);
         }
-        activity.idle_since = Instant::now();
+        self.connection.becomes_idle(&mut activity);
         self.connection.connections.0.unread.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -360,6 +437,33 @@ mod tests {
         assert_eq!(told(11), [true, false, false, false]);
         assert_eq!(told(31), [true, false, true, false]);
         assert_eq!(told(61), [true, true, true, false]);
+    }
+
+    #[test]
+    fn who_is_idle_rests_unless_something_is_under_way() {
+        let connections = connections(|settings| settings.connections_per_address_max = 9);
+        let idle = connections.enter(peer(1)).unwrap();
+        let later = Instant::now() + REST_AFTER;
+        let may_rest = || idle.0.may_rest(later + Duration::from_secs(1));
+        assert!(may_rest() && !idle.0.may_rest(Instant::now()));
+        idle.0.has_read();
+        assert!(!may_rest(), "the half of a request may be in a buffer");
+        let under_way = idle.0.begin();
+        let unread = idle.0.unread();
+        drop(under_way);
+        assert!(!may_rest(), "an answer is on its way");
+        drop(unread);
+        assert!(may_rest(), "the request is done, and with it what was read");
+        idle.0.is_writing();
+        assert!(!may_rest());
+        idle.0.has_written();
+        let resting = idle.0.rest();
+        assert!(!may_rest(), "it does already");
+        drop(resting);
+        connections.sweep(later + Duration::from_secs(1));
+        let mut told = std::pin::pin!(idle.0.told());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert_eq!(told.as_mut().poll(&mut context), std::task::Poll::Ready(Order::Rest));
     }
 
     #[test]

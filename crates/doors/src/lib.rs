@@ -27,6 +27,7 @@ mod routes;
 mod server;
 mod settings;
 mod unproven;
+mod wire;
 
 pub use auth::Gatekeeper;
 pub use axum::body::Body;

@@ -4,18 +4,20 @@
 //! closed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Settings;
 use crate::commons::Commons;
+use crate::connections::{Connection, Order};
 use crate::front::{Connected, Front};
 use crate::listener::Listener;
 use crate::mount::Mount;
+use crate::wire::Wire;
 
 /// More than any client sends; hyper answers 431 beyond.
 const HEADERS_MAX: usize = 100;
@@ -31,7 +33,7 @@ const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// All listeners of one server, and the end of all of them together.
 pub struct Server {
     commons: Commons,
-    builder: Arc<auto::Builder<TokioExecutor>>,
+    protocols: Arc<Protocols>,
     accepting: TaskTracker,
     connections: TaskTracker,
     /// No more is accepted; what is under way is answered.
@@ -45,7 +47,7 @@ impl Server {
     pub fn new(commons: Commons, settings: &Settings, stopping: CancellationToken) -> Self {
         Self {
             commons,
-            builder: Arc::new(builder(settings)),
+            protocols: Arc::new(Protocols::new(settings)),
             accepting: TaskTracker::new(),
             connections: TaskTracker::new(),
             stopping,
@@ -59,7 +61,7 @@ impl Server {
         let front = Front::new(self.commons.clone(), mount);
         let opened = Opened {
             commons: self.commons.clone(),
-            builder: Arc::clone(&self.builder),
+            protocols: Arc::clone(&self.protocols),
             connections: self.connections.clone(),
             stopping: self.stopping.clone(),
             closing: self.closing.clone(),
@@ -85,7 +87,7 @@ impl Server {
 /// What the loop of one listener needs of its server.
 struct Opened {
     commons: Commons,
-    builder: Arc<auto::Builder<TokioExecutor>>,
+    protocols: Arc<Protocols>,
     connections: TaskTracker,
     stopping: CancellationToken,
     closing: CancellationToken,
@@ -100,43 +102,115 @@ impl Opened {
             };
             // Without room the connection is closed here: left to wait, it would look as if the server were slow.
             let Some(entered) = self.commons.connections.enter(peer) else { continue };
-            let builder = Arc::clone(&self.builder);
             let service = Connected { front: front.clone(), connection: Arc::clone(&entered.0) };
-            let (stopping, closing) = (self.stopping.clone(), self.closing.clone());
-            self.connections.spawn(async move {
-                // Pinned where it is made: a name for it before that would have room in the task as well.
-                let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-                tokio::select! {
-                    _ = connection.as_mut() => return,
-                    () = entered.0.closed() => return,
-                    () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
-                }
-                tokio::select! {
-                    _ = connection => {}
-                    () = entered.0.closed() => {}
-                    () = closing.cancelled() => {}
-                }
-            });
+            let served = Served {
+                protocols: Arc::clone(&self.protocols),
+                stopping: self.stopping.clone(),
+                closing: self.closing.clone(),
+            };
+            self.connections.spawn(served.serve(Wire::new(stream, entered), service));
         }
     }
 }
 
-fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(settings.header_read_ms))
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEADER_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
-        .keep_alive_interval(Some(Duration::from_secs(30)));
-    builder
+/// What the task of one connection needs of its server.
+struct Served {
+    protocols: Arc<Protocols>,
+    stopping: CancellationToken,
+    closing: CancellationToken,
+}
+
+impl Served {
+    async fn serve<M: Mount>(self, wire: Wire, service: Connected<M>) {
+        let connection = Arc::clone(wire.connection());
+        let is_http2 = tokio::select! {
+            found = wire.speaks_http2() => found,
+            () = connection.closed() => return,
+            () = self.stopping.cancelled() => return,
+        };
+        match is_http2 {
+            Ok(false) => self.serve_http1(wire, service, &connection).await,
+            // In a box of its own: what it needs is several times what most connections ever need.
+            Ok(true) => Box::pin(self.serve_http2(wire, service, &connection)).await,
+            Err(_) => {}
+        }
+    }
+
+    /// Between the requests of a connection that is seldom used, only its socket is kept: HTTP's code holds two buffers for as
+    /// long as it runs, five times what the rest of a connection takes.
+    async fn serve_http1<M: Mount>(self, mut wire: Wire, mut service: Connected<M>, connection: &Connection) {
+        loop {
+            let mut http = self.protocols.http1.serve_connection(wire, service).with_upgrades();
+            loop {
+                tokio::select! {
+                    _ = &mut http => return,
+                    order = connection.told() => match order {
+                        Order::Close => return,
+                        Order::Rest if connection.may_rest(Instant::now()) => break,
+                        Order::Rest => {}
+                    },
+                    () = self.stopping.cancelled() => {
+                        std::pin::Pin::new(&mut http).graceful_shutdown();
+                        return self.finish(http, connection).await;
+                    }
+                }
+            }
+            // An upgraded one has come to its end above.
+            let Some(parts) = http.into_parts() else { return };
+            wire = parts.io.with_read_before(parts.read_buf);
+            service = parts.service;
+            let _resting = connection.rest();
+            tokio::select! {
+                readable = wire.readable() => if readable.is_err() { return },
+                () = connection.closed() => return,
+                () = self.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    async fn serve_http2<M: Mount>(self, wire: Wire, service: Connected<M>, connection: &Connection) {
+        let mut http = std::pin::pin!(self.protocols.http2.serve_connection(wire, service));
+        tokio::select! {
+            _ = http.as_mut() => return,
+            () = connection.closed() => return,
+            () = self.stopping.cancelled() => http.as_mut().graceful_shutdown(),
+        }
+        self.finish(http, connection).await;
+    }
+
+    /// What is under way is answered, until the drain time is over.
+    async fn finish(&self, http: impl Future<Output = hyper::Result<()>>, connection: &Connection) {
+        tokio::select! {
+            _ = http => {}
+            () = connection.closed() => {}
+            () = self.closing.cancelled() => {}
+        }
+    }
+}
+
+/// How each version of HTTP is spoken.
+struct Protocols {
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+}
+
+impl Protocols {
+    fn new(settings: &Settings) -> Self {
+        let mut http1 = http1::Builder::new();
+        http1
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_millis(settings.header_read_ms))
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(HEADER_BYTES_MAX);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+            .keep_alive_interval(Some(Duration::from_secs(30)));
+        Self { http1, http2 }
+    }
 }
