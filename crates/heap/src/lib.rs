@@ -32,3 +32,46 @@ pub fn give_back_free_pages() {
         libc::malloc_trim(0);
     }
 }
+
+/// Has the program's own code taken out of memory, as far as nobody runs it: whatever is run next comes back from the file,
+/// which the system has at hand. The start runs several times as much of it as a server that waits for calls.
+pub fn give_back_code() {
+    #[cfg(target_os = "linux")]
+    for (begin, length) in code_of_the_program().unwrap_or_default() {
+        // SAFETY: the range is a mapping of the program's own file that can be read and run and not written, so that every
+        // page of it is the same as in the file, and comes back from there when it is touched.
+        #[expect(unsafe_code)]
+        unsafe {
+            libc::madvise(begin as *mut libc::c_void, length, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+/// Where the code of the running program stands, as begin and length.
+#[cfg(target_os = "linux")]
+fn code_of_the_program() -> Option<Vec<(usize, usize)>> {
+    let program = std::fs::read_link("/proc/self/exe").ok()?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let ranges = maps.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let is_code = rights == "r-xp" && line.ends_with(program.to_str()?);
+        let (begin, end) = range.split_once('-').filter(|_| is_code)?;
+        let (begin, end) = (usize::from_str_radix(begin, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        Some((begin, end.checked_sub(begin)?))
+    });
+    Some(ranges.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_goes_on_after_its_code_was_given_back() {
+        let ranges = code_of_the_program().unwrap();
+        assert!(!ranges.is_empty() && ranges.iter().all(|(_, length)| *length > 0));
+        give_back_code();
+        assert_eq!(code_of_the_program().unwrap(), ranges);
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 use waybill_kernel::{
     Caller, Clock, Code, Entropy, Error, IdSource, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes,
@@ -167,8 +167,13 @@ impl Store {
             // As many at a time as there are cores: each may take much memory as well as time.
             let _place = self.0.preparing.acquire().await.map_err(|_| shutting_down())?;
             let entropy = Arc::clone(&self.0.entropy);
-            let prepare = move || operation.prepare(entropy.as_ref()).map(|()| operation);
-            operation = tokio::task::spawn_blocking(prepare).await.map_err(Error::internal)??;
+            let (give, given) = oneshot::channel();
+            // In a box, so that the task is the same for every operation.
+            let prepare: Box<dyn FnOnce() + Send> = Box::new(move || {
+                let _ = give.send(operation.prepare(entropy.as_ref()).map(|()| operation));
+            });
+            tokio::task::spawn_blocking(prepare).await.map_err(Error::internal)?;
+            operation = given.await.map_err(Error::internal)??;
         }
         if O::SETTLES {
             crate::effects::settle(self).await?;

@@ -13,7 +13,19 @@ const WORTH_BYTES: u64 = 4 << 20;
 /// … and is not repeated at the next looks, of which there are so many: within a minute after a burst it is.
 const LOOKS_SKIPPED: u32 = 2;
 
+/// After this a start is over, and most of what it ran is not run again.
+const STARTED_AFTER: Duration = Duration::from_secs(1);
+
 pub async fn keep_small(stopping: CancellationToken) {
+    tokio::select! {
+        () = stopping.cancelled() => return,
+        () = tokio::time::sleep(STARTED_AFTER) => {}
+    }
+    let _ = tokio::task::spawn_blocking(|| {
+        waybill_heap::give_back_code();
+        waybill_heap::give_back_free_pages();
+    })
+    .await;
     let mut skipped = 0;
     loop {
         tokio::select! {

@@ -6,6 +6,7 @@
 mod combined;
 mod conclusion;
 mod connect;
+mod erased;
 mod failure;
 mod fence;
 pub(crate) mod inspect;
@@ -24,10 +25,11 @@ use waybill_kernel::ranges::{MANY, Setting, at_least, check, setting};
 use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, request};
 
 use crate::metrics::{COMMITS, OPS, RETRIES};
-use crate::operation::{Call, Reach, Work};
+use crate::operation::{Call, Work};
 use crate::tx::Backend;
 use crate::wake::{Hub, Wake};
 use crate::{Gate, Migration, Tx, migrate};
+use erased::{Erased, Keeping};
 use failure::Failure;
 use fence::Fence;
 use transaction::Statements;
@@ -189,9 +191,15 @@ impl Postgres {
     }
 
     pub(crate) async fn execute<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
+        let keeping = Arc::new(Keeping::new(Arc::clone(call)));
+        self.perform(Arc::clone(&keeping) as Arc<dyn Erased>, gate.cloned()).await?;
+        keeping.output()
+    }
+
+    async fn perform(&self, call: Arc<dyn Erased>, gate: Option<Arc<Gate>>) -> Result<()> {
         // In a task of its own: a caller that goes away must not leave a transaction half-way.
-        let (core, call, gate) = (Arc::clone(&self.core), Arc::clone(call), gate.cloned());
-        let task = tokio::spawn(request::during(request::current(), async move { core.execute(&call, gate).await }));
+        let core = Arc::clone(&self.core);
+        let task = tokio::spawn(request::during(request::current(), async move { core.execute(&*call, gate).await }));
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
@@ -204,8 +212,8 @@ impl Postgres {
 }
 
 impl Core {
-    async fn execute<W: Work>(&self, call: &Call<W>, gate: Option<Arc<Gate>>) -> Result<W::Output> {
-        let lanes = if call.work.mode() == Mode::Write { &self.writes } else { &self.reads };
+    async fn execute(&self, call: &dyn Erased, gate: Option<Arc<Gate>>) -> Result<()> {
+        let lanes = if call.mode() == Mode::Write { &self.writes } else { &self.reads };
         // Counted from the call's arrival: while the database is away, a long line of callers must not each wait for
         // the patience of all before them.
         let deadline = tokio::time::Instant::now() + self.options.retry_for;
@@ -213,7 +221,7 @@ impl Core {
         let mut pause = Duration::from_millis(2);
         loop {
             let failure = match self.attempt(call, gate.clone()).await {
-                Ok(output) => return Ok(output),
+                Ok(()) => return Ok(()),
                 Err(failure) => failure,
             };
             let again = match failure {
@@ -242,22 +250,16 @@ impl Core {
         lanes.acquire().await.map_err(|_| crate::store::shutting_down())
     }
 
-    async fn attempt<W: Work>(
-        &self,
-        call: &Call<W>,
-        gate: Option<Arc<Gate>>,
-    ) -> std::result::Result<W::Output, Failure> {
+    async fn attempt(&self, call: &dyn Erased, gate: Option<Arc<Gate>>) -> std::result::Result<(), Failure> {
         let client = self.pool.get().await.map_err(|error| failure::no_connection(&error))?;
-        let tenant = (call.reach == Reach::Tenant).then_some(call.caller.tenant);
-        let mode = call.work.mode();
+        let (tenant, mode) = (call.tenant(), call.mode());
         let mut transaction =
             Transaction::new(client, Arc::clone(&self.statements), mode, tenant, gate, self.options.patience());
-        let ctx = call.ctx(self.clock.now());
         let mut tx = Tx::new(Backend::Postgres(&mut transaction), tenant);
-        let outcome = call.work.run(&ctx, &mut tx).await;
+        let outcome = call.run(self.clock.now(), &mut tx).await;
         let wakes = tx.into_wakes();
         match outcome {
-            Ok(output) => {
+            Ok(()) => {
                 let committed = transaction.commit().await;
                 // Also when nobody knows: it may have been made, and a wake in vain does no harm.
                 self.hub.release(&wakes);
@@ -266,7 +268,7 @@ impl Core {
                     self.meters.ops.increment(1);
                     self.meters.commits.increment(1);
                 }
-                Ok(output)
+                Ok(())
             }
             Err(error) => Err(transaction.roll_back(error).await),
         }

@@ -1,6 +1,6 @@
 //! From start to stop and back: nothing accepted is lost, and the next start finds everything.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -139,4 +139,46 @@ async fn no_secret_is_anywhere_but_in_its_own_file() {
     }
     let mode = |path: &str| world.server.data_dir.join(path).metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("admin.key"), mode("")), (0o600, 0o700));
+}
+
+/// Two seconds after its last answer, the server keeps of a connection only its socket. The client may not notice: neither one
+/// that asks again, nor one whose next request comes in pieces around that moment.
+#[tokio::test]
+async fn a_connection_that_has_rested_is_served_as_before() {
+    let world = World::start().await;
+    let key = world.server.admin_key.clone();
+    let body = r#"{"type":"t","payload":{"n":1}}"#;
+    let request = format!(
+        "POST /v1/tasks HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        world.address(),
+        body.len()
+    );
+    let mut whole = TcpStream::connect(world.address()).unwrap();
+    let mut pieces = TcpStream::connect(world.address()).unwrap();
+    let (first, second) = request.split_at(40);
+    for round in 0..3 {
+        whole.write_all(request.as_bytes()).unwrap();
+        assert!(answer(&mut whole).starts_with("HTTP/1.1 201"), "whole, {round}");
+        pieces.write_all(first.as_bytes()).unwrap();
+        tokio::time::sleep(Duration::from_millis(3_000)).await;
+        pieces.write_all(second.as_bytes()).unwrap();
+        assert!(answer(&mut pieces).starts_with("HTTP/1.1 201"), "in pieces, {round}");
+    }
+    let tasks = world.get(&key, "/v1/tasks").await.json();
+    assert_eq!(tasks["tasks"].as_array().unwrap().len(), 6);
+}
+
+/// One answer with a body of a known length.
+fn answer(stream: &mut TcpStream) -> String {
+    let (mut read, mut byte) = (Vec::new(), [0]);
+    while !read.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        read.push(byte[0]);
+    }
+    let head = String::from_utf8(read).unwrap();
+    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let mut body = vec![0; length.unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    head
 }
