@@ -89,11 +89,12 @@ impl<M: Mount> Front<M> {
         if mount.is_open(&request) {
             return Ok(mount.answer_open(request).await.into());
         }
-        let (caller, asked) = mount.identify(request, line.peer).await?;
+        // Each in a box of its own: a call may wait for long, and what only the steps before needed is let go.
+        let (caller, asked) = Box::pin(mount.identify(request, line.peer)).await?;
         line.caller = Some(Arc::clone(&caller));
         let place = commons.places.try_take(&caller, 1)?;
         let open = commons.lines.open();
-        let response = mount.answer(caller, asked, line.id()).await;
+        let response = Box::pin(mount.answer(caller, asked, line.id())).await;
         Ok(Answered { response, place: Some(place), open: Some(open) })
     }
 

@@ -140,17 +140,18 @@ impl Served {
     /// long as it runs, five times what the rest of a connection takes.
     async fn serve_http1<M: Mount>(self, mut wire: Wire, mut service: Connected<M>, connection: &Connection) {
         loop {
-            let mut http = self.protocols.http1.serve_connection(wire, service).with_upgrades();
+            // In a box, so that a connection that rests does not have room for it.
+            let mut http = Box::new(self.protocols.http1.serve_connection(wire, service).with_upgrades());
             loop {
                 tokio::select! {
-                    _ = &mut http => return,
+                    _ = &mut *http => return,
                     order = connection.told() => match order {
                         Order::Close => return,
                         Order::Rest if connection.may_rest(Instant::now()) => break,
                         Order::Rest => {}
                     },
                     () = self.stopping.cancelled() => {
-                        std::pin::Pin::new(&mut http).graceful_shutdown();
+                        std::pin::Pin::new(&mut *http).graceful_shutdown();
                         return self.finish(http, connection).await;
                     }
                 }

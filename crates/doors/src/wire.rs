@@ -37,10 +37,11 @@ impl Wire {
 
     /// With bytes that HTTP's code had read ahead when it was stopped.
     pub(crate) fn with_read_before(mut self, before: Bytes) -> Self {
+        // An empty one may still keep the buffer that it was a part of.
         if !before.is_empty() {
             self.entered.0.has_read();
+            self.before = before;
         }
-        self.before = before;
         self
     }
 
@@ -94,6 +95,9 @@ impl Read for Wire {
         if !self.before.is_empty() {
             let length = self.before.len().min(buffer.remaining());
             buffer.put_slice(&self.before.split_to(length));
+            if self.before.is_empty() {
+                self.before = Bytes::new();
+            }
             return Poll::Ready(Ok(()));
         }
         let read = Pin::new(&mut self.socket).poll_read(context, buffer);

@@ -29,6 +29,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// A page and its header in the log.
 pub(super) const FRAME_BYTES: u64 = 4096 + 24;
 
+/// So much longer than its bound a log may get between two looks of the checkpointer; the writer itself sees to the rest.
+const SLACK_BYTES: u64 = 8 << 20;
+
 /// What the writer and the checkpointer tell each other.
 pub(super) struct Wal {
     store: String,
@@ -51,6 +54,20 @@ impl Wal {
             bytes_max: options.wal_bytes_max,
             overgrown: AtomicBool::new(false),
         })
+    }
+
+    /// Has the log's length looked at after every commit over this connection: a few large batches outgrow the bound between
+    /// two looks of the checkpointer.
+    pub(super) fn watch(self: &Arc<Self>, connection: &mut rusqlite::Connection, condition: &Arc<Condition>) -> Result<()> {
+        let (wal, condition) = (Arc::clone(self), Arc::clone(condition));
+        let longest = wal.bytes_max + SLACK_BYTES;
+        let look = move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
+            if u64::from(pages.unsigned_abs()) * FRAME_BYTES > longest && !condition.is_checking() {
+                wal.overgrown.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        connection.wal_hook(Some(look)).map_err(Error::internal)
     }
 
     /// Asked by the writer between two batches; true once per overgrowth.

@@ -200,7 +200,11 @@ enum Isolation {
 }
 
 impl Batcher {
-    fn new(state: WriterState, connection: Connection) -> Self {
+    fn new(state: WriterState, mut connection: Connection) -> Self {
+        if let Err(error) = state.wal.watch(connection.raw(), &state.condition) {
+            // The checkpointer looks as well, if not as often.
+            tracing::warn!(%error, "the length of the log cannot be watched");
+        }
         let (look_at, restart_at, meters) = (Instant::now(), Instant::now(), Meters::new(&state.options.name));
         Self { state, connection, returning: 0, failed: false, look_at, restart_at, meters }
     }
