@@ -247,14 +247,14 @@ async fn call<A: Action>(asked: Asked<'_>) -> Result<Response<Body>> {
     let Asked { driver, commons, caller, urls, meters, form, room, id } = asked;
     let admitted = driver.admit(const { &A::SPEC }, caller)?;
     commons.look_for_room(caller, A::ROOM_BYTES)?;
-    let (request, protocol): (A, _) = (form.read()?, form.protocol());
-    // The call may wait, and many may: what is not needed any more is not kept for them.
+    // The call may wait, and many may: what is not needed any more is not kept for them, nor room for it.
+    let (request, protocol): (Box<A>, _) = (Box::new(form.read()?), form.protocol());
     drop(form);
     if let Some(url) = request.queue_url() {
         check_account(url, &urls.account)?;
     }
     let counted = A::TRAFFIC.zip(request.queue_url().and_then(|url| queue_name(url).ok()).map(str::to_owned));
-    let (reply, turn) = admitted.run(Placed(request)).await?;
+    let (reply, turn) = admitted.run(Placed(*request)).await?;
     drop(room);
     let (Reply::Done(output) | Reply::Replay(output) | Reply::Empty { answer: output, .. }) = reply;
     if let Some(((traffic, tally), queue)) = counted {

@@ -53,8 +53,12 @@ impl<'a> Flow<'a> {
     }
 
     /// One operation as a step, in one of the stores.
-    pub async fn run<O: Operation>(&self, store: &Store, operation: O) -> Result<Reply<O::Output>> {
-        store.run(operation, self.caller.clone()).await
+    pub fn run<O: Operation>(
+        &self,
+        store: &Store,
+        operation: O,
+    ) -> impl Future<Output = Result<Reply<O::Output>>> + Send {
+        store.run(operation, self.caller.clone())
     }
 }
 
@@ -64,8 +68,8 @@ impl<O: Operation> Procedure for O {
     const SUCCESSOR: Option<&'static str> = O::SUCCESSOR;
     const REPLAYS: bool = O::REPLAYS;
 
-    async fn call(self, flow: &Flow<'_>) -> Answered<O::Output> {
-        flow.home().run_in_turn(self, flow.caller.clone()).await
+    fn call(self, flow: &Flow<'_>) -> impl Future<Output = Answered<O::Output>> + Send {
+        flow.home().run_in_turn(self, flow.caller.clone())
     }
 }
 

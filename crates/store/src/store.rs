@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 use waybill_kernel::{
@@ -134,52 +135,57 @@ impl Store {
     }
 
     /// Runs an operation for a caller who has been authorised; answers after its commit is durable.
-    pub async fn run<O: Operation>(&self, operation: O, caller: Caller) -> Result<Reply<O::Output>> {
-        Ok(self.run_in_turn(operation, caller).await?.0)
-    }
-
-    /// As `run`, with the turn of a read: until it is dropped, the answer counts as not yet taken.
-    pub async fn run_in_turn<O: Operation>(
+    pub fn run<O: Operation>(
         &self,
         operation: O,
         caller: Caller,
-    ) -> Result<(Reply<O::Output>, Option<Share>)> {
-        self.run_with(operation, caller, None).await
+    ) -> impl Future<Output = Result<Reply<O::Output>>> + Send {
+        self.run_in_turn(operation, caller).map_ok(|(reply, _)| reply)
+    }
+
+    /// As `run`, with the turn of a read: until it is dropped, the answer counts as not yet taken.
+    pub fn run_in_turn<O: Operation>(
+        &self,
+        operation: O,
+        caller: Caller,
+    ) -> impl Future<Output = Result<(Reply<O::Output>, Option<Share>)>> + Send {
+        self.run_with(Box::new((operation, caller)), None)
     }
 
     /// As `run`, with every statement held at the gate: for tests of interleavings.
-    pub async fn run_gated<O: Operation>(
+    pub fn run_gated<O: Operation>(
         &self,
         operation: O,
         caller: Caller,
         gate: Option<Arc<Gate>>,
-    ) -> Result<Reply<O::Output>> {
-        Ok(self.run_with(operation, caller, gate).await?.0)
+    ) -> impl Future<Output = Result<Reply<O::Output>>> + Send {
+        self.run_with(Box::new((operation, caller)), gate).map_ok(|(reply, _)| reply)
     }
 
+    /// What it is given is in a box: a future has room for all that it was ever given, also when it has handed it on, and many
+    /// calls wait at the same time.
     async fn run_with<O: Operation>(
         &self,
-        mut operation: O,
-        caller: Caller,
+        mut given: Box<(O, Caller)>,
         gate: Option<Arc<Gate>>,
     ) -> Result<(Reply<O::Output>, Option<Share>)> {
         if O::PREPARES {
             // As many at a time as there are cores: each may take much memory as well as time.
             let _place = self.0.preparing.acquire().await.map_err(|_| shutting_down())?;
             let entropy = Arc::clone(&self.0.entropy);
-            let (give, given) = oneshot::channel();
+            let (give, prepared) = oneshot::channel();
             // In a box, so that the task is the same for every operation.
             let prepare: Box<dyn FnOnce() + Send> = Box::new(move || {
-                let _ = give.send(operation.prepare(entropy.as_ref()).map(|()| operation));
+                let _ = give.send(given.0.prepare(entropy.as_ref()).map(|()| given));
             });
             tokio::task::spawn_blocking(prepare).await.map_err(Error::internal)?;
-            operation = given.await.map_err(Error::internal)??;
+            given = prepared.await.map_err(Error::internal)??;
         }
         if O::SETTLES {
             crate::effects::settle(self).await?;
         }
-        let wait = operation.wait(&caller);
-        let call = self.call(OperationWork(operation), O::REACH, caller);
+        let wait = given.0.wait(&given.1);
+        let call = self.call_of(given);
         if O::ADMITS {
             call.work.0.admit(&call.ctx(self.now())).await?;
         }
@@ -294,6 +300,11 @@ impl Store {
         let polled = self.0.poll.map(|poll| here + poll);
         let own = [due, until.look].map(|at| at.map(moment));
         own.into_iter().chain([polled]).flatten().fold(deadline, Instant::min)
+    }
+
+    fn call_of<O: Operation>(&self, given: Box<(O, Caller)>) -> Arc<Call<OperationWork<O>>> {
+        let (operation, caller) = *given;
+        self.call(OperationWork(operation), O::REACH, caller)
     }
 
     fn call<W: Work>(&self, work: W, reach: Reach, caller: Caller) -> Arc<Call<W>> {

@@ -24,8 +24,8 @@ impl<O: OnShards> Procedure for Placed<O> {
     const SUCCESSOR: Option<&'static str> = <O as Operation>::SUCCESSOR;
     const REPLAYS: bool = <O as Operation>::REPLAYS;
 
-    async fn call(self, flow: &Flow<'_>) -> Answered<Self::Output> {
-        self.0.place(flow).await
+    fn call(self, flow: &Flow<'_>) -> impl Future<Output = Answered<Self::Output>> + Send {
+        self.0.place(flow)
     }
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub(super) struct Wal {
     checkpoint_bytes: u64,
     bytes_max: u64,
     overgrown: AtomicBool,
+    /// Held by whoever copies: the writer, who found the log too long, waits for the other instead of failing at SQLite's lock.
+    copying: Mutex<()>,
 }
 
 impl Wal {
@@ -53,6 +55,7 @@ impl Wal {
             checkpoint_bytes: options.checkpoint_bytes,
             bytes_max: options.wal_bytes_max,
             overgrown: AtomicBool::new(false),
+            copying: Mutex::new(()),
         })
     }
 
@@ -73,6 +76,10 @@ impl Wal {
     /// Asked by the writer between two batches; true once per overgrowth.
     pub(super) fn take_overgrown(&self) -> bool {
         self.is_overgrown() && self.overgrown.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.copying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_overgrown(&self) -> bool {
@@ -143,6 +150,7 @@ fn copy(connection: &rusqlite::Connection, wal: &Wal, condition: &Condition, fai
     }
     #[cfg(feature = "sabotage")]
     sabotage::point_within("in_checkpoint");
+    let _alone = wal.alone();
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1)) {
         Ok(logged) => {
             *failing = false;

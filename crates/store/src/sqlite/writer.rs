@@ -480,6 +480,8 @@ impl Batcher {
     }
 
     fn restart_log(&mut self) {
+        let wal = Arc::clone(&self.state.wal);
+        let _alone = wal.alone();
         let _ = self.connection.raw().busy_timeout(RESTART_PATIENCE);
         if !self.checkpoint("PRAGMA wal_checkpoint(RESTART)") {
             self.restart_at = Instant::now() + RESTART_PAUSE;
