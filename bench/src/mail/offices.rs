@@ -41,6 +41,9 @@ pub struct Offices {
     /// Folders are used once.
     opened: usize,
     sites: BTreeMap<House, Site>,
+    /// Of offices that were closed. They are removed when nothing is measured any more: ext4 passes over the inodes of files that
+    /// were deleted within the last minutes, one by one, for every file that the archive makes.
+    left: Vec<PathBuf>,
 }
 
 /// When and how long.
@@ -63,6 +66,7 @@ impl Offices {
             repository: None,
             opened: 0,
             sites: BTreeMap::new(),
+            left: Vec::new(),
         }
     }
 
@@ -108,24 +112,24 @@ impl Offices {
     pub fn dismiss(&mut self) -> Result<()> {
         self.repository = None;
         for house in [House::Few, House::Many, House::AgentMail] {
-            self.close(house)?;
+            self.close(house);
+        }
+        for folder in std::mem::take(&mut self.left) {
+            std::fs::remove_dir_all(folder)?;
         }
         Ok(())
     }
 
-    fn close(&mut self, house: House) -> Result<()> {
+    fn close(&mut self, house: House) {
         drop(self.open.remove(&house));
-        if let Some(site) = self.sites.remove(&house) {
-            std::fs::remove_dir_all(site.data)?;
-        }
-        Ok(())
+        self.left.extend(self.sites.remove(&house).map(|site| site.data));
     }
 
     pub async fn slice(&mut self, house: House, deed: Deed, slice: Slice) -> Result<Sample> {
         let is_grown = self.open.get(&house).is_some_and(|office| office.messages > FEW_MAX);
         if house == House::Few && is_grown {
             self.repository = None;
-            self.close(house)?;
+            self.close(house);
             self.open(house).await?;
         }
         let office = self.open.get_mut(&house).context("not running")?;
