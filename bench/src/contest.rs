@@ -14,6 +14,7 @@ use anyhow::{Result, bail};
 use crate::costs::Costs;
 use crate::fleet::Fleet;
 use crate::load::Outcome;
+use crate::mail;
 use crate::queues::{self, Deed, Homes, House};
 
 /// Between slices: time for a contestant to finish what it does behind its answers.
@@ -68,6 +69,7 @@ pub enum Contestant {
     Queue(House, Deed),
     /// The statements of SendMessage.
     PgbenchSends,
+    Mail(mail::House, mail::Deed),
 }
 
 /// Of the product on SQLite.
@@ -75,8 +77,18 @@ const fn queue(deed: Deed) -> Contestant {
     Contestant::Queue(House::Sqlite, deed)
 }
 
+/// Of the product, with little mail …
+const fn mail_of_few(deed: mail::Deed) -> Contestant {
+    Contestant::Mail(mail::House::Few, deed)
+}
+
+/// … and with 100,000 messages.
+const fn mail_of_many(deed: mail::Deed) -> Contestant {
+    Contestant::Mail(mail::House::Many, deed)
+}
+
 impl Contestant {
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 48] = [
         Self::Fdatasync(Raw::Append),
         Self::Fdatasync(Raw::Over),
         Self::Hello,
@@ -116,6 +128,15 @@ impl Contestant {
         Self::Queue(House::ElasticMq, Deed::Send),
         Self::Queue(House::ElasticMq, Deed::Batch),
         Self::Queue(House::ElasticMq, Deed::Take),
+        mail_of_few(mail::Deed::Send),
+        mail_of_few(mail::Deed::Paced),
+        mail_of_few(mail::Deed::Fetch),
+        mail_of_few(mail::Deed::Guard),
+        mail_of_many(mail::Deed::Send),
+        mail_of_many(mail::Deed::Fetch),
+        mail_of_many(mail::Deed::Search),
+        Self::Mail(mail::House::AgentMail, mail::Deed::Send),
+        Self::Mail(mail::House::AgentMail, mail::Deed::Fetch),
     ];
 
     pub fn name(self) -> &'static str {
@@ -142,6 +163,7 @@ impl Contestant {
             Self::HelloBeside => "hello beside queues",
             Self::Queue(house, deed) => queues::name(house, deed),
             Self::PgbenchSends => "pgbench sends",
+            Self::Mail(house, deed) => mail::name(house, deed),
         }
     }
 
@@ -157,6 +179,8 @@ impl Contestant {
             Self::Queue(House::Fauxqs | House::ElasticMq, _) => "rivals",
             Self::Queue(_, Deed::Few | Deed::Many | Deed::Free | Deed::Locked | Deed::Large) => "depths",
             Self::HelloBeside | Self::Queue(..) | Self::PgbenchSends => "queues",
+            Self::Mail(mail::House::AgentMail, _) => "mail-rivals",
+            Self::Mail(..) => "mail",
             alone => alone.name(),
         }
     }
@@ -172,6 +196,8 @@ impl Contestant {
             Self::Queue(House::Postgres, _) => Some(Engine::Postgres),
             Self::Fdatasync(_) | Self::Hello | Self::Pgbench | Self::Graphile(_) => None,
             Self::HelloBeside | Self::Queue(..) | Self::PgbenchSends => None,
+            Self::Mail(mail::House::Few | mail::House::Many, _) => Some(Engine::Sqlite),
+            Self::Mail(mail::House::AgentMail, _) => None,
         }
     }
 }
@@ -180,7 +206,7 @@ impl Contestant {
 pub type Slot = (Contestant, usize);
 
 /// In the order of a round: those that are compared stand close to each other.
-const HEATS: [&[Slot]; 8] = [
+const HEATS: [&[Slot]; 9] = [
     &[
         (Contestant::Fdatasync(Raw::Over), 1),
         (Contestant::Sqlite, 1),
@@ -242,6 +268,21 @@ const HEATS: [&[Slot]; 8] = [
         (queue(Deed::Locked), 1),
         (queue(Deed::Large), 1),
     ],
+    &[
+        // With more connections mcp-agent-mail 0.1.0 comes to a stand.
+        (Contestant::Mail(mail::House::AgentMail, mail::Deed::Send), 4),
+        (mail_of_few(mail::Deed::Send), 4),
+        (mail_of_few(mail::Deed::Send), 64),
+        (mail_of_few(mail::Deed::Send), 8),
+        (mail_of_many(mail::Deed::Send), 8),
+        (mail_of_few(mail::Deed::Paced), 8),
+        (Contestant::Mail(mail::House::AgentMail, mail::Deed::Fetch), 4),
+        (mail_of_few(mail::Deed::Fetch), 4),
+        (mail_of_few(mail::Deed::Fetch), 8),
+        (mail_of_many(mail::Deed::Fetch), 8),
+        (mail_of_many(mail::Deed::Search), 1),
+        (mail_of_few(mail::Deed::Guard), 1),
+    ],
 ];
 
 pub struct Settings {
@@ -250,6 +291,8 @@ pub struct Settings {
     /// Where npm has installed graphile-worker and its node.
     pub graphile: Option<PathBuf>,
     pub rivals: Homes,
+    /// The virtual environment that has mcp-agent-mail.
+    pub agent_mail: Option<PathBuf>,
     pub measure: Duration,
     pub rounds: usize,
     pub idempotent: bool,
@@ -259,7 +302,10 @@ pub struct Settings {
 pub struct Sample {
     pub ops_per_second: f64,
     pub p50_us: Option<f64>,
+    pub p95_us: Option<f64>,
     pub p99_us: Option<f64>,
+    /// Of mail, the 99th percentile from the answer to the archive.
+    pub archive_lag_us: Option<f64>,
     /// Of one core, that the load client took.
     pub client_cpu: Option<f64>,
     pub costs: Costs,
@@ -274,7 +320,9 @@ impl Sample {
         Ok(Self {
             ops_per_second: outcome.ops as f64 / outcome.seconds,
             p50_us: outcome.latencies.quantile_us(0.5),
+            p95_us: outcome.latencies.quantile_us(0.95),
             p99_us: outcome.latencies.quantile_us(0.99),
+            archive_lag_us: None,
             client_cpu: outcome.client_cpu,
             costs,
             errors: outcome.errors,

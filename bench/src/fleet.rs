@@ -11,6 +11,7 @@ use crate::contest::{Contestant, Engine, PAUSE, Sample, Settings, Slot};
 use crate::costs::{Costs, Counters, PerOp, wal_costs};
 use crate::graphile::Installed;
 use crate::load::{self, Plan};
+use crate::mail::{self, Offices};
 use crate::process::{Server, cpu_seconds};
 use crate::queues::{Counter, Deed, Hall, House, Slice, Turns, opened_at};
 use crate::request::Template;
@@ -39,6 +40,7 @@ pub struct Fleet<'a> {
     stations: BTreeMap<Contestant, Station>,
     queues: BTreeMap<Contestant, Counter>,
     hall: Hall,
+    mail: Offices,
     graphile: Option<Installed>,
     cluster: Option<Cluster>,
     slices: usize,
@@ -53,6 +55,7 @@ impl<'a> Fleet<'a> {
             stations: BTreeMap::new(),
             queues: BTreeMap::new(),
             hall: Hall::default(),
+            mail: Offices::new(&settings.waybill, dir, settings.agent_mail.as_deref()),
             graphile: None,
             cluster: None,
             slices: 0,
@@ -83,6 +86,7 @@ impl<'a> Fleet<'a> {
                 };
                 self.hall.prepare((house, deed), site, &self.settings.rivals, self.dir).await?;
             }
+            Contestant::Mail(house, deed) => self.mail.prepare(house, deed).await?,
             _ if self.stations.contains_key(&contestant) => {}
             _ => {
                 let site = self.site(contestant).await?;
@@ -129,6 +133,7 @@ impl<'a> Fleet<'a> {
     pub fn dismiss(&mut self) -> Result<()> {
         self.hello = None;
         self.queues.clear();
+        self.mail.dismiss()?;
         let halls = self.hall.dismiss();
         for (contestant, station) in std::mem::take(&mut self.stations) {
             drop(station);
@@ -169,6 +174,10 @@ impl<'a> Fleet<'a> {
             Contestant::Queue(house, deed) => {
                 let slice = Slice { number: self.slices, connections, warmup: WARMUP, measure: self.settings.measure };
                 self.hall.slice((house, deed), slice).await
+            }
+            Contestant::Mail(house, deed) => {
+                let (number, measure) = (self.slices, self.settings.measure);
+                self.mail.slice(house, deed, mail::Slice { number, connections, warmup: WARMUP, measure }).await
             }
             Contestant::Graphile(what) => {
                 let installed = self.graphile.as_ref().context("not prepared")?;

@@ -75,7 +75,9 @@ fn parse(output: &str) -> Result<Sample> {
     let mut sample = Sample {
         ops_per_second: ops / seconds,
         p50_us: number("p50_us"),
+        p95_us: None,
         p99_us: number("p99_us"),
+        archive_lag_us: None,
         client_cpu: None,
         costs: crate::costs::Costs::default(),
         errors: std::collections::BTreeMap::new(),

@@ -13,6 +13,7 @@ mod hello;
 mod histogram;
 mod idle;
 mod load;
+mod mail;
 mod product;
 mod queues;
 mod report;
@@ -58,7 +59,7 @@ struct Cli {
     #[arg(long)]
     json: Option<PathBuf>,
     /// Only these: fdatasync, hello, sqlite, postgres, sends, pgbench, lifecycle, graphile, obligations, backlog, queues,
-    /// rivals, depths, memory, burst, startup
+    /// rivals, depths, mail, mail-rivals, memory, burst, startup
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The program to measure [default: the one beside this program]
@@ -82,6 +83,9 @@ struct Cli {
     /// Folder in which npm has installed elasticmq
     #[arg(long)]
     elasticmq: Option<PathBuf>,
+    /// Virtual environment in which pip has installed mcp-agent-mail
+    #[arg(long)]
+    agent_mail: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Role>,
 }
@@ -135,6 +139,7 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
         pg_bin: cli.pg_bin.clone(),
         graphile: cli.graphile.clone(),
         rivals: Homes { fauxqs: cli.fauxqs.clone(), elasticmq: cli.elasticmq.clone() },
+        agent_mail: cli.agent_mail.clone(),
         measure: Duration::from_secs(cli.seconds),
         rounds: cli.rounds as usize,
         idempotent: !cli.keyless,

@@ -98,7 +98,7 @@ fn is_beside_hello((contestant, connections): Slot) -> bool {
     is_load && connections >= 32
 }
 
-const HEADINGS: [&str; 14] = [
+const HEADINGS: [&str; 15] = [
     "contestant",
     "conns",
     "ops/s",
@@ -112,6 +112,7 @@ const HEADINGS: [&str; 14] = [
     "ops/commit",
     "p50 ms",
     "p99 ms",
+    "lag ms",
     "errors",
 ];
 
@@ -125,8 +126,9 @@ impl Report<'_> {
             writeln!(out, "PostgreSQL's fsyncs and bytes are those of its write-ahead log; cpu is the server's own.")?;
             writeln!(
                 out,
-                "A lifecycle is three calls; so is an operation of claim, of which only the claim is timed.\n"
+                "A lifecycle is three calls; so is an operation of claim, of which only the claim is timed."
             )?;
+            writeln!(out, "lag is the 99th percentile from a message's answer to its commit in the archive.\n")?;
         }
         self.print_idle(out)?;
         let mut rows = vec![["target", "wanted", "measured", "met"].map(str::to_owned).to_vec()];
@@ -159,6 +161,7 @@ impl Report<'_> {
             text(results.cost(slot, |costs| costs.ops_per_commit), 1),
             millis(results.median(slot, |sample| sample.p50_us)),
             millis(results.median(slot, |sample| sample.p99_us)),
+            millis(results.median(slot, |sample| sample.archive_lag_us)),
             results.errors(slot).to_string(),
         ]
     }
@@ -239,7 +242,9 @@ fn json_sample(sample: &Sample) -> Value {
     json!({
         "ops_per_second": sample.ops_per_second,
         "p50_us": sample.p50_us,
+        "p95_us": sample.p95_us,
         "p99_us": sample.p99_us,
+        "archive_lag_us": sample.archive_lag_us,
         "fsyncs_per_op": sample.costs.fsyncs,
         "bytes_per_op": sample.costs.bytes,
         "writer_us_per_op": sample.costs.writer_us,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::mail;
 use crate::product::Keys;
 use crate::queues::Turns;
 use crate::request::{Field, Template};
@@ -21,6 +22,7 @@ pub enum Script {
     Single(Template),
     Lifecycle(Box<Lifecycle>),
     Queue(Turns),
+    Mail(Box<mail::Turns>),
 }
 
 /// How one turn of a script went.
@@ -38,6 +40,7 @@ impl Script {
             Self::Single(request) => request.number(Field::Connection, index as u64),
             Self::Lifecycle(lifecycle) => lifecycle.create.number(Field::Connection, index as u64),
             Self::Queue(turns) => turns.for_connection(index),
+            Self::Mail(turns) => turns.for_connection(index),
         }
         self
     }
@@ -64,6 +67,7 @@ impl Script {
             }
             Self::Lifecycle(lifecycle) => lifecycle.run(wire, sequence).await,
             Self::Queue(turns) => turns.run(wire, sequence).await,
+            Self::Mail(turns) => turns.run(wire, sequence).await,
         }
     }
 }

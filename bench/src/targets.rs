@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::contest::{Contestant, Engine, Graphile, Raw, Results};
 use crate::idle::Idle;
+use crate::mail;
 use crate::queues::{Deed, House};
 use crate::report::{HELLO_BESIDE, median, mib, percent};
 use crate::waits::Awaited;
@@ -33,6 +34,15 @@ const RECEIVE_OF_MANY_MAX: f64 = 1.5;
 const RECEIVE_LOCKED_MAX: f64 = 1.2;
 const RECEIVE_LARGE_KB_MAX: f64 = 16.0;
 const SENDS_OF_PGBENCH: f64 = 0.6;
+const MAIL_SENDS: f64 = 1_000.0;
+const MAIL_SEND_MS_MAX: f64 = 25.0;
+const MAIL_LAG_S_MAX: f64 = 1.0;
+const MAIL_FETCHES: f64 = 5_000.0;
+/// More clients, or more mail, slow nobody down: the same, and within a tenth of it.
+const MAIL_OF_64: f64 = 1.0;
+const MAIL_OF_MANY: f64 = 0.9;
+const MAIL_SEARCH_MS_MAX: f64 = 20.0;
+const MAIL_GUARD_MS_MAX: f64 = 50.0;
 const IDLE_MIB_MAX: f64 = 30.0;
 const STARTUP_MS_MAX: f64 = 300.0;
 
@@ -132,6 +142,7 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     targets.push(Target::ratio_at_least("signed sends, sqlite, 64 connections, of hello", SENDS_OF_HELLO, sends));
     targets.extend(judge_tasks(results));
     targets.extend(judge_queues(results));
+    targets.extend(judge_mail(results));
     targets.push(Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory));
     for (what, memory, cpu) in [
         (Awaited::Task, "5,000 who wait for a task, above it", "  of a core"),
@@ -232,6 +243,38 @@ fn judge_queues(results: &Results) -> Vec<Target> {
         }
     }
     targets
+}
+
+/// What mail promises, over MCP.
+fn judge_mail(results: &Results) -> Vec<Target> {
+    use mail::Deed::{Fetch, Guard, Paced, Search, Send};
+    use mail::House::{AgentMail, Few, Many};
+    let of = |house, deed| Contestant::Mail(house, deed);
+    let rate = |slot| results.median(slot, |sample| Some(sample.ops_per_second));
+    let millis = |us: f64| us / 1e3;
+    let lag = |house, deed| results.median((of(house, deed), 8), |sample| sample.archive_lag_us.map(|us| us / 1e6));
+    let send = (of(Few, Send), 8);
+    let p99 = results.median(send, |sample| sample.p99_us.map(millis));
+    let search = results.median((of(Many, Search), 1), |sample| sample.p95_us.map(millis));
+    let guard = results.median((of(Few, Guard), 1), |sample| sample.p50_us.map(millis));
+    let of_few = |deed| results.ratio((of(Many, deed), 8), (of(Few, deed), 8));
+    let ahead = |deed| results.ratio((of(Few, deed), 4), (of(AgentMail, deed), 4));
+    let (lag_max, many) = (MAIL_LAG_S_MAX, MAIL_OF_MANY);
+    vec![
+        Target::per_second_at_least("send_message over MCP, 8 clients", MAIL_SENDS, rate(send)),
+        Target::below("  p99", MAIL_SEND_MS_MAX, "ms", p99),
+        Target::below("  archive behind it at 1,000 sends/s, p99", lag_max, "s", lag(Few, Paced)),
+        Target::below("  at full speed", lag_max, "s", lag(Few, Send)),
+        Target::times_at_least("  64 clients over 8", MAIL_OF_64, results.ratio((of(Few, Send), 64), send)),
+        Target::times_at_least("  with 100,000 messages over few", many, of_few(Send)),
+        Target::below("  archive behind it, p99", lag_max, "s", lag(Many, Send)),
+        Target::per_second_at_least("fetch_inbox over MCP, 8 clients", MAIL_FETCHES, rate((of(Few, Fetch), 8))),
+        Target::times_at_least("  with 100,000 messages over few", many, of_few(Fetch)),
+        Target::below("search_messages in 100,000 messages, p95", MAIL_SEARCH_MS_MAX, "ms", search),
+        Target::below("guard check from its start to its end, median", MAIL_GUARD_MS_MAX, "ms", guard),
+        Target::times_at_least("send_message, 4 clients, over mcp-agent-mail", 1.0, ahead(Send)),
+        Target::times_at_least("  fetch_inbox", 1.0, ahead(Fetch)),
+    ]
 }
 
 /// One job after the other takes graphile-worker the time of an add and that of a claim with its completion.

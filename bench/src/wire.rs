@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const RESPONSE_BYTES_MAX: usize = 16 * 1024;
+/// A page of 20 messages is the longest.
+const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Wire {
