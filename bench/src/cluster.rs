@@ -42,6 +42,11 @@ pub struct Wal {
 impl Cluster {
     /// `dir` is created; its parents must be open to the `postgres` user when this runs as root.
     pub async fn start(bin: Option<&Path>, dir: &Path) -> Result<Self> {
+        Self::start_with(bin, dir, &[]).await
+    }
+
+    /// With further settings.
+    pub async fn start_with(bin: Option<&Path>, dir: &Path, settings: &[&str]) -> Result<Self> {
         let bin = bin.map_or_else(packaged_bin, |bin| Ok(bin.to_owned()))?;
         std::fs::create_dir(dir)?;
         let owner = unprivileged_owner()?;
@@ -54,7 +59,7 @@ impl Cluster {
 
         let mut last = None;
         for _ in 0..START_ATTEMPTS {
-            match Self::serve(&bin, dir, owner).await {
+            match Self::serve(&bin, dir, owner, settings).await {
                 Ok(cluster) => return Ok(cluster),
                 Err(error) => last = Some(error),
             }
@@ -62,12 +67,13 @@ impl Cluster {
         Err(last.context("PostgreSQL was never started")?)
     }
 
-    async fn serve(bin: &Path, dir: &Path, owner: Option<(u32, u32)>) -> Result<Self> {
+    async fn serve(bin: &Path, dir: &Path, owner: Option<(u32, u32)>, settings: &[&str]) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut command = as_owner(&bin.join("postgres"), dir, owner);
         command.args(["-D", "data", "-p", &port.to_string()]);
         // No unix socket: its path is limited to 107 bytes, and both contestants should come over TCP.
-        for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200"] {
+        let own = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200"];
+        for setting in own.iter().chain(settings) {
             command.args(["-c", setting]);
         }
         // SIGINT is the fast shutdown: it does not wait for clients.

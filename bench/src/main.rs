@@ -14,6 +14,7 @@ mod histogram;
 mod idle;
 mod load;
 mod mail;
+mod partitions;
 mod product;
 mod queues;
 mod report;
@@ -25,7 +26,7 @@ mod waits;
 mod wire;
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -98,6 +99,12 @@ enum Role {
         #[arg(long)]
         data: PathBuf,
     },
+    /// A FIFO queue in one store against one in four, on a disk that is slow and on one that is not
+    Partitions {
+        /// A program with the feature `sabotage`, which can make its disk slow
+        #[arg(long)]
+        sabotaged: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -133,6 +140,13 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     let beside = binary.parent().context("this program has no folder")?;
     let base = cli.dir.as_deref().or_else(|| beside.parent()).context("no target folder; give --dir")?;
     let waybill = cli.waybill.clone().unwrap_or_else(|| beside.join("waybill"));
+    if let Some(Role::Partitions { sabotaged }) = &cli.command {
+        let folder = bench_folder(base)?;
+        let (slice, rounds) = (Duration::from_secs(cli.seconds), cli.rounds as usize);
+        let asked = partitions::Asked { waybill: sabotaged.clone(), pg_bin: cli.pg_bin.clone(), slice, rounds };
+        partitions::run(&asked, &folder.path().canonicalize()?).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let settings = Settings {
         // Servers run in folders of their own, where a relative path would mean something else.
         waybill: std::path::absolute(waybill)?,
@@ -145,15 +159,20 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
         idempotent: !cli.keyless,
         contestants: Contestant::ALL.into_iter().filter(|contestant| cli.wants(contestant.part())).collect(),
     };
-    let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(base)?;
+    let folder = bench_folder(base)?;
     let dir = folder.path().canonicalize()?;
-    // PostgreSQL may run as another user, who has to find its folder below this one.
-    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755))?;
 
     let mut results = Results::default();
     let idle = measure_idle(cli, &settings, &dir, &mut results).await;
     contest::run(&settings, &dir, &mut results).await?;
     finish(cli, &dir, &results, &idle)
+}
+
+/// PostgreSQL may run as another user, who has to find its folder below this one.
+fn bench_folder(base: &Path) -> Result<tempfile::TempDir> {
+    let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(base)?;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
+    Ok(folder)
 }
 
 /// Before the contest: the machine should be as idle as the server.

@@ -110,11 +110,22 @@ impl Server {
 
     /// With further arguments of `serve`.
     pub async fn waybill_with(binary: &Path, data: &Path, more: &[OsString]) -> Result<Self> {
+        Self::waybill_in(binary, data, more, None).await
+    }
+
+    /// And with something in its environment.
+    pub async fn waybill_in(
+        binary: &Path,
+        data: &Path,
+        more: &[OsString],
+        environment: Option<(&str, &str)>,
+    ) -> Result<Self> {
         let mut command = Command::new(binary);
         // Settings of the caller's shell must not change what is measured.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WAYBILL_")) {
             command.env_remove(name);
         }
+        command.envs(environment);
         command.arg("serve").arg("--data").arg(data).args(["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]).args(more);
         let mut server = Self::start(command, data).await?;
         let key = std::fs::read_to_string(data.join("admin.key")).context("reading admin.key")?;

@@ -2,7 +2,8 @@
 //! checks go red. It exists only with the feature `sabotage`, which nothing turns on by default (`cargo xtask tidy`);
 //! a normal build does not even hold the names.
 //!
-//! `WAYBILL_KILL_AT=before_commit:17` kills at the 17th pass, `WAYBILL_PLANT=answer-before-commit` plants that bug.
+//! `WAYBILL_KILL_AT=before_commit:17` kills at the 17th pass, `WAYBILL_PLANT=answer-before-commit` plants that bug, and
+//! `WAYBILL_SLOW_DISK=10:8` has every commit of SQLite take 10 ms longer and hold 8 operations at most.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 
 const KILL_AT: &str = "WAYBILL_KILL_AT";
 const PLANT: &str = "WAYBILL_PLANT";
+const SLOW_DISK: &str = "WAYBILL_SLOW_DISK";
 
 const POINTS: [&str; 11] = [
     "after_verify",
@@ -94,6 +96,28 @@ fn plant() -> Option<&'static str> {
     NAME.get_or_init(|| std::env::var(PLANT).ok()).as_deref()
 }
 
+/// How much longer a commit takes, and how many operations it holds at most.
+fn slow_disk() -> Option<(Duration, usize)> {
+    static DISK: OnceLock<Option<(Duration, usize)>> = OnceLock::new();
+    let read = || {
+        let text = std::env::var(SLOW_DISK).ok()?;
+        let (delay, operations) = text.split_once(':')?;
+        Some((Duration::from_millis(delay.parse().ok()?), operations.parse().ok()?))
+    };
+    *DISK.get_or_init(read)
+}
+
+pub(crate) fn commit_slowly() {
+    if let Some((delay, _)) = slow_disk() {
+        thread::sleep(delay);
+    }
+}
+
+/// How many operations a commit holds at most, of as many as it otherwise would.
+pub(crate) fn batch_max(usual: usize) -> usize {
+    slow_disk().map_or(usual, |(_, operations)| operations.clamp(1, usual))
+}
+
 /// A name that stands for nothing would make a harmless run look like a passed one.
 pub(crate) fn begin() -> Result<()> {
     let wrong = |name: &str, what: &str| {
@@ -106,6 +130,11 @@ pub(crate) fn begin() -> Result<()> {
     }
     if let Some(name) = plant().filter(|name| !PLANTS.contains(name)) {
         return wrong(PLANT, name);
+    }
+    if let Ok(text) = std::env::var(SLOW_DISK)
+        && slow_disk().is_none()
+    {
+        return wrong(SLOW_DISK, &text);
     }
     tracing::warn!(kill_at = kill_at().map(|kill| kill.point.as_str()), plant = plant(), "this build sabotages itself");
     Ok(())

@@ -302,6 +302,10 @@ impl Store {
         own.into_iter().chain([polled]).flatten().fold(deadline, Instant::min)
     }
 
+    #[expect(
+        clippy::boxed_local,
+        reason = "unpacked by the caller, its parts would be kept in the future of who waits"
+    )]
     fn call_of<O: Operation>(&self, given: Box<(O, Caller)>) -> Arc<Call<OperationWork<O>>> {
         let (operation, caller) = *given;
         self.call(OperationWork(operation), O::REACH, caller)

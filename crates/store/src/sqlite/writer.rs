@@ -291,6 +291,9 @@ impl Batcher {
     /// False when the transaction cannot be kept; every job taken from the queue is in `jobs` either way.
     fn run_arrivals(&mut self, jobs: &mut Vec<Box<dyn Job>>) -> bool {
         let began = Instant::now();
+        let operations_max = BATCH_OPERATIONS_MAX;
+        #[cfg(feature = "sabotage")]
+        let operations_max = sabotage::batch_max(operations_max);
         let mut waited = None;
         let mut done = 0;
         loop {
@@ -300,10 +303,10 @@ impl Batcher {
                 }
             }
             done = jobs.len();
-            if done >= BATCH_OPERATIONS_MAX || began.elapsed() >= BATCH_TIME_MAX {
+            if done >= operations_max || began.elapsed() >= BATCH_TIME_MAX {
                 break;
             }
-            let room = DRAIN_OPERATIONS_MAX.min(BATCH_OPERATIONS_MAX - done);
+            let room = DRAIN_OPERATIONS_MAX.min(operations_max - done);
             if self.state.queue.drain_into(jobs, room) > 0 {
                 continue;
             }
@@ -405,7 +408,10 @@ impl Batcher {
             return self.roll_back(Ended::Void(error));
         }
         #[cfg(feature = "sabotage")]
-        sabotage::point("before_commit");
+        {
+            sabotage::commit_slowly();
+            sabotage::point("before_commit");
+        }
         let Err(error) = self.connection.control("COMMIT") else {
             #[cfg(feature = "sabotage")]
             sabotage::point("after_commit_before_reply");
