@@ -14,6 +14,11 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
     ("waybill-mail", &["waybill-kernel", "waybill-store"]),
+    // What daemons and the broker say to each other; both stand on it, and it does no I/O.
+    ("waybill-mesh-protocol", &["waybill-kernel"]),
+    ("waybill-mesh", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
+    // The local peer meets the broker only over the wire.
+    ("waybill-daemon", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
     ("waybill-archive", &["waybill-kernel"]),
     // Between mail, which says what is to be archived, and the archive, which knows no database.
     ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
@@ -29,6 +34,17 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ),
     // The protocol of one domain stands above that domain, on what all doors share.
     ("waybill-sqs", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-doors", "waybill-queues"]),
+    (
+        "waybill-mesh-door",
+        &[
+            "waybill-kernel",
+            "waybill-store",
+            "waybill-access",
+            "waybill-doors",
+            "waybill-mesh",
+            "waybill-mesh-protocol",
+        ],
+    ),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
@@ -50,6 +66,10 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-reindex",
             "waybill-doors",
             "waybill-sqs",
+            "waybill-mesh",
+            "waybill-mesh-protocol",
+            "waybill-mesh-door",
+            "waybill-daemon",
             "waybill-client",
             "waybill-guard",
             "waybill-heap",

@@ -1,0 +1,1 @@
+//! The local peer of a mesh: a durable outbox, a durable inbox, one link to the broker, and a socket for local programs.
