@@ -260,6 +260,23 @@ catalogue! {
         "There are as many active reservations as there may be." "Release those that are not needed, or have the operator raise the limit the message names.";
     FeatureDisabled        "FEATURE_DISABLED"          403 -32122 ("InvalidParameterValue", 400)       3
         "This is switched off." "Have the operator set what the message names.";
+    // Of the mesh's daemon, in the words of its contract.
+    IdempotencyKeyReused   "idempotency_key_reused"    409 -32160 ("InvalidParameterValue", 400)       6
+        "The message id is taken." "Read `conflict`; send something else under an id of its own.";
+    DaemonBusy             "daemon_busy"               429 -32161 ("ThrottlingException", 400)         5
+        "The daemon has as many requests in hand as it takes." "Nothing was done. Wait a moment, then send the same request again.";
+    TooManyStreams         "too_many_streams"          429 -32162 ("ThrottlingException", 400)         5
+        "The daemon has as many event streams open as it keeps." "Close one, then open this one again.";
+    InsufficientStorage    "insufficient_storage"      507 -32163 ("ServiceUnavailable", 503)          5
+        "The outbox has used its room." "Nothing was written. Let it drain, remove old payloads with `waybill daemon outbox prune --confirm`, or raise outbox.bytes_max.";
+    HostChanged            "host_fingerprint_mismatch" 409 -32164 ("InvalidParameterValue", 400)       73
+        "The daemon's folder was made on another host." "Run `waybill daemon accept-host` to keep its keys here, or `waybill daemon remint` for new keys and a new member.";
+    DaemonRunning          "daemon_running"            409 -32165 ("InvalidParameterValue", 400)       75
+        "Another daemon has this folder." "Stop it with `waybill daemon down`, or use it.";
+    OutboxDamaged          "outbox_damaged"            500 -32166 ("InternalFailure", 500)             74
+        "outbox.db is damaged, and nothing was changed in it." "Run `waybill daemon recover`, which saves what can be read of it.";
+    NotRequeueable         "not_requeueable"           409 -32167 ("InvalidParameterValue", 400)       6
+        "A message in that state cannot be sent anew." "Requeue works on messages that are dead or pending.";
 }
 
 impl fmt::Display for Code {
