@@ -277,6 +277,49 @@ catalogue! {
         "outbox.db is damaged, and nothing was changed in it." "Run `waybill daemon recover`, which saves what can be read of it.";
     NotRequeueable         "not_requeueable"           409 -32167 ("InvalidParameterValue", 400)       6
         "A message in that state cannot be sent anew." "Requeue works on messages that are dead or pending.";
+    // Of the mesh's broker.
+    TopicUnknown           "topic_unknown"             404 -32180 ("InvalidParameterValue", 400)       4
+        "The mesh has no such topic." "Create it with `waybill mesh topics create`, or subscribe to one that exists.";
+    MemberUnknown          "member_unknown"            404 -32181 ("InvalidParameterValue", 400)       4
+        "The mesh has no such member." "Look for the member's name or key with `waybill mesh members`.";
+    MemberRevoked          "member_revoked"            403 -32182 ("AccessDenied", 403)                3
+        "The member's key was revoked, has left the mesh or was replaced." "Join again with a new invite, or sign with the key that has replaced this one.";
+    NotSubscribed          "not_subscribed"            403 -32183 ("AccessDenied", 403)                3
+        "Only subscribers post to a topic." "Subscribe to the topic, then send the message again.";
+    DestinationUnknown     "destination_unknown"       400 -32184 ("InvalidParameterValue", 400)       2
+        "Messages cannot be sent to a destination of this kind." "Send to a topic or to a member.";
+    FingerprintMismatch    "fingerprint_mismatch"      400 -32185 ("InvalidParameterValue", 400)       2
+        "The fingerprint is not that of the envelope." "Compute it again from the envelope as it is sent.";
+    EpochPending           "epoch_pending"             503 -32186 ("ServiceUnavailable", 503)          5
+        "The topic waits for a new key." "Nothing was done. Retry after a pause: a subscriber that is connected makes the key.";
+    EpochUnknown           "epoch_unknown"             400 -32187 ("InvalidParameterValue", 400)       2
+        "The topic has no such epoch, or not any more." "Fetch the topic's keys and encrypt the message with the newest.";
+    EpochClaimed           "epoch_claimed"             409 -32188 ("InvalidParameterValue", 400)       6
+        "Another member is making the topic's next key." "Wait for that key; ask again when it does not come.";
+    InviteInvalid          "invite_invalid"            403 -32189 ("AccessDenied", 403)                3
+        "The mesh has not issued this invite." "Ask the owner of the mesh for an invite, and use it unchanged.";
+    InviteExpired          "invite_expired"            403 -32190 ("AccessDenied", 403)                3
+        "The invite has expired." "Ask the owner of the mesh for another.";
+    InviteUsedUp           "invite_used_up"            403 -32191 ("AccessDenied", 403)                3
+        "The invite was used as often as it may be." "Ask the owner of the mesh for another.";
+    InviteVoid             "invite_void"               403 -32192 ("AccessDenied", 403)                3
+        "Whoever issued the invite may invite nobody any more." "Ask the present owner of the mesh for another.";
+    ChallengeExpired       "challenge_expired"         403 -32193 ("AccessDenied", 403)                3
+        "The challenge was answered too late." "Ask for another and answer it at once.";
+    ProofInvalid           "proof_invalid"             403 -32194 ("AccessDenied", 403)                3
+        "It is not proven that the keys are the caller's own." "Sign and seal with the secret keys that belong to the public ones.";
+    MemberAlreadyConnected "member_already_connected"  409 -32195 ("InvalidParameterValue", 400)       6
+        "The member is connected already, and the mesh keeps the older connection." "End the other connection, or set the mesh's connection policy.";
+    TooManyMeshes          "too_many_meshes"           409 -32196 ("OverLimit", 403)                   6
+        "The tenant has as many meshes as it may have." "Use one that exists, or have the operator raise `mesh.meshes_max`.";
+    TooManyMembers         "too_many_members"          409 -32197 ("OverLimit", 403)                   6
+        "The mesh has as many members as it may have." "Revoke one that is not needed, or have the operator raise `mesh.members_max`.";
+    TooManyTopics          "too_many_topics"           409 -32198 ("OverLimit", 403)                   6
+        "The mesh has as many topics as it may have." "Use one that exists, or have the operator raise `mesh.topics_max`.";
+    TooManyInvites         "too_many_invites"          409 -32199 ("OverLimit", 403)                   6
+        "The mesh has as many open invites as it may have." "Wait until some expire, or have the operator raise `mesh.invites_max`.";
+    TooManyFiles           "too_many_files"            409 -32200 ("OverLimit", 403)                   6
+        "The mesh stores as much in files as it may." "Wait until some expire, or have the operator raise `mesh.files_bytes_max`.";
 }
 
 impl fmt::Display for Code {
