@@ -320,6 +320,17 @@ catalogue! {
         "The mesh has as many open invites as it may have." "Wait until some expire, or have the operator raise `mesh.invites_max`.";
     TooManyFiles           "too_many_files"            409 -32200 ("OverLimit", 403)                   6
         "The mesh stores as much in files as it may." "Wait until some expire, or have the operator raise `mesh.files_bytes_max`.";
+    // Of the daemon's link to the broker. Each ends the daemon, and its exit code says why.
+    FeatureMissing         "feature_missing"           500 -32220 ("InternalFailure", 500)             80
+        "The broker lacks a feature that the daemon needs." "Update the server, or start a daemon of its version.";
+    FeatureParametersInvalid "feature_parameters_invalid" 500 -32221 ("InternalFailure", 500)          81
+        "The broker describes a feature in a way that the daemon cannot read." "Run the same version on both sides.";
+    FeatureBelowFloor      "feature_below_floor"       500 -32222 ("InternalFailure", 500)             82
+        "The broker offers less than the daemon needs to keep its promises." "Have the operator raise the setting the message names.";
+    ReplacedByNewerConnection "replaced_by_newer_connection" 409 -32223 ("InvalidParameterValue", 400) 83
+        "Another daemon has connected with this member's key." "Stop one of the two; if this folder is a copy, run `waybill daemon remint` in one of them.";
+    KeyRotationAborted     "key_rotation_aborted_archive_write_failed" 500 -32224 ("InternalFailure", 500) 73
+        "The old key could not be archived, so nothing was rotated." "Make room in the daemon's folder and check who may write it, then rotate again.";
 }
 
 impl fmt::Display for Code {
