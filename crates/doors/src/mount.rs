@@ -65,3 +65,59 @@ impl<M: Mount> Mount for Arc<M> {
         (**self).answer(caller, asked, id)
     }
 }
+
+/// Two protocols at one listener, told apart by the path: each with its own callers and its own refusals.
+///
+/// What `rest` does costs no more for the other's sake: the other's futures and what it has read are in boxes of their own.
+pub struct Beside<A, B> {
+    /// The one below this prefix.
+    pub prefix: &'static str,
+    pub below: B,
+    pub rest: A,
+}
+
+pub enum Either<A, B> {
+    Rest(A),
+    Below(Box<B>),
+}
+
+impl<A, B> Beside<A, B> {
+    fn is_below(&self, request: &Request<Body>) -> bool {
+        request.uri().path().starts_with(self.prefix)
+    }
+}
+
+impl<A: Mount, B: Mount> Mount for Beside<A, B> {
+    type Asked = Either<A::Asked, B::Asked>;
+
+    fn refusal(&self, request: &Request<Body>) -> Refusal {
+        if self.is_below(request) { self.below.refusal(request) } else { self.rest.refusal(request) }
+    }
+
+    fn is_open(&self, request: &Request<Body>) -> bool {
+        if self.is_below(request) { self.below.is_open(request) } else { self.rest.is_open(request) }
+    }
+
+    async fn answer_open(&self, request: Request<Body>) -> Response {
+        match self.is_below(&request) {
+            true => Box::pin(self.below.answer_open(request)).await,
+            false => self.rest.answer_open(request).await,
+        }
+    }
+
+    async fn identify(&self, request: Request<Body>, from: IpAddr) -> Result<(Arc<Caller>, Self::Asked)> {
+        if self.is_below(&request) {
+            let (caller, asked) = Box::pin(self.below.identify(request, from)).await?;
+            return Ok((caller, Either::Below(Box::new(asked))));
+        }
+        let (caller, asked) = self.rest.identify(request, from).await?;
+        Ok((caller, Either::Rest(asked)))
+    }
+
+    async fn answer(&self, caller: Arc<Caller>, asked: Self::Asked, id: RequestId) -> Response {
+        match asked {
+            Either::Rest(asked) => self.rest.answer(caller, asked, id).await,
+            Either::Below(asked) => Box::pin(self.below.answer(caller, *asked, id)).await,
+        }
+    }
+}
