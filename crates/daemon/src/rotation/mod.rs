@@ -1,0 +1,2 @@
+mod archive;
+pub use archive::{Archive, ArchivedKey, Malformed};
