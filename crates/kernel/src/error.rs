@@ -325,7 +325,7 @@ catalogue! {
         "The broker lacks a feature that the daemon needs." "Update the server, or start a daemon of its version.";
     FeatureParametersInvalid "feature_parameters_invalid" 500 -32221 ("InternalFailure", 500)          81
         "The broker describes a feature in a way that the daemon cannot read." "Run the same version on both sides.";
-    FeatureBelowFloor      "feature_below_floor"       500 -32222 ("InternalFailure", 500)             82
+    FeatureParameterBelowFloor "feature_parameter_below_floor" 500 -32222 ("InternalFailure", 500)             82
         "The broker offers less than the daemon needs to keep its promises." "Have the operator raise the setting the message names.";
     ReplacedByNewerConnection "replaced_by_newer_connection" 409 -32223 ("InvalidParameterValue", 400) 83
         "Another daemon has connected with this member's key." "Stop one of the two; if this folder is a copy, run `waybill daemon remint` in one of them.";
