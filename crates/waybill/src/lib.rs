@@ -14,14 +14,15 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
-use commands::worker::{keeper, secrecy};
+use commands::worker::secrecy;
+use waybill_keeper::keep;
 use waybill_kernel::{Code, Error, Result};
 
 /// Runs the command line this process was started with.
 pub fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|word| word == keeper::NAME) {
-        return keeper::run(args);
+    if args.next().is_some_and(|word| word == keep::NAME) {
+        return keep::run(args);
     }
     let command = Cli::parse().command;
     if let Some(connection) = command.connection()

@@ -18,7 +18,9 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-mesh-protocol", &["waybill-kernel"]),
     ("waybill-mesh", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
     // The local peer meets the broker only over the wire.
-    ("waybill-daemon", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
+    ("waybill-daemon", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol", "waybill-keeper"]),
+    // How programs of others are started and ended: by the worker and by the daemon's hooks.
+    ("waybill-keeper", &[]),
     ("waybill-archive", &["waybill-kernel"]),
     // Between mail, which says what is to be archived, and the archive, which knows no database.
     ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
@@ -70,6 +72,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-mesh-protocol",
             "waybill-mesh-door",
             "waybill-daemon",
+            "waybill-keeper",
             "waybill-client",
             "waybill-guard",
             "waybill-heap",

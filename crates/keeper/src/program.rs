@@ -1,6 +1,7 @@
-//! A program that a task started, seen from the worker: its keeper, what it reads and says, and its end.
+//! A program, seen from the one who started it: its keeper, what it reads and says, and its end.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Socket;
@@ -17,13 +18,12 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::keeper::{self, KILL_WAIT_MAX, Word};
-use super::offspring;
-use super::streams::Output;
+use crate::keep::{self, KILL_WAIT_MAX, Word};
+use crate::offspring;
+use crate::output::Output;
 
-/// What a program may need to find its way; everything else, keys above all, stays here.
-pub const ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
-
+/// Any byte does.
+const ASK: u8 = 1;
 /// More than a keeper says.
 const WORD_BYTES_MAX: u64 = 64 << 10;
 /// How long the streams of an ended program may stay open: only a process that could not be ended holds them.
@@ -42,6 +42,19 @@ pub struct Program {
     pub out: Output,
     pub err: Output,
     keeper: Keeper,
+    ask: CancellationToken,
+}
+
+/// What to start, and how much of what it says is kept.
+pub struct Start<'a> {
+    /// Where this executable is found, which runs as the keeper.
+    pub own: &'a Path,
+    pub program: &'a Path,
+    pub args: &'a [OsString],
+    /// All that it is given of an environment.
+    pub environment: &'a [(OsString, OsString)],
+    pub folder: Option<&'a Path>,
+    pub output_bytes_max: usize,
 }
 
 /// The process, which is looked after by a task of its own.
@@ -61,13 +74,16 @@ pub enum Exit {
 }
 
 impl Program {
-    /// Starts it by way of a keeper, which is this program again: `own` is where that is found.
-    pub fn start(own: &Path, program: &Path, args: &[String], output_bytes_max: usize) -> io::Result<Self> {
+    /// Starts it by way of a keeper.
+    pub fn start(start: &Start<'_>) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair()?;
         ours.set_nonblocking(true)?;
-        let kept = ENVIRONMENT.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        let mut command = Command::new(own);
-        command.arg0("waybill").arg(keeper::NAME).arg(program).args(args).env_clear().envs(kept);
+        let mut command = Command::new(start.own);
+        command.arg0("waybill").arg(keep::NAME).arg(start.program).args(start.args);
+        command.env_clear().envs(start.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(folder) = start.folder {
+            command.current_dir(folder);
+        }
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = {
             // Nobody may take a keeper for an orphan before it is on the list.
@@ -83,10 +99,16 @@ impl Program {
             control: UnixStream::from_std(ours)?,
             stdout,
             stderr,
-            out: Output::up_to(output_bytes_max),
-            err: Output::up_to(output_bytes_max),
+            out: Output::up_to(start.output_bytes_max),
+            err: Output::up_to(start.output_bytes_max),
             keeper,
+            ask: CancellationToken::new(),
         })
+    }
+
+    /// Cancelled, it has the program asked to end by itself (SIGTERM to its group), while [`Program::finish`] goes on.
+    pub fn ask(&self) -> CancellationToken {
+        self.ask.clone()
     }
 
     /// Gives it what it is to read, takes what it says, and waits for its end.
@@ -95,14 +117,20 @@ impl Program {
     /// To be followed by [`Program::end`] when dropped: dropping the program ends it as well, but nobody hears when.
     pub async fn finish(&mut self, input: &[u8]) -> Exit {
         let (mut from, mut to) = self.control.split();
-        let over = CancellationToken::new();
+        let (over, ask) = (CancellationToken::new(), &self.ask);
         let word = async {
             let feed = async {
                 // It may be killed before it has read all of it; its word, or that there is none, tells.
                 let _ = to.write_all(&(input.len() as u64).to_be_bytes()).await;
                 let _ = to.write_all(input).await;
+                ask.cancelled().await;
+                let _ = to.write_all(&[ASK]).await;
+                std::future::pending().await
             };
-            let (word, ()) = tokio::join!(hear(&mut from), feed);
+            let word = tokio::select! {
+                word = hear(&mut from) => word,
+                () = feed => None,
+            };
             over.cancel();
             word
         };

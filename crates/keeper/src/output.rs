@@ -2,8 +2,6 @@
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::handlers::text;
-
 const READ_BYTES: usize = 8 << 10;
 /// Of each stream of a program that failed, as JSON: what it said last tells why, and a failure must fit into its receipt.
 pub const LAST_WORDS_BYTES_MAX: usize = 8 << 10;
@@ -72,6 +70,14 @@ fn end_of(text: &str, max: usize) -> &str {
     };
     let first = text.char_indices().rev().take_while(fits).last();
     &text[first.map_or(text.len(), |(at, _)| at)..]
+}
+
+/// Bytes as text. A NUL is no text to most who store it, so it is replaced like everything else that is not UTF-8; false when
+/// anything was.
+pub fn text(bytes: &[u8]) -> (String, bool) {
+    let text = String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}");
+    let exact = text.as_bytes() == bytes;
+    (text, exact)
 }
 
 #[cfg(test)]

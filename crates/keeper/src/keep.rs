@@ -3,8 +3,8 @@
 //!
 //! It adopts what the program leaves behind, also what has made itself a session of its own, and ends all of it when the
 //! program has ended or when the worker lets go. The worker lets go by closing its end of the socket, which the kernel does
-//! for one that was killed. Nothing is left when the keeper has no child any more: whatever the program started is
-//! beneath one.
+//! for one that was killed; a byte on it asks the program to end by itself. Nothing is left when the keeper has no child any
+//! more: whatever the program started is beneath one.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,7 +23,7 @@ use rustix::process::{
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::offspring;
+use crate::offspring;
 
 /// The word of the command line that makes this program a keeper.
 pub const NAME: &str = "exec-guard";
@@ -34,6 +34,14 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 pub const KILL_WAIT_MAX: Duration = Duration::from_secs(3);
 const KILL_PAUSE_FIRST: Duration = Duration::from_millis(1);
 const KILL_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// What the watching threads tell.
+enum Seen {
+    /// The worker wants the program to end by itself.
+    Asked,
+    /// The program has ended, or the worker has let go.
+    Over,
+}
 
 /// What the keeper says to the worker, once.
 #[derive(Debug, Serialize, Deserialize)]
@@ -114,7 +122,9 @@ impl Program {
         while self.status.is_none() {
             match told.recv_timeout(REAP_INTERVAL) {
                 Err(RecvTimeoutError::Timeout) => drop(self.reap()),
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                // Its end has not been taken, so the group is still its own.
+                Ok(Seen::Asked) => drop(kill_process_group(self.pid, Signal::TERM)),
+                Ok(Seen::Over) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
@@ -154,20 +164,20 @@ impl Program {
     }
 }
 
-fn await_end_of(mut control: UnixStream, tell: &Sender<()>) {
+fn await_end_of(mut control: UnixStream, tell: &Sender<Seen>) {
     let mut byte = [0];
     loop {
         match control.read(&mut byte) {
-            Ok(1..) => {}
+            Ok(1..) => drop(tell.send(Seen::Asked)),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => break,
         }
     }
-    let _ = tell.send(());
+    let _ = tell.send(Seen::Over);
 }
 
 /// Leaves its end to be taken by the one who kills: until then its number is nobody else's.
-fn await_exit(pid: Pid, tell: &Sender<()>) {
+fn await_exit(pid: Pid, tell: &Sender<Seen>) {
     while matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT), Err(Errno::INTR)) {}
-    let _ = tell.send(());
+    let _ = tell.send(Seen::Over);
 }
