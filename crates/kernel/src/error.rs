@@ -296,8 +296,6 @@ catalogue! {
         "The topic has no such epoch, or not any more." "Fetch the topic's keys and encrypt the message with the newest.";
     EpochClaimed           "epoch_claimed"             409 -32188 ("InvalidParameterValue", 400)       6
         "Another member is making the topic's next key." "Wait for that key; ask again when it does not come.";
-    InviteInvalid          "invite_invalid"            403 -32189 ("AccessDenied", 403)                3
-        "The mesh has not issued this invite." "Ask the owner of the mesh for an invite, and use it unchanged.";
     InviteExpired          "invite_expired"            403 -32190 ("AccessDenied", 403)                3
         "The invite has expired." "Ask the owner of the mesh for another.";
     InviteUsedUp           "invite_used_up"            403 -32191 ("AccessDenied", 403)                3
@@ -306,8 +304,6 @@ catalogue! {
         "Whoever issued the invite may invite nobody any more." "Ask the present owner of the mesh for another.";
     ChallengeExpired       "challenge_expired"         403 -32193 ("AccessDenied", 403)                3
         "The challenge was answered too late." "Ask for another and answer it at once.";
-    ProofInvalid           "proof_invalid"             403 -32194 ("AccessDenied", 403)                3
-        "It is not proven that the keys are the caller's own." "Sign and seal with the secret keys that belong to the public ones.";
     MemberAlreadyConnected "member_already_connected"  409 -32195 ("InvalidParameterValue", 400)       6
         "The member is connected already, and the mesh keeps the older connection." "End the other connection, or set the mesh's connection policy.";
     TooManyMeshes          "too_many_meshes"           409 -32196 ("OverLimit", 403)                   6
@@ -331,6 +327,13 @@ catalogue! {
         "Another daemon has connected with this member's key." "Stop one of the two; if this folder is a copy, run `waybill daemon remint` in one of them.";
     KeyRotationAborted     "key_rotation_aborted_archive_write_failed" 500 -32224 ("InternalFailure", 500) 73
         "The old key could not be archived, so nothing was rotated." "Make room in the daemon's folder and check who may write it, then rotate again.";
+    // Of the mesh's protocol.
+    BoxUnreadable          "box_unreadable"            400 -32240 ("InvalidParameterValue", 400)       2
+        "The box does not open with this key, or is not as it was sealed." "Check that it was made for this key, and that nothing has changed it.";
+    InvalidInvite          "invalid_invite"            403 -32242 ("AccessDenied", 403)                3
+        "The invite cannot be read, or is not what the owner has signed." "Ask the owner of the mesh for an invite, and use it unchanged.";
+    OutboxMaxAgeAboveDedupeWindow "outbox_max_age_above_dedupe_window" 500 -32241 ("InternalFailure", 500) 78
+        "The outbox would go on trying after the broker has forgotten the ids." "Lower `outbox.max_age_seconds`, or have the operator raise the broker's retention of ids.";
 }
 
 impl fmt::Display for Code {
