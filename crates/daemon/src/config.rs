@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use waybill_kernel::ranges::{BYTES, MANY, PERCENT, Setting, at_least, check, setting};
+use waybill_kernel::ranges::{BYTES, MANY, PERCENT, SECONDS, Setting, at_least, check, setting};
 use waybill_kernel::{Code, Error, Result};
 
 use crate::inbox;
@@ -87,7 +87,7 @@ section! {
         /// What was in flight at a crash is tried again after this.
         restart_pause_ms: u64 = 1_000,
         /// How old a message may become unsent; None for what the broker's memory of ids allows.
-        max_age_ms: Option<u64> = None,
+        max_age_seconds: Option<u64> = None,
         /// How old a delivered message must be for `prune` to remove its payload.
         prune_age_ms: u64 = 7 * DAY_MS,
     }
@@ -184,7 +184,7 @@ impl Outbox {
             setting("backoff_min_ms", self.backoff_min_ms, MILLIS),
             setting("backoff_max_ms", self.backoff_max_ms, MILLIS),
             setting("restart_pause_ms", self.restart_pause_ms, 0..=DAY_MS as i64),
-            setting("max_age_ms", self.max_age_ms.unwrap_or(1), MILLIS),
+            setting("max_age_seconds", self.max_age_seconds.unwrap_or(1), SECONDS),
             setting("prune_age_ms", self.prune_age_ms, 0..=*MILLIS.end()),
         ]
     }
@@ -205,8 +205,8 @@ mod tests {
     fn the_usual_settings_can_be_used_and_a_file_may_have_any_part_of_them() {
         assert_eq!(Settings::default().check(), Ok(()));
         assert_eq!(Settings::read("").unwrap().outbox, Outbox::default());
-        let read = Settings::read("[outbox]\nmax_age_ms = 5\n[clone]\npolicy = \"warn\"\n").unwrap();
-        assert_eq!((read.outbox.max_age_ms, read.clone.policy), (Some(5), ClonePolicy::Warn));
+        let read = Settings::read("[outbox]\nmax_age_seconds = 5\n[clone]\npolicy = \"warn\"\n").unwrap();
+        assert_eq!((read.outbox.max_age_seconds, read.clone.policy), (Some(5), ClonePolicy::Warn));
         assert_eq!(read.ipc, Ipc::default());
     }
 
@@ -218,7 +218,7 @@ mod tests {
             ("[nothing]\n", "nothing"),
             ("[outbox]\nbackoff_min_ms = 70000", "outbox.backoff_min_ms"),
             ("[outbox]\npressure_percent = 95", "outbox.pressure_percent"),
-            ("[outbox]\nmax_age_ms = 0", "outbox.max_age_ms"),
+            ("[outbox]\nmax_age_seconds = 0", "outbox.max_age_seconds"),
             ("[clone]\npolicy = \"ignore\"", "policy"),
         ] {
             let error = Settings::read(text).unwrap_err();

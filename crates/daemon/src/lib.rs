@@ -1,13 +1,21 @@
 //! The local peer of a mesh: a durable outbox, a durable inbox, one link to the broker, and a socket for local programs.
 
 pub mod config;
+pub mod directory;
 pub mod events;
 pub mod folder;
+pub mod host;
+pub mod identity;
 pub mod inbox;
 pub mod lock;
+pub mod metrics;
 pub mod outbox;
+pub mod rotation;
+pub mod seal;
+pub mod token;
 
 pub use config::Settings;
 pub use folder::Folder;
+pub use identity::Membership;
 pub use lock::Lock;
 pub use outbox::Outbox;

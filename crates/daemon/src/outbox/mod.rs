@@ -104,7 +104,7 @@ impl Outbox {
             Code::DatabaseUnusable => damaged(path, &error),
             _ => error,
         })?;
-        let max_age_ms = settings.max_age_ms.unwrap_or_else(|| millis(MAX_AGE_UNTOLD));
+        let max_age_ms = millis(settings.max_age_seconds.map_or(MAX_AGE_UNTOLD, Duration::from_secs));
         let inner = Inner {
             store,
             arrivals: Notify::new(),
@@ -281,7 +281,7 @@ impl Outbox {
 
     /// What the operator wants it to be, which must be within what the broker remembers.
     pub fn max_age_wanted(&self) -> Option<Duration> {
-        self.0.settings.max_age_ms.map(Duration::from_millis)
+        self.0.settings.max_age_seconds.map(Duration::from_secs)
     }
 }
 
