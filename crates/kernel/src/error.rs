@@ -296,6 +296,8 @@ catalogue! {
         "The topic has no such epoch, or not any more." "Fetch the topic's keys and encrypt the message with the newest.";
     EpochClaimed           "epoch_claimed"             409 -32188 ("InvalidParameterValue", 400)       6
         "Another member is making the topic's next key." "Wait for that key; ask again when it does not come.";
+    InviteInvalid          "invite_invalid"            403 -32189 ("AccessDenied", 403)                3
+        "The mesh has not issued this invite." "Ask the owner of the mesh for an invite, and use it unchanged.";
     InviteExpired          "invite_expired"            403 -32190 ("AccessDenied", 403)                3
         "The invite has expired." "Ask the owner of the mesh for another.";
     InviteUsedUp           "invite_used_up"            403 -32191 ("AccessDenied", 403)                3
@@ -304,6 +306,8 @@ catalogue! {
         "Whoever issued the invite may invite nobody any more." "Ask the present owner of the mesh for another.";
     ChallengeExpired       "challenge_expired"         403 -32193 ("AccessDenied", 403)                3
         "The challenge was answered too late." "Ask for another and answer it at once.";
+    ProofInvalid           "proof_invalid"             403 -32194 ("AccessDenied", 403)                3
+        "It is not proven that the keys are the caller's own." "Sign and seal with the secret keys that belong to the public ones.";
     MemberAlreadyConnected "member_already_connected"  409 -32195 ("InvalidParameterValue", 400)       6
         "The member is connected already, and the mesh keeps the older connection." "End the other connection, or set the mesh's connection policy.";
     TooManyMeshes          "too_many_meshes"           409 -32196 ("OverLimit", 403)                   6
@@ -334,6 +338,13 @@ catalogue! {
         "The invite cannot be read, or is not what the owner has signed." "Ask the owner of the mesh for an invite, and use it unchanged.";
     OutboxMaxAgeAboveDedupeWindow "outbox_max_age_above_dedupe_window" 500 -32241 ("InternalFailure", 500) 78
         "The outbox would go on trying after the broker has forgotten the ids." "Lower `outbox.max_age_seconds`, or have the operator raise the broker's retention of ids.";
+    // Of the daemon's hooks, backups and service.
+    HookRefused            "hook_refused"              403 -32240 ("AccessDenied", 403)                3
+        "The hook pre-send refused the message." "Nothing was written. Follow what the hook says, or change it or its entry in hooks.toml.";
+    DaemonUnreachable      "daemon_unreachable"        503 -32241 ("ServiceUnavailable", 503)          69
+        "No daemon answers for this mesh." "Start one with `waybill daemon up --mesh <slug>`; `waybill daemon logs` says why it ended.";
+    NotInCi                "not_in_ci"                 403 -32242 ("AccessDenied", 403)                3
+        "This is not done in CI." "Run it on a host that stays, or unset the variable the message names.";
 }
 
 impl fmt::Display for Code {
