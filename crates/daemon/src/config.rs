@@ -9,7 +9,6 @@ use serde::Deserialize;
 use waybill_kernel::ranges::{BYTES, MANY, PERCENT, SECONDS, Setting, at_least, check, setting};
 use waybill_kernel::{Code, Error, Result};
 
-use crate::inbox;
 
 /// A millisecond to a year.
 const MILLIS: std::ops::RangeInclusive<i64> = 1..=31_536_000_000;
@@ -31,12 +30,16 @@ macro_rules! section {
     };
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub ipc: Ipc,
     pub outbox: Outbox,
-    pub inbox: inbox::Settings,
+    pub inbox: Inbox,
+    pub link: Link,
+    pub rotation: Rotation,
+    pub files: Files,
+    pub events: Events,
     pub clone: Clone_,
     pub log: Log,
 }
@@ -93,6 +96,53 @@ section! {
     }
 }
 
+section! {
+    Inbox {
+        bytes_max: u64 = 5_000_000_000,
+        keep_ms: u64 = 30 * DAY_MS,
+        sweep_ms: u64 = 60_000,
+    }
+}
+
+section! {
+    Link {
+        ping_ms: u64 = 10_000,
+        dead_ms: u64 = 30_000,
+        connect_ms: u64 = 10_000,
+        /// How long one message may be without an answer before it is tried again.
+        answer_ms: u64 = 30_000,
+        backoff_min_ms: u64 = 1_000,
+        backoff_max_ms: u64 = 60_000,
+        /// Destinations with a message in flight.
+        window: usize = 64,
+        /// Messages of one page of history.
+        history_page: usize = 100,
+    }
+}
+
+section! {
+    Rotation {
+        grace_ms: u64 = 7 * DAY_MS,
+        archived_max: usize = 8,
+        cleanup_ms: u64 = DAY_MS,
+    }
+}
+
+section! {
+    Files {
+        bytes_max: u64 = 524_288_000,
+        /// How long one transfer may take in all.
+        transfer_ms: u64 = 3_600_000,
+    }
+}
+
+section! {
+    Events {
+        /// Kept for those who come back with a Last-Event-ID.
+        ring: usize = 1_024,
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClonePolicy {
@@ -133,8 +183,16 @@ impl Settings {
         if self.outbox.pressure_percent >= self.outbox.refuse_percent {
             return Err("outbox.pressure_percent must be below outbox.refuse_percent.".to_owned());
         }
-        if self.outbox.backoff_min_ms > self.outbox.backoff_max_ms {
-            return Err("outbox.backoff_min_ms must not be above outbox.backoff_max_ms.".to_owned());
+        for (least, most, section) in [
+            (self.outbox.backoff_min_ms, self.outbox.backoff_max_ms, "outbox"),
+            (self.link.backoff_min_ms, self.link.backoff_max_ms, "link"),
+        ] {
+            if least > most {
+                return Err(format!("{section}.backoff_min_ms must not be above {section}.backoff_max_ms."));
+            }
+        }
+        if self.link.ping_ms >= self.link.dead_ms {
+            return Err("link.ping_ms must be below link.dead_ms.".to_owned());
         }
         Ok(())
     }
@@ -143,7 +201,32 @@ impl Settings {
         vec![
             ("ipc", self.ipc.ranges()),
             ("outbox", self.outbox.ranges()),
-            ("inbox", self.inbox.ranges()),
+            (
+                "inbox",
+                vec![
+                    setting("bytes_max", self.inbox.bytes_max, at_least(1 << 16)),
+                    setting("keep_ms", self.inbox.keep_ms, MILLIS),
+                    setting("sweep_ms", self.inbox.sweep_ms, MILLIS),
+                ],
+            ),
+            ("link", self.link.ranges()),
+            (
+                "rotation",
+                vec![
+                    // Longer would keep old keys able to read for as long.
+                    setting("grace_ms", self.rotation.grace_ms, 1..=30 * DAY_MS as i64),
+                    setting("archived_max", self.rotation.archived_max, 1..=8),
+                    setting("cleanup_ms", self.rotation.cleanup_ms, MILLIS),
+                ],
+            ),
+            (
+                "files",
+                vec![
+                    setting("bytes_max", self.files.bytes_max, at_least(1)),
+                    setting("transfer_ms", self.files.transfer_ms, MILLIS),
+                ],
+            ),
+            ("events", vec![setting("ring", self.events.ring, MANY)]),
             (
                 "log",
                 vec![
@@ -197,6 +280,21 @@ impl Outbox {
     }
 }
 
+impl Link {
+    fn ranges(&self) -> Vec<Setting> {
+        vec![
+            setting("ping_ms", self.ping_ms, MILLIS),
+            setting("dead_ms", self.dead_ms, MILLIS),
+            setting("connect_ms", self.connect_ms, MILLIS),
+            setting("answer_ms", self.answer_ms, MILLIS),
+            setting("backoff_min_ms", self.backoff_min_ms, MILLIS),
+            setting("backoff_max_ms", self.backoff_max_ms, MILLIS),
+            setting("window", self.window, 1..=1_024),
+            setting("history_page", self.history_page, 1..=1_000),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +317,8 @@ mod tests {
             ("[outbox]\nbackoff_min_ms = 70000", "outbox.backoff_min_ms"),
             ("[outbox]\npressure_percent = 95", "outbox.pressure_percent"),
             ("[outbox]\nmax_age_seconds = 0", "outbox.max_age_seconds"),
+            ("[link]\nping_ms = 30000", "link.ping_ms"),
+            ("[rotation]\ngrace_ms = 2592000001", "rotation.grace_ms"),
             ("[clone]\npolicy = \"ignore\"", "policy"),
         ] {
             let error = Settings::read(text).unwrap_err();

@@ -38,6 +38,7 @@ pub use figures::Figures;
 pub use inspect::{Chain, Inspected};
 pub use list::{LIMIT_MAX, Listed, Query, Summary};
 pub use prune::Pruned;
+pub(crate) use requeue::not_requeueable;
 pub use requeue::{Requeue, Requeued};
 pub use reseal::Unsent;
 pub use rules::{Conflict, Found, Outcome, Pressure, Settled, Status, Verdict};

@@ -49,7 +49,7 @@ impl Work for Requeue {
         let warning = match status {
             Status::Dead => None,
             Status::Pending => Some(MAY_BE_DELIVERED),
-            Status::Inflight | Status::Done | Status::Aborted => return Err(refused(status)),
+            Status::Inflight | Status::Done | Status::Aborted => return Err(not_requeueable(status)),
         };
         let new_id = &self.replacement.client_message_id;
         if !line::insert(ctx, tx, &self.replacement).await? {
@@ -67,7 +67,7 @@ impl Work for Requeue {
     }
 }
 
-fn refused(status: Status) -> Error {
+pub(crate) fn not_requeueable(status: Status) -> Error {
     let message = format!("The message is {}, and requeue works on messages that are dead or pending.", status.as_str());
     Error::new(Code::NotRequeueable, message).with("status", status.as_str())
 }
