@@ -1,17 +1,21 @@
 //! The local peer of a mesh: a durable outbox, a durable inbox, one link to the broker, and a socket for local programs.
 
+pub mod backup;
 pub mod config;
 pub mod directory;
 pub mod events;
 pub mod folder;
+pub mod hooks;
 pub mod host;
 pub mod identity;
 pub mod inbox;
 pub mod lock;
 pub mod metrics;
 pub mod outbox;
+pub mod recover;
 pub mod rotation;
 pub mod seal;
+pub mod service;
 pub mod token;
 
 pub use config::Settings;
