@@ -144,4 +144,12 @@ impl FileOpener {
         let nonce = self.0.nonce(last)?;
         crypto::secretbox_open(sealed, &nonce, &self.0.key.0).ok_or_else(unreadable)
     }
+
+    /// To be called when there is no more: a file of which not even the last chunk has come is none.
+    ///
+    /// # Errors
+    /// `box_unreadable` when the last chunk was not opened.
+    pub fn finish(self) -> Result<()> {
+        if self.0.ended { Ok(()) } else { Err(unreadable()) }
+    }
 }

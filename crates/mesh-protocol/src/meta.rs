@@ -16,8 +16,6 @@ use crate::json;
 pub const META_DEPTH_MAX: usize = 32;
 /// serde_json takes the text under such a name for JSON in its raw form, and would read it again without any bound.
 const RESERVED: &str = "$serde_json::private::";
-/// The largest integer that a double counts up to.
-const INTEGER_MAX: u64 = 1 << 53;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -114,12 +112,12 @@ impl<'de> Visitor<'de> for Within {
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Built<E> {
-        counted(value.unsigned_abs())?;
+        refuse_inexact(value.unsigned_abs())?;
         Ok(Value::Number(value.into()))
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Built<E> {
-        counted(value)?;
+        refuse_inexact(value)?;
         Ok(Value::Number(value.into()))
     }
 
@@ -167,9 +165,11 @@ fn refuse_nul<E: serde::de::Error>(text: &str) -> std::result::Result<(), E> {
     if text.contains('\0') { Err(E::custom("a text holds a NUL character")) } else { Ok(()) }
 }
 
-/// Its canonical form writes numbers as doubles: past this bound two numbers would have one form.
-fn counted<E: serde::de::Error>(magnitude: u64) -> std::result::Result<(), E> {
-    if magnitude <= INTEGER_MAX {
+/// The canonical form writes numbers as doubles: two integers that are one double would have one form. Past 2^53 an integer is
+/// therefore let through in the digits that the canonical form itself has for it, and in no others.
+#[expect(clippy::cast_precision_loss, reason = "what is lost is what is looked for")]
+fn refuse_inexact<E: serde::de::Error>(magnitude: u64) -> std::result::Result<(), E> {
+    if magnitude <= 1 << 53 || (magnitude as f64).to_string() == magnitude.to_string() {
         return Ok(());
     }
     Err(E::custom("an integer is beyond 2^53, which not every reader reads alike; send it as text"))
@@ -186,6 +186,11 @@ mod tests {
         let meta = Meta::parse(r#"{ "b": [1.0, "\u0041", 1e21], "a": null }"#).unwrap();
         assert_eq!(meta.canonical().unwrap(), r#"{"a":null,"b":[1,"A",1e+21]}"#);
         assert_eq!(Meta::parse(&meta.canonical().unwrap()).unwrap().canonical().unwrap(), meta.canonical().unwrap());
+        // A double, and the same in the digits of its canonical form.
+        for text in ["2.2167463967455176e16", "22167463967455176", "-9.223372036854775808e18", "-9223372036854776000"] {
+            let canonical = Meta::parse(text).unwrap().canonical().unwrap();
+            assert_eq!(Meta::parse(&canonical).unwrap().canonical().unwrap(), canonical, "{text}");
+        }
         assert_eq!(Meta::from_value(json!({"n": 9_007_199_254_740_992_u64})).unwrap().value()["n"], json!(1_u64 << 53));
     }
 
@@ -201,6 +206,7 @@ mod tests {
             "9007199254740993",
             "-9007199254740993",
             "18446744073709551615",
+            "9223372036854775807",
             "1e999",
             r#"{"$serde_json::private::RawValue":"[[1]]"}"#,
             r#"{"\u0024serde_json::private::Number":"1"}"#,

@@ -260,3 +260,87 @@ fn is_missing(feature: &str) -> Error {
 fn is_invalid(feature: &str, wrong: &str) -> Error {
     Error::new(Code::FeatureParametersInvalid, format!("The parameters of {feature} are not valid: {wrong}."))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn answered(features: Features) -> FeatureResponse {
+        features.answer(&FeatureRequest::default()).unwrap()
+    }
+
+    #[test]
+    fn what_a_broker_offers_its_daemon_understands() {
+        for dedupe in [DedupeMode::Permanent, DedupeMode::RetentionScoped { days: 7 }] {
+            for concurrent in
+                [ConcurrentPolicy::PreferNewest, ConcurrentPolicy::PreferOldest, ConcurrentPolicy::AllowConcurrent]
+            {
+                let offered = Features { dedupe, concurrent, ..Features::default() };
+                assert_eq!(Features::agreed(&answered(offered)).unwrap(), offered);
+                assert_eq!(ConcurrentPolicy::from_name(concurrent.name()), Some(concurrent));
+            }
+        }
+    }
+
+    #[test]
+    fn of_what_is_asked_for_the_answer_has_what_there_is() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let request = FeatureRequest { require: names(&[KEY_EPOCH, "x"]), optional: names(&[MAX_PAYLOAD, "y"]) };
+        let response = Features::default().answer(&request).unwrap();
+        assert_eq!(response.supported.keys().map(String::as_str).collect::<Vec<_>>(), [KEY_EPOCH, MAX_PAYLOAD]);
+        assert_eq!(response.missing_required, ["x"]);
+        let many = FeatureRequest { require: vec!["x".to_owned(); FEATURES_MAX + 1], optional: Vec::new() };
+        assert!(Features::default().answer(&many).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_will_not_do_has_its_number() {
+        use CloseCode::{FeatureMissing, ParameterBelowFloor, ParametersInvalid};
+        let dedupe = CLIENT_MESSAGE_ID_DEDUPE;
+        let scoped = |days: Value| json!({"version": 2, "mode": "retention_scoped", "dedupe_retention_days": days, "request_fingerprint": true});
+        for (name, parameters, expected) in [
+            (dedupe, scoped(json!(7)), None),
+            (dedupe, json!({"version": 3, "mode": "permanent", "request_fingerprint": true, "more": [1]}), None),
+            (
+                dedupe,
+                json!({"version": 2, "mode": "permanent", "request_fingerprint": true, "dedupe_retention_days": 1}),
+                None,
+            ),
+            (dedupe, scoped(json!(6)), Some(ParameterBelowFloor)),
+            (dedupe, scoped(json!(0)), Some(ParameterBelowFloor)),
+            (dedupe, scoped(json!(-1)), Some(ParametersInvalid)),
+            (dedupe, scoped(json!("7")), Some(ParametersInvalid)),
+            (dedupe, scoped(Value::Null), Some(ParametersInvalid)),
+            (dedupe, json!({"version": 2, "mode": "some", "request_fingerprint": true}), Some(ParametersInvalid)),
+            (dedupe, json!({"version": 2, "mode": "permanent", "request_fingerprint": false}), Some(ParametersInvalid)),
+            (dedupe, json!({"version": 2, "mode": "permanent"}), Some(ParametersInvalid)),
+            (dedupe, json!({"mode": "permanent", "request_fingerprint": true}), Some(ParametersInvalid)),
+            (dedupe, json!(true), Some(ParametersInvalid)),
+            (dedupe, json!({"version": 1, "mode": "permanent", "request_fingerprint": true}), Some(FeatureMissing)),
+            (CONCURRENT_CONNECTION_POLICY, json!({"version": 1, "policy": "none"}), Some(ParametersInvalid)),
+            (MEMBER_KEYPAIR_ROTATED_EVENT, json!({"version": 0}), Some(FeatureMissing)),
+            (KEY_EPOCH, json!({"version": 1, "max_concurrent_epochs": 1}), None),
+            (KEY_EPOCH, json!({"version": 1, "max_concurrent_epochs": 0}), Some(ParameterBelowFloor)),
+            (MAX_PAYLOAD, json!({"version": 1, "inline_bytes": 1, "blob_bytes": 1}), None),
+            (MAX_PAYLOAD, json!({"version": 1, "inline_bytes": 0, "blob_bytes": 1}), Some(ParametersInvalid)),
+            (MAX_PAYLOAD, json!({"version": 1, "inline_bytes": 2, "blob_bytes": 1}), Some(ParametersInvalid)),
+        ] {
+            let mut response = answered(Features::default());
+            response.supported.insert(name.to_owned(), Meta::from_value(parameters.clone()).unwrap());
+            let agreed = Features::agreed(&response);
+            let number = agreed.as_ref().err().map(|error| close_code(error).unwrap());
+            assert_eq!(number, expected, "{name} {parameters}: {agreed:?}");
+        }
+        for name in REQUIRED {
+            let mut response = answered(Features::default());
+            response.supported.remove(*name);
+            assert_eq!(close_code(&Features::agreed(&response).unwrap_err()), Some(FeatureMissing), "{name}");
+        }
+        let mut response = answered(Features::default());
+        response.missing_required.push("later".to_owned());
+        assert_eq!(close_code(&Features::agreed(&response).unwrap_err()), Some(FeatureMissing));
+        assert_eq!(close_code(&Error::invalid("other")), None);
+    }
+}

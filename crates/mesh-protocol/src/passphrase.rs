@@ -18,7 +18,7 @@ const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
 const LANES: u32 = 1;
 /// What a foreign box may ask of this host.
-const MEMORY_KIB_MAX: u32 = 1 << 20;
+const MEMORY_KIB_MAX: u32 = 256 << 10;
 const PASSES_MAX: u32 = 16;
 const LANES_MAX: u32 = 4;
 const HEAD_BYTES: usize = MAGIC.len() + 1 + 3 * 4 + SALT_BYTES + NONCE_BYTES;

@@ -64,8 +64,7 @@ impl<'a> Signed<'a> {
 pub fn sign_request(identity: &Identity, mesh: MeshId, signed: Signed<'_>, now: Time, nonce: RequestNonce) -> String {
     let time = unix_seconds(now);
     let signature = identity.sign(Context::Http, &signed.statement(mesh, time, &nonce));
-    let key = identity.public_key();
-    format!("{SCHEME} mesh={mesh},key={key},time={time},nonce={nonce},signature={signature}")
+    RequestClaim { mesh, key: identity.public_key(), time, nonce, signature }.header()
 }
 
 /// What a request says about who has signed it. Nothing of it is true before it is verified.
@@ -80,7 +79,12 @@ pub struct RequestClaim {
 }
 
 impl RequestClaim {
-    /// Reads the value of `Authorization`: the five fields in their order, each once, nothing else.
+    fn header(&self) -> String {
+        let Self { mesh, key, time, nonce, signature } = self;
+        format!("{SCHEME} mesh={mesh},key={key},time={time},nonce={nonce},signature={signature}")
+    }
+
+    /// Reads the value of `Authorization`: the five fields in their order and in the one spelling that each has.
     ///
     /// # Errors
     /// `incomplete_signature`.
@@ -106,7 +110,8 @@ impl RequestClaim {
             nonce: field("nonce")?.parse().ok()?,
             signature: field("signature")?.parse().ok()?,
         };
-        fields.next().is_none().then_some(claim)
+        // A UUID and a number have other spellings, which nobody needs.
+        (claim.header() == header).then_some(claim)
     }
 
     /// What can be said before the body is there.

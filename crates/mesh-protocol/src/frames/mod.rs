@@ -88,48 +88,142 @@ impl<F: Serialize> Framed<F> {
 /// reader, which sees every other field.
 impl<'de, F: Deserialize<'de>> Deserialize<'de> for Framed<F> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_map(Object(PhantomData))
+        let (id, frame) = deserializer.deserialize_map(Beside::new("id"))?;
+        Ok(Self { id, frame })
     }
 }
 
-struct Object<F>(PhantomData<F>);
+/// Reads an object as a `T`, and what it has under one further name as an `I`.
+struct Beside<I, T> {
+    name: &'static str,
+    read: PhantomData<(I, T)>,
+}
 
-impl<'de, F: Deserialize<'de>> Visitor<'de> for Object<F> {
-    type Value = Framed<F>;
+impl<I, T> Beside<I, T> {
+    fn new(name: &'static str) -> Self {
+        Self { name, read: PhantomData }
+    }
+}
+
+impl<'de, I: Deserialize<'de>, T: Deserialize<'de>> Visitor<'de> for Beside<I, T> {
+    type Value = (Option<I>, T);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a frame")
+        f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> std::result::Result<Framed<F>, A::Error> {
-        let mut id = None;
-        let frame = F::deserialize(MapAccessDeserializer::new(WithoutId { fields, id: &mut id }))?;
-        Ok(Framed { id, frame })
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> std::result::Result<Self::Value, A::Error> {
+        let mut taken = None;
+        let without = Without { name: self.name, fields, taken: &mut taken };
+        let rest = T::deserialize(MapAccessDeserializer::new(without))?;
+        Ok((taken, rest))
     }
 }
 
-struct WithoutId<'i, A> {
+struct Without<'t, I, A> {
+    name: &'static str,
     fields: A,
-    id: &'i mut Option<FrameId>,
+    taken: &'t mut Option<I>,
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutId<'_, A> {
+impl<'de, I: Deserialize<'de>, A: MapAccess<'de>> MapAccess<'de> for Without<'_, I, A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> std::result::Result<Option<K::Value>, A::Error> {
         while let Some(name) = self.fields.next_key::<String>()? {
-            if name != "id" {
+            if name != self.name {
                 return seed.deserialize(name.into_deserializer()).map(Some);
             }
-            if self.id.is_some() {
-                return Err(A::Error::duplicate_field("id"));
+            if self.taken.is_some() {
+                return Err(A::Error::duplicate_field(self.name));
             }
-            *self.id = Some(self.fields.next_value()?);
+            *self.taken = Some(self.fields.next_value()?);
         }
         Ok(None)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> std::result::Result<V::Value, A::Error> {
         self.fields.next_value_seed(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use waybill_kernel::Code;
+
+    use super::*;
+
+    fn client(frame: &Value) -> Result<Framed<ClientFrame>> {
+        Framed::read(frame.to_string().as_bytes())
+    }
+
+    #[test]
+    fn an_id_stands_beside_the_fields_of_every_frame() {
+        let read = client(&json!({"t": "history", "id": "h1", "after": 3, "limit": 10})).unwrap();
+        assert_eq!(read.id.as_ref().map(FrameId::as_str), Some("h1"));
+        assert_eq!(read.frame, ClientFrame::History(HistoryRequest { after: 3, limit: 10 }));
+        let answer = Framed::answer(read.id, ServerFrame::Pong {});
+        assert_eq!(answer.write().unwrap(), r#"{"id":"h1","t":"pong"}"#);
+        assert_eq!(Framed::from(ClientFrame::Ping {}).write().unwrap(), r#"{"t":"ping"}"#);
+    }
+
+    #[test]
+    fn what_a_frame_does_not_have_is_refused() {
+        client(&json!({"t": "ping"})).unwrap();
+        client(&json!({"limit": 1, "t": "history", "after": 1})).unwrap();
+        for frame in [
+            json!({"t": "ping", "x": 1}),
+            json!({"t": "pong", "after": 1}),
+            json!({"t": "history", "after": 1, "limit": 1, "x": null}),
+            json!({"t": "history", "after": 1}),
+            json!({"t": "history", "after": -1, "limit": 1}),
+            json!({"t": "history", "after": "1", "limit": 1}),
+            json!({"t": "challenge", "nonce": "00".repeat(32)}),
+            json!({"t": "unknown"}),
+            json!({"t": 1}),
+            json!({"id": "x"}),
+            json!({"t": "ping", "id": ""}),
+            json!({"t": "ping", "id": 1}),
+            json!([{"t": "ping"}]),
+            json!("ping"),
+        ] {
+            assert_eq!(client(&frame).unwrap_err().code(), Code::InvalidRequest, "{frame}");
+        }
+        for text in
+            [r#"{"t":"ping","t":"ping"}"#, r#"{"t":"ping","id":"a","id":"b"}"#, r#"{"t":"ping"} x"#, "", "{", "\u{0}"]
+        {
+            assert!(Framed::<ClientFrame>::read(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(Framed::<ClientFrame>::read(b"{\"t\":\"ping\xff\"}").is_err());
+    }
+
+    #[test]
+    fn large_and_deep_frames_are_refused_before_they_are_parsed() {
+        let large = format!(r#"{{"t":"ping","id":"{}"}}"#, "x".repeat(FRAME_BYTES_MAX));
+        assert_eq!(Framed::<ClientFrame>::read(large.as_bytes()).unwrap_err().code(), Code::PayloadTooLarge);
+        for deep in ["[".repeat(FRAME_BYTES_MAX), r#"{"t":"#.repeat(100_000), format!("{}1", "[{\"a\":".repeat(50_000))]
+        {
+            let refused = Framed::<ClientFrame>::read(deep.as_bytes()).unwrap_err();
+            assert!(refused.message().contains("levels deep"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_delivery_has_the_fields_of_its_message_beside_its_id() {
+        let text = Framed::from(crate::tests::any::delivery()).write().unwrap();
+        let object: Value = serde_json::from_str(&text).unwrap();
+        for name in ["t", "delivery_id", "seq", "envelope", "client_message_id", "sender"] {
+            assert!(object.get(name).is_some(), "{name} in {text}");
+        }
+        let Framed { frame, .. } = Framed::<ServerFrame>::read(text.as_bytes()).unwrap();
+        assert_eq!(frame, crate::tests::any::delivery());
+        let mut more = object.clone();
+        more["more"] = json!(1);
+        let mut less = object.clone();
+        less.as_object_mut().unwrap().remove("delivery_id");
+        for frame in [more, less] {
+            assert!(Framed::<ServerFrame>::read(frame.to_string().as_bytes()).is_err(), "{frame}");
+        }
     }
 }

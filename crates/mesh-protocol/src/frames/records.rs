@@ -174,3 +174,66 @@ impl SendResult {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use waybill_kernel::Code;
+
+    use super::*;
+
+    #[test]
+    fn what_a_sender_does_about_each_answer() {
+        let id: ClientMessageId = "a".parse().unwrap();
+        let again = |after_seconds| Outcome::Retry { after_seconds };
+        for (status, expected) in [
+            (201, Outcome::Done),
+            (200, Outcome::Done),
+            (400, Outcome::Dead),
+            (401, Outcome::Dead),
+            (404, Outcome::Dead),
+            (409, Outcome::Dead),
+            (413, Outcome::Dead),
+            (408, again(None)),
+            (429, again(None)),
+            (500, again(None)),
+            (503, again(None)),
+            (507, again(None)),
+            (0, again(None)),
+            (302, again(None)),
+        ] {
+            assert_eq!(SendResult::new(id.clone(), status).outcome(), expected, "{status}");
+        }
+        let throttled = Error::new(Code::RateLimitExceeded, "Too many.").with("retry_after", 7);
+        assert_eq!(SendResult::refused(id.clone(), &throttled).outcome(), again(Some(7)));
+        let pending = SendResult::refused(id, &Error::new(Code::EpochPending, "Wait."));
+        assert_eq!((pending.error.as_deref(), pending.outcome()), (Some("epoch_pending"), again(None)));
+    }
+
+    #[test]
+    fn the_bodies_of_the_contract() {
+        let id: ClientMessageId = "a".parse().unwrap();
+        let (message, history) =
+            (MessageId(waybill_kernel::id::Uuid::nil()), HistoryId(waybill_kernel::id::Uuid::max()));
+        let shown = |result: &SendResult| serde_json::to_string(result).unwrap();
+        let nil = "00000000-0000-0000-0000-000000000000";
+        let max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+        assert_eq!(
+            shown(&SendResult::accepted(id.clone(), message, history)),
+            format!(
+                r#"{{"client_message_id":"a","status":201,"broker_message_id":"{nil}","history_id":"{max}","duplicate":false}}"#
+            )
+        );
+        assert_eq!(
+            shown(&SendResult::duplicate(id.clone(), message, None, false, Time::EPOCH)),
+            format!(
+                r#"{{"client_message_id":"a","status":200,"broker_message_id":"{nil}","duplicate":true,"history_available":false,"first_seen_at":"1970-01-01T00:00:00.000000Z"}}"#
+            )
+        );
+        let fingerprint = Fingerprint::from_bytes([0xab; 32]);
+        assert_eq!(
+            shown(&SendResult::conflict(id.clone(), Some(&fingerprint))),
+            r#"{"client_message_id":"a","status":409,"error":"idempotency_key_reused","conflict":"request_fingerprint_mismatch","broker_fingerprint_prefix":"abababababababab"}"#
+        );
+        assert!(!shown(&SendResult::conflict(id, None)).contains("prefix"));
+    }
+}

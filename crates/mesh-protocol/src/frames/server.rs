@@ -1,11 +1,13 @@
 //! What the broker says to a member.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use waybill_kernel::Error;
 
 use crate::challenge::ChallengeNonce;
 use crate::epoch::EpochKey;
+use crate::frames::Beside;
 use crate::frames::records::{Message, Peer, SendResult, Subscriber};
 use crate::identity::MemberKeys;
 use crate::ids::{DeliveryId, MemberId, MeshId};
@@ -54,11 +56,20 @@ pub struct HelloOk {
     pub broker_version: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// On the wire the id stands beside the message's own fields.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Deliver {
     pub delivery_id: DeliveryId,
+    #[serde(flatten)]
     pub message: Message,
+}
+
+impl<'de> Deserialize<'de> for Deliver {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (delivery_id, message) = deserializer.deserialize_map(Beside::new("delivery_id"))?;
+        let delivery_id = delivery_id.ok_or_else(|| D::Error::missing_field("delivery_id"))?;
+        Ok(Self { delivery_id, message })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
