@@ -9,10 +9,11 @@ use crate::negotiation::{DEDUPE_RETENTION_DAYS_MIN, DedupeMode};
 
 const HOUR_SECONDS: u64 = 3_600;
 const MARGIN_HOURS_MIN: u64 = 24;
-const PERMANENT_HOURS: u64 = 168;
-const PERMANENT_HOURS_MAX: u64 = 720;
+/// Where the broker never forgets.
+const PERMANENT: Duration = hours(168);
+const PERMANENT_MAX: Duration = hours(720);
 
-fn hours(hours: u64) -> Duration {
+const fn hours(hours: u64) -> Duration {
     Duration::from_secs(hours * HOUR_SECONDS)
 }
 
@@ -24,7 +25,7 @@ fn hours(hours: u64) -> Duration {
 pub fn outbox_max_age(dedupe: DedupeMode, wanted: Option<Duration>) -> Result<Duration> {
     let days = match dedupe {
         DedupeMode::Permanent => {
-            return Ok(wanted.unwrap_or(hours(PERMANENT_HOURS)).min(hours(PERMANENT_HOURS_MAX)));
+            return Ok(wanted.unwrap_or(PERMANENT).min(PERMANENT_MAX));
         }
         DedupeMode::RetentionScoped { days } => days,
     };

@@ -167,7 +167,6 @@ fn refuse_nul<E: serde::de::Error>(text: &str) -> std::result::Result<(), E> {
 
 /// The canonical form writes numbers as doubles: two integers that are one double would have one form. Past 2^53 an integer is
 /// therefore let through in the digits that the canonical form itself has for it, and in no others.
-#[expect(clippy::cast_precision_loss, reason = "what is lost is what is looked for")]
 fn refuse_inexact<E: serde::de::Error>(magnitude: u64) -> std::result::Result<(), E> {
     if magnitude <= 1 << 53 || (magnitude as f64).to_string() == magnitude.to_string() {
         return Ok(());
