@@ -294,8 +294,8 @@ catalogue! {
         "The topic waits for a new key." "Nothing was done. Retry after a pause: a subscriber that is connected makes the key.";
     EpochUnknown           "epoch_unknown"             400 -32187 ("InvalidParameterValue", 400)       2
         "The topic has no such epoch, or not any more." "Fetch the topic's keys and encrypt the message with the newest.";
-    EpochClaimed           "epoch_claimed"             409 -32188 ("InvalidParameterValue", 400)       6
-        "Another member is making the topic's next key." "Wait for that key; ask again when it does not come.";
+    TooManySubscribers     "too_many_subscribers"      409 -32188 ("OverLimit", 403)                   6
+        "The topic has as many subscribers as an encrypted topic may have." "Use another topic, or have the operator raise `mesh.encrypted_subscribers_max`.";
     InviteInvalid          "invite_invalid"            403 -32189 ("AccessDenied", 403)                3
         "The mesh has not issued this invite." "Ask the owner of the mesh for an invite, and use it unchanged.";
     InviteExpired          "invite_expired"            403 -32190 ("AccessDenied", 403)                3
