@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 use waybill_mesh_protocol::seal::{open_dm, open_topic, seal_dm, seal_topic};
 use waybill_mesh_protocol::{
-    BoxSecret, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint, INLINE_BYTES, Identity, Meta, Nonce,
-    Plain, Priority, PublicKey,
+    BoxPublicKey, BoxSecret, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint, INLINE_BYTES, Identity,
+    MemberKeys, Meta, Nonce, Plain, Priority, PublicKey,
 };
 use zeroize::Zeroizing;
 
@@ -180,8 +180,8 @@ impl Sealer {
     }
 
     fn for_member(&self, draft: &Draft, envelope: &mut Envelope) -> Result<()> {
+        // A key that was rotated out stays the address: the broker knows whose it was, and the message keeps its place in line.
         let member = self.directory.resolve(&draft.destination_ref)?;
-        envelope.destination_ref = member.keys.ed25519.to_string();
         if self.directory.is_plaintext() {
             in_plain_text(draft, envelope);
             return Ok(());
@@ -192,8 +192,8 @@ impl Sealer {
         Ok(())
     }
 
-    /// Opens what `sender` has sent to this member.
-    pub fn open(&self, envelope: &Envelope, sender: &PublicKey, now: Time) -> std::result::Result<Opened, Unopened> {
+    /// Opens what `sender` has sent to this member. Whether the keys are the sender's own is decided before.
+    pub fn open(&self, envelope: &Envelope, sender: &MemberKeys, now: Time) -> std::result::Result<Opened, Unopened> {
         if envelope.check(self.directory.is_plaintext()).is_err() {
             return Err(Unopened::Never("envelope_invalid"));
         }
@@ -219,13 +219,12 @@ impl Sealer {
     fn open_dm(
         &self,
         envelope: &Envelope,
-        sender: &PublicKey,
+        sender: &MemberKeys,
         now: Time,
     ) -> std::result::Result<Zeroizing<Vec<u8>>, Unopened> {
-        let senders = self.directory.box_keys_of(sender);
-        if senders.is_empty() {
-            return Err(Unopened::Later("sender_unknown"));
-        }
+        // A message that was sealed before the sender's rotation and sent after it has a box of the key from before.
+        let former = self.directory.box_keys_of(&sender.ed25519).into_iter().filter(|key| *key != sender.x25519);
+        let senders: Vec<BoxPublicKey> = [sender.x25519].into_iter().chain(former).collect();
         let mut knows_key = false;
         for (secret, is_archived) in self.keyring.secrets(now) {
             knows_key |= envelope.key_id == Some(secret.public().key_id());

@@ -299,7 +299,7 @@ impl Directory {
         holder.map_or(pinned, |member| member.keys.ed25519)
     }
 
-    fn member(&self, id: &MemberId) -> Option<Member> {
+    pub fn member(&self, id: &MemberId) -> Option<Member> {
         self.read(|state| state.members.get(id).cloned())
     }
 

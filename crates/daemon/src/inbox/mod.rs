@@ -12,6 +12,8 @@ mod page;
 mod search;
 mod sealed;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +34,7 @@ pub use sweep::Pruned;
 pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 101, name: "inbox", sql: include_str!("../../schema/inbox/V0101__inbox.sql") },
     Migration { version: 102, name: "directory", sql: include_str!("../../schema/inbox/V0102__directory.sql") },
+    Migration { version: 103, name: "files", sql: include_str!("../../schema/inbox/V0103__files.sql") },
 ];
 
 /// Room kept for a full disk: the sweep that gives room needs little.
