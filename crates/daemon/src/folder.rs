@@ -173,22 +173,30 @@ impl Folder {
         self.read_text(CONFIG)?.map_or_else(|| Ok(Settings::default()), |text| Settings::read(&text))
     }
 
-    /// Notes which schema the databases have; refuses a folder that a newer program has used.
+    /// Refuses a folder that a newer program has used, before anything in it is changed.
+    pub fn refuse_newer_schema(&self, own: i32) -> Result<()> {
+        let found = self.schema_version()?;
+        if found <= own {
+            return Ok(());
+        }
+        let message =
+            format!("The folder {} has schema {found}; this program knows schemas up to {own}.", self.path.display());
+        Err(Error::new(Code::SchemaTooNew, message))
+    }
+
+    /// Notes which schema the databases have by now.
     pub fn keep_schema_version(&self, own: i32) -> Result<()> {
-        let text = self.read_text(SCHEMA_VERSION)?;
-        let found: i32 = match text.as_deref().map(str::trim) {
-            None | Some("") => 0,
+        if self.schema_version()? == own { Ok(()) } else { self.write(SCHEMA_VERSION, format!("{own}\n").as_bytes()) }
+    }
+
+    fn schema_version(&self) -> Result<i32> {
+        match self.read_text(SCHEMA_VERSION)?.as_deref().map(str::trim) {
+            None | Some("") => Ok(0),
             Some(text) => text.parse().map_err(|_| {
                 let message = format!("{} does not hold a number.", self.file(SCHEMA_VERSION).display());
                 Error::new(Code::DataFolderUnusable, message).with_cure("Remove it: the databases know their own schema.")
-            })?,
-        };
-        if found > own {
-            let message =
-                format!("The folder {} has schema {found}; this program knows schemas up to {own}.", self.path.display());
-            return Err(Error::new(Code::SchemaTooNew, message));
+            }),
         }
-        if found == own { Ok(()) } else { self.write(SCHEMA_VERSION, format!("{own}\n").as_bytes()) }
     }
 }
 
@@ -251,8 +259,9 @@ mod tests {
         let folder = Folder::open(home.path(), "acme").unwrap();
         folder.keep_schema_version(3).unwrap();
         assert_eq!(folder.read_text(SCHEMA_VERSION).unwrap().as_deref(), Some("3\n"));
+        folder.refuse_newer_schema(4).unwrap();
         folder.keep_schema_version(4).unwrap();
-        let error = folder.keep_schema_version(3).unwrap_err();
+        let error = folder.refuse_newer_schema(3).unwrap_err();
         assert_eq!(error.code(), Code::SchemaTooNew);
         assert!(error.message().contains("schema 4"), "{error}");
         assert_eq!(folder.read_text(SCHEMA_VERSION).unwrap().as_deref(), Some("4\n"));

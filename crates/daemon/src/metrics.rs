@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use waybill_kernel::{Error, Result};
 
@@ -131,9 +131,12 @@ pub fn hook_unenforceable() {
 }
 
 /// `endpoint` is one of the program's own words, never the caller's path.
-pub fn ipc(endpoint: &'static str, status: u16, took: Duration) {
-    counter!(IPC_REQUESTS, "endpoint" => endpoint, "status" => class(status)).increment(1);
-    histogram!(IPC_SECONDS).record(took.as_secs_f64());
+pub fn ipc_requests(endpoint: &'static str, status: u16) -> Counter {
+    counter!(IPC_REQUESTS, "endpoint" => endpoint, "status" => class(status))
+}
+
+pub fn ipc_seconds() -> Histogram {
+    histogram!(IPC_SECONDS)
 }
 
 const fn class(status: u16) -> &'static str {
