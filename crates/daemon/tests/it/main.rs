@@ -1,0 +1,12 @@
+//! The daemon from outside: over its socket and its TCP port, and its outbox against a model.
+
+mod accept_table;
+mod admin;
+mod bad_input;
+mod concurrency;
+mod disk;
+mod model;
+mod order;
+mod start;
+mod streams;
+mod support;
