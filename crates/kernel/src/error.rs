@@ -334,8 +334,6 @@ catalogue! {
     // Of the mesh's protocol.
     BoxUnreadable          "box_unreadable"            400 -32240 ("InvalidParameterValue", 400)       2
         "The box does not open with this key, or is not as it was sealed." "Check that it was made for this key, and that nothing has changed it.";
-    InvalidInvite          "invalid_invite"            403 -32242 ("AccessDenied", 403)                3
-        "The invite cannot be read, or is not what the owner has signed." "Ask the owner of the mesh for an invite, and use it unchanged.";
     OutboxMaxAgeAboveDedupeWindow "outbox_max_age_above_dedupe_window" 500 -32241 ("InternalFailure", 500) 78
         "The outbox would go on trying after the broker has forgotten the ids." "Lower `outbox.max_age_seconds`, or have the operator raise the broker's retention of ids.";
     // Of the daemon's hooks, backups and service.

@@ -219,3 +219,93 @@ impl Plain {
         serde_json::from_slice(bytes).map_err(|error| refused().because(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(kind: DestinationKind, reference: &str) -> Envelope {
+        Envelope::new(Destination { kind, reference: reference.to_owned() }, b"x".to_vec())
+    }
+
+    #[test]
+    fn what_holds_of_every_envelope() {
+        let key = "0f".repeat(32);
+        let (dm, topic) = (to(DestinationKind::Dm, &key), to(DestinationKind::Topic, "build"));
+        let key_id = Some(KeyId::from_bytes([1; 8]));
+        let meta = Some(Meta::parse("{}").unwrap());
+        let mentions = |count| vec![PublicKey::from_bytes([1; 32]); count];
+        for (envelope, plain, encrypted) in [
+            (dm.clone(), true, false),
+            (topic.clone(), true, false),
+            (Envelope { key_id, ..dm.clone() }, false, true),
+            (Envelope { epoch: Some(1), ..dm.clone() }, false, false),
+            (Envelope { key_id, epoch: Some(1), ..dm.clone() }, false, false),
+            (Envelope { epoch: Some(0), ..topic.clone() }, false, true),
+            (Envelope { key_id, ..topic.clone() }, false, false),
+            (Envelope { meta: meta.clone(), ..topic.clone() }, true, false),
+            (Envelope { meta, epoch: Some(1), ..topic.clone() }, false, false),
+            (Envelope { mentions: mentions(MENTIONS_MAX), ..topic.clone() }, true, false),
+            (Envelope { mentions: mentions(MENTIONS_MAX + 1), ..topic.clone() }, false, false),
+            (Envelope { version: 2, ..topic }, false, false),
+            (to(DestinationKind::Topic, "../x"), false, false),
+            (to(DestinationKind::Topic, ""), false, false),
+            (to(DestinationKind::Dm, &key.to_uppercase()), false, false),
+            (to(DestinationKind::Dm, "bob"), false, false),
+            (to(DestinationKind::Queue, "q"), true, true),
+            (to(DestinationKind::Queue, ""), false, false),
+            (to(DestinationKind::Queue, "a\0b"), false, false),
+        ] {
+            let checked = (envelope.check(true).is_ok(), envelope.check(false).is_ok());
+            assert_eq!(checked, (plain, encrypted), "{envelope:?}");
+        }
+        assert_eq!(dm.destination().recipient(), Some(key.parse().unwrap()));
+        assert_eq!(to(DestinationKind::Topic, &key).destination().recipient(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read() {
+        let good = r#"{"version":1,"destination_kind":"dm","destination_ref":"x","body":"eA=="}"#;
+        let envelope: Envelope = serde_json::from_str(good).unwrap();
+        assert_eq!((envelope.priority, envelope.body.0.as_slice()), (Priority::Next, b"x".as_slice()));
+        for (from, to) in [
+            ("eA==", "eA"),
+            ("eA==", "eB=="),
+            ("eA==", "e A="),
+            ("eA==", "-_=="),
+            ("\"dm\"", "\"dms\""),
+            ("\"version\":1", "\"version\":\"1\""),
+            ("{", "{\"more\":1,"),
+            ("{", "{\"priority\":\"soon\","),
+            ("{", "{\"reply_to\":\"\","),
+            ("{", "{\"mentions\":[\"bob\"],"),
+            ("{", "{\"epoch\":-1,"),
+            ("{", "{\"key_id\":\"0F0F0F0F0F0F0F0F\","),
+            ("{", "{\"version\":1,"),
+        ] {
+            let text = good.replacen(from, to, 1);
+            assert!(serde_json::from_str::<Envelope>(&text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_read_back() {
+        for kind in [DestinationKind::Topic, DestinationKind::Dm, DestinationKind::Queue] {
+            assert_eq!(DestinationKind::from_name(kind.name()), Some(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        for priority in [Priority::Now, Priority::Next, Priority::Low] {
+            assert_eq!(Priority::from_name(priority.name()), Some(priority));
+            assert_eq!(serde_json::to_value(priority).unwrap(), priority.name());
+        }
+        assert_eq!((DestinationKind::from_name("x"), Priority::from_name("")), (None, None));
+    }
+
+    #[test]
+    fn what_counts_as_payload() {
+        let envelope = to(DestinationKind::Topic, "build");
+        assert_eq!(envelope.payload_bytes().unwrap(), 1);
+        let meta = Some(Meta::parse(r#"{ "a" : 1 }"#).unwrap());
+        assert_eq!(Envelope { meta, ..envelope }.payload_bytes().unwrap(), 1 + 7);
+    }
+}

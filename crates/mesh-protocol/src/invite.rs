@@ -38,7 +38,7 @@ impl Invite {
     /// The text that is handed to the joiner.
     ///
     /// # Errors
-    /// `invalid_invite` for one that its reader would refuse.
+    /// `invite_invalid` for one that its reader would refuse.
     pub fn sign(&self, issuer: &Identity) -> Result<String> {
         self.check()?;
         if issuer.public_key() != self.issuer {
@@ -50,7 +50,7 @@ impl Invite {
     }
 
     /// # Errors
-    /// `invalid_invite` for what the issuer has not signed in this form; `invite_expired`. Uses are the broker's to count.
+    /// `invite_invalid` for what the issuer has not signed in this form; `invite_expired`. Uses are the broker's to count.
     pub fn parse_and_verify(text: &str, now: Time) -> Result<Self> {
         let invite = Self::parse(text)?;
         if now >= invite.expires_at {
@@ -100,5 +100,5 @@ impl Invite {
 }
 
 fn refused(wrong: &str) -> Error {
-    Error::new(Code::InvalidInvite, format!("The invite {wrong}."))
+    Error::new(Code::InviteInvalid, format!("The invite {wrong}."))
 }

@@ -54,7 +54,7 @@ impl JoinProof {
     /// `secret` is that of the challenge's box key.
     ///
     /// # Errors
-    /// `signature_does_not_match` when one of the keys is not proved.
+    /// `proof_invalid` when one of the keys is not proved.
     pub fn verify(
         &self,
         keys: &MemberKeys,
@@ -69,7 +69,7 @@ impl JoinProof {
         if signed && boxed {
             return Ok(());
         }
-        Err(Error::new(Code::SignatureDoesNotMatch, "The joiner has not proved that both keys are its own.")
+        Err(Error::new(Code::ProofInvalid, "The joiner has not proved that both keys are its own.")
             .with_cure("Ask for a new challenge and join again."))
     }
 }

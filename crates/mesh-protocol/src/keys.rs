@@ -41,3 +41,31 @@ impl PublicKey {
         crypto::verify(self.as_bytes(), &context.statement(bytes), signature.as_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_and_a_signature_have_one_spelling_each() {
+        let key = PublicKey::from_bytes([0xab; 32]);
+        assert_eq!((key.to_string(), key.to_string().parse::<PublicKey>().unwrap()), ("ab".repeat(32), key));
+        assert_eq!(serde_json::to_value(key).unwrap(), "ab".repeat(32));
+        for text in ["AB".repeat(32), "ab".repeat(31), "ab".repeat(33), format!("{}a ", "ab".repeat(31)), String::new()]
+        {
+            assert!(text.parse::<PublicKey>().is_err(), "{text}");
+            assert!(serde_json::from_value::<PublicKey>(text.clone().into()).is_err(), "{text}");
+        }
+        let signature = Signature::from_bytes([0xff; 64]);
+        let text = signature.to_string();
+        assert_eq!((text.len(), text.parse::<Signature>().unwrap()), (86, signature));
+        // Padding, the other alphabet, and bits at the end that mean nothing.
+        for text in [format!("{text}=="), text.replace('_', "/"), format!("{}x", &text[..85]), text[..84].to_owned()] {
+            assert!(text.parse::<Signature>().is_err(), "{text}");
+        }
+        assert_eq!(
+            (PublicKey::from_slice(&[0; 31]), KeyId::from_slice(&[1; 8])),
+            (None, Some(KeyId::from_bytes([1; 8])))
+        );
+    }
+}

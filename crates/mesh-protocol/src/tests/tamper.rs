@@ -174,7 +174,7 @@ fn invites() {
     Invite::parse_and_verify(&text, NOW).unwrap();
     for text in changed_texts(&text) {
         let refused = Invite::parse_and_verify(&text, NOW).unwrap_err();
-        assert_eq!(refused.code(), Code::InvalidInvite, "{text}");
+        assert_eq!(refused.code(), Code::InviteInvalid, "{text}");
     }
     for text in [format!(" {text}"), format!("{text}\n"), format!("{text}="), text.replace("wbi_", ""), String::new()] {
         assert!(Invite::parse(&text).is_err(), "{text}");
@@ -194,7 +194,7 @@ fn invites_that_are_signed_and_yet_not_good() {
         ("too long", Invite { server: format!("http://{}", "a".repeat(2_000)), ..good.clone() }),
         ("a foreign box key", Invite { owner: foreign, ..good.clone() }),
     ] {
-        assert_eq!(invite.sign(&owner).unwrap_err().code(), Code::InvalidInvite, "{wrong}");
+        assert_eq!(invite.sign(&owner).unwrap_err().code(), Code::InviteInvalid, "{wrong}");
     }
     // Signed by another in the owner's name, and by another in its own.
     assert!(good.sign(&eve).is_err());
