@@ -34,10 +34,13 @@ pub struct Takeover {
     sessions: Sessions,
 }
 
+/// Read and written as tokio does.
+pub type TakenSocket = TokioIo<Upgraded>;
+
 /// The socket, and when to leave it.
 pub struct Taken {
     /// Begins with what the client sent after its request.
-    pub socket: TokioIo<Upgraded>,
+    pub socket: TakenSocket,
     /// Cancelled when the server begins to stop: the session says so to the other side and ends.
     pub stopping: CancellationToken,
 }
