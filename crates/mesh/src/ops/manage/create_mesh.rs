@@ -86,9 +86,9 @@ impl Operation for CreateMesh {
         description: "Makes a mesh of your tenant, whose first member and owner has the keys given. The owner invites others.",
         example: Example {
             arguments: r#"{"slug": "team", "name": "alice", "keys": {
-                "ed25519": "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
-                "x25519": "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a",
-                "x25519_signature": "5VZDAMNgrHKQhuLMgG6CioSHfx64ttBMCdzZL2tTrxSqB0hKcSOQlaOBVQ5GHGMSyQ8kHzM7cCyv4Xt0BlAoBw"}}"#,
+                "ed25519": "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
+                "x25519": "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
+                "x25519_signature": "zIZu-PeKNfS0ENSjO2RLMqujYrMsJl8LbKAJU_r3XgsuTbW5TwKh07-6A_VdkRo1TewigPm1kvE_XrX5qi9mAw"}}"#,
             answer: r#"{"mesh_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10", "slug": "team",
                 "member_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e11", "plaintext": false,
                 "connection_policy": "prefer_newest", "created_at": "2026-01-05T12:30:00.000000Z"}"#,

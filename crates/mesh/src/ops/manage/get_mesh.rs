@@ -24,7 +24,7 @@ impl Operation for GetMesh {
             arguments: r#"{"mesh": "team"}"#,
             answer: r#"{"mesh_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e10", "slug": "team", "plaintext": false,
                 "connection_policy": "prefer_newest", "owner": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e11",
-                "owner_key": "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a", "owner_name": "alice",
+                "owner_key": "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c", "owner_name": "alice",
                 "created_at": "2026-01-05T12:30:00.000000Z", "created_by": "human:admin", "members": 2, "topics": 1}"#,
         },
         ..read("get_mesh", Route::get("/v1/meshes/{mesh}"))

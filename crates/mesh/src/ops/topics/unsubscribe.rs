@@ -33,6 +33,8 @@ impl Operation for Unsubscribe {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Unsubscribed>> {
         const DELETE: &str = "DELETE FROM mesh_subscriptions WHERE tenant = $1 AND mesh_id = $2 AND topic = $3 \
                               AND member_id = $4";
+        // Before the topic, as whoever ends the membership does it.
+        members::lock(tx, self.mesh, self.member).await?;
         members::live(tx, self.mesh, self.member).await?;
         super::lock(tx, self.mesh, &self.topic).await?;
         let ids = [self.mesh.as_bytes(), self.member.as_bytes()].map(Value::from);

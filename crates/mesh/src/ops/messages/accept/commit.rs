@@ -66,6 +66,8 @@ impl Operation for Commit {
     }
 
     fn committed(&self, _: &Caller, _: &waybill_store::Settings, output: &Accepted) {
+        #[cfg(feature = "sabotage")]
+        waybill_store::sabotage::point("broker_b3_committed");
         ::metrics::counter!(metrics::DELIVERIES).increment(output.deliveries);
     }
 }

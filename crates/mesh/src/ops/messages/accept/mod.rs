@@ -68,6 +68,10 @@ impl Procedure for AcceptMessage {
         let Reply::Done(Looked { known, state, plaintext }) = flow.run(store, look).await? else {
             return Err(Error::internal("a look neither waits nor replays"));
         };
+        #[cfg(feature = "sabotage")]
+        waybill_store::sabotage::point("broker_b0");
+        #[cfg(feature = "sabotage")]
+        let known = known.filter(|_| !waybill_store::sabotage::planted("mesh-b0-after-limiter"));
         if let Some(known) = known {
             let answer = known.answer(self.member, &self.client_message_id, &fingerprint);
             count(Phase::B0, answer.as_ref().err());
