@@ -170,7 +170,8 @@ async fn web_pages_and_tokens_in_addresses_are_refused_and_told() {
 async fn tcp_has_a_rate_and_the_socket_has_none() {
     let daemon = start(Plan { tcp: true, config: "[ipc]\nrate_per_s = 1\nrate_burst = 5\n", ..Plan::default() }).await;
     let token = format!("Bearer {}", daemon.local_token());
-    let heartbeat = || daemon.tcp("GET", "/v1/heartbeat", &[("authorization", token.as_str())], "");
+    let auth = [("authorization", token.as_str())];
+    let heartbeat = || daemon.tcp("GET", "/v1/heartbeat", &auth, "");
     for _ in 0..5 {
         heartbeat().await.expect(200);
     }
