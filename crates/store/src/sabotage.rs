@@ -282,6 +282,31 @@ pub(crate) fn statement(text: String) -> String {
             ("token = ?6, receives = receives + 1", "token = ?6, receives = max(receives, 1)"),
             ("receives = flights.receives + 1", "receives = max(flights.receives, 1)"),
         ],
+        // What is done gets another id, and its own can be had again.
+        Some("mesh-id-freed") => &[(
+            "delivered_at = ?3, broker_message_id = ?4, history_id = ?5 WHERE id = ?1",
+            "delivered_at = ?3, broker_message_id = ?4, history_id = ?5, \
+             client_message_id = client_message_id || hex(randomblob(8)) WHERE id = ?1",
+        )],
+        // A repeat is taken in under an id of its own.
+        Some("mesh-inbox-unkeyed") => &[(
+            "sender_name, body, meta, priority, mentioned, received_at, reply_to_id) VALUES (?1, ?2,",
+            "sender_name, body, meta, priority, mentioned, received_at, reply_to_id) VALUES (?1, CASE WHEN EXISTS \
+             (SELECT 1 FROM inbox i WHERE i.client_message_id = ?2) THEN ?2 || hex(randomblob(8)) ELSE ?2 END,",
+        )],
+        // As another seal would be: another envelope, with another fingerprint.
+        Some("mesh-reencrypt") => &[(
+            "destination_ref, envelope, attempts, enqueued_at FROM outbox WHERE is_head = 1",
+            "destination_ref, CASE WHEN attempts = 0 THEN envelope ELSE \
+             replace(envelope, '\"priority\":\"next\"', '\"priority\":\"low\"') END, attempts, enqueued_at \
+             FROM outbox WHERE is_head = 1",
+        )],
+        // As a crash between the two would leave it: of some messages there is the id and nothing else.
+        Some("mesh-dedupe-outside") => &[(
+            "envelope, mentions, dedupe_until, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "envelope, mentions, dedupe_until, created_at) \
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 WHERE abs(random()) % 40 <> 0",
+        )],
         Some("delete-hollow") => &[(
             "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3",
             "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3 AND ?3 = 0",

@@ -109,6 +109,8 @@ impl Drain {
         let deadline = Instant::now() + self.answer_within;
         self.in_flight.insert(flight.client_message_id, InFlight { row: flight.id, topic, deadline });
         self.writer.send_text(text).await?;
+        #[cfg(feature = "sabotage")]
+        waybill_store::sabotage::point("daemon_sent");
         Ok(())
     }
 
@@ -116,6 +118,8 @@ impl Drain {
     /// is sent again, or it was never asked for.
     fn answered(&mut self, answer: SendResult) -> Option<Settling> {
         let flight = self.in_flight.remove(answer.client_message_id.as_str())?;
+        #[cfg(feature = "sabotage")]
+        waybill_store::sabotage::point("daemon_ack_received");
         note(&answer);
         Some(Box::pin(settle(Arc::clone(&self.parts), flight, Some(answer))))
     }
@@ -144,6 +148,8 @@ async fn settle(parts: Arc<Parts>, flight: InFlight, answer: Option<SendResult>)
 
 /// The answer is durable.
 fn stored(settled: std::result::Result<Option<Settled>, Error>) -> Result<()> {
+    #[cfg(feature = "sabotage")]
+    waybill_store::sabotage::point("daemon_ack_stored");
     if let Some(Settled::Dead { reason }) = settled? {
         tracing::warn!(reason, "a message could not be sent and is dead; `waybill daemon outbox list --failed` shows it");
     }

@@ -140,6 +140,8 @@ pub async fn take(local: &Local, id: String, draft: &Draft) -> Result<Verdict> {
 async fn accept(local: &Local, id: String, draft: Draft) -> Result<Reply> {
     local.refuse_if_revoked()?;
     let verdict = take(local, id.clone(), &draft).await?;
+    #[cfg(feature = "sabotage")]
+    waybill_store::sabotage::point("daemon_accept_committed");
     if verdict == Verdict::Insert { metrics::accepted() } else { metrics::repeat_out() }
     answer(&id, verdict)
 }

@@ -213,6 +213,8 @@ impl Inbound {
             return Ok(());
         }
         let inserted = self.parts.inbox.insert(Insert { arrived: arrived.clone(), position }).await?;
+        #[cfg(feature = "sabotage")]
+        waybill_store::sabotage::point("daemon_inbox_committed");
         for ((arrived, note), id) in arrived.into_iter().zip(notes).zip(inserted.ids) {
             let Arrived::Opened(message) = arrived else { continue };
             let Some(id) = id else {
