@@ -14,21 +14,24 @@ const VERSION: &str = "13";
 ///
 /// # Errors
 /// The answer to one that does not ask for it rightly.
-pub(crate) fn accept(request: &Request<Body>) -> Result<Response<Body>, Response<Body>> {
+pub(crate) fn accept(request: &Request<Body>) -> Result<Response<Body>, Box<Response<Body>>> {
     if *request.method() != Method::GET {
-        return Err(error_response(&Error::new(Code::MethodNotAllowed, Code::MethodNotAllowed.entry().title)));
+        return Err(Box::new(error_response(&Error::new(
+            Code::MethodNotAllowed,
+            Code::MethodNotAllowed.entry().title,
+        ))));
     }
     let headers = request.headers();
     let asks = has(headers, &CONNECTION, "upgrade") && has(headers, &UPGRADE, "websocket");
     let is_known = headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION);
     if !asks || !is_known {
-        return Err(upgrade_required());
+        return Err(Box::new(upgrade_required()));
     }
     let Some(key) = headers.get(SEC_WEBSOCKET_KEY) else {
-        return Err(error_response(&Error::invalid("The request has no Sec-WebSocket-Key.")));
+        return Err(Box::new(error_response(&Error::invalid("The request has no Sec-WebSocket-Key."))));
     };
     let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
-    let Ok(accept) = accept else { return Err(upgrade_required()) };
+    let Ok(accept) = accept else { return Err(Box::new(upgrade_required())) };
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -70,7 +73,7 @@ mod tests {
     fn answered(method: Method, headers: &[(&str, &str)]) -> Response<Body> {
         let request = Request::builder().method(method).uri("/mesh/ws");
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        accept(&request.body(Body::empty()).unwrap()).unwrap_or_else(|refusal| refusal)
+        accept(&request.body(Body::empty()).unwrap()).unwrap_or_else(|refusal| *refusal)
     }
 
     #[test]

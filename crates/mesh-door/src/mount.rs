@@ -84,7 +84,7 @@ impl Mesh {
     fn open_socket(&self, mut request: Request<Body>) -> Response<Body> {
         let response = match handshake::accept(&request) {
             Ok(response) => response,
-            Err(refusal) => return refusal,
+            Err(refusal) => return *refusal,
         };
         let Some(takeover) = Takeover::of(&mut request) else { return handshake::upgrade_required() };
         match self.door.unfinished.enter(takeover.peer()) {

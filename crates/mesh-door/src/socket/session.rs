@@ -32,7 +32,6 @@ use super::wire::{Leave, Socket};
 use crate::broker;
 use crate::door::{Door, charged};
 use crate::hub::{Listening, Told, What};
-use crate::keeper::Kept;
 use crate::metrics;
 
 /// Frames up to this are worked on without asking for room: there are only so many at a time.
@@ -41,8 +40,10 @@ const SMALL_BYTES_MAX: usize = 4 << 10;
 const ACKNOWLEDGED_MAX: usize = 1_000;
 /// After a read of deliveries that has failed.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Events that are told with one write.
-const TOLD_TOGETHER_MAX: usize = 64;
+/// A number that no message has: there is nothing to be read after it.
+const NOTHING_AFTER: u64 = i64::MAX as u64;
+/// Events that are told in a row.
+const TOLD_IN_A_ROW_MAX: usize = 64;
 
 /// What has been done.
 enum Done {
@@ -68,6 +69,8 @@ struct Session<'s> {
     flags: [WakeFlag; 2],
     /// Deliveries are to be looked for, from this time on.
     look_at: Option<Instant>,
+    /// There may be deliveries that the window had no room for.
+    is_behind: bool,
     working: FuturesUnordered<BoxFuture<'static, Done>>,
     held: Option<Held>,
     acknowledged: Vec<DeliveryId>,
@@ -86,7 +89,11 @@ pub(super) async fn run(door: &Arc<Door>, socket: &mut Socket, greeted: Greeted,
         Err(error) => return refuse(socket, &error, CloseCode::GoingAway).await,
     };
     let Some(kept) = kept else { return Leave::Close(CloseCode::AlreadyConnected) };
-    let listening = door.hubs.listen(door, &member.caller, member.mesh, connected.events_seq);
+    let mut listening = door.hubs.listen(door, &member.caller, member.mesh, connected.events_seq);
+    if let Err(error) = Box::pin(listening.catch_up(door, &member.caller, member.mesh)).await {
+        Box::pin(kept.end()).await;
+        return refuse(socket, &error, CloseCode::GoingAway).await;
+    }
     let now = Instant::now();
     let settings = &door.settings;
     let [ping, dead, again] = [settings.ping_ms, settings.dead_ms, settings.redeliver_ms].map(Duration::from_millis);
@@ -102,6 +109,7 @@ pub(super) async fn run(door: &Arc<Door>, socket: &mut Socket, greeted: Greeted,
         listening,
         flags,
         look_at: Some(now),
+        is_behind: false,
         working: FuturesUnordered::new(),
         held: None,
         acknowledged: Vec::new(),
@@ -112,12 +120,8 @@ pub(super) async fn run(door: &Arc<Door>, socket: &mut Socket, greeted: Greeted,
     let leave = session.serve(&stopping).await;
     // What was begun is not waited for: it is committed or not, and its answer had nowhere to go.
     drop(session);
-    Box::pin(end(kept)).await;
+    Box::pin(kept.end()).await;
     leave
-}
-
-async fn end(kept: Kept) {
-    kept.end().await;
 }
 
 /// Anew before each look: a flag that was raised stays so.
@@ -191,12 +195,11 @@ impl Session<'_> {
     }
 
     fn may_push(&self) -> bool {
-        self.look_at.is_some_and(|at| at <= Instant::now()) && self.window.room() > 0
+        self.look_at.is_some_and(|at| at <= Instant::now())
     }
 
     fn wake_at(&self) -> Instant {
-        let look = self.look_at.filter(|_| self.window.room() > 0);
-        [look, self.window.due()].into_iter().flatten().fold(self.live.next(), Instant::min)
+        [self.look_at, self.window.due()].into_iter().flatten().fold(self.live.next(), Instant::min)
     }
 
     /// Something is due: a look, a second push, a sign of life.
@@ -238,6 +241,10 @@ impl Session<'_> {
             Step::Acknowledge(delivery) => {
                 self.window.acknowledge(delivery);
                 self.acknowledged.push(delivery);
+                // There is room for what had to wait.
+                if self.window.room() > 0 && std::mem::take(&mut self.is_behind) {
+                    self.look_at = Some(Instant::now());
+                }
                 Ok(())
             }
             Step::Send(_) | Step::History(_) | Step::Boxes(_) if text.len() > SMALL_BYTES_MAX => {
@@ -323,9 +330,11 @@ impl Session<'_> {
         }));
     }
 
-    /// A page of what was committed for the member, from where the last one has ended.
+    /// A page of what was committed for the member, from where the last one has ended. Also finds out whether this is still the
+    /// member's connection, so it is not left out when nothing can be pushed.
     async fn push(&mut self) -> Result<(), Leave> {
-        let page = self.window.room().min(self.door.page);
+        let reads = self.window.room() > 0 || self.window.is_rewound();
+        let page = if reads { self.door.page } else { 1 };
         let room = self.door.room_for_deliveries(&self.charged, page * self.door.message_bytes);
         let _room = match tokio::time::timeout(self.door.settings.write(), room).await {
             Ok(Ok(room)) => room,
@@ -334,9 +343,8 @@ impl Session<'_> {
             Err(_) => return self.look_later(&Error::new(Code::Overloaded, "There is no room for deliveries.")),
         };
         self.flags = flags(self.door, &self.member);
-        let after = self.window.after();
-        let found = broker::deliveries(self.door, &self.member, self.connection, after, page).await;
-        let found = match found {
+        let after = if reads { self.window.after() } else { NOTHING_AFTER };
+        let found = match broker::deliveries(self.door, &self.member, self.connection, after, page).await {
             Ok(found) => found,
             Err(error) if error.code() == Code::MemberRevoked => return Err(revoked(self.socket, &self.member).await),
             Err(error) => return self.look_later(&error),
@@ -344,12 +352,21 @@ impl Session<'_> {
         if found.is_replaced {
             return Err(Leave::Close(CloseCode::Replaced));
         }
+        self.look_at = found.more.then(Instant::now);
+        self.is_behind |= !reads;
+        if reads { self.push_found(after, found).await } else { Ok(()) }
+    }
+
+    async fn push_found(&mut self, after: u64, found: broker::Found) -> Result<(), Leave> {
         let seqs: Vec<u64> = found.deliveries.iter().map(|delivery| delivery.message.seq).collect();
         let end = if found.more { seqs.last().copied().unwrap_or(after) } else { u64::MAX };
         self.window.forget_missing(after, end, &seqs);
-        self.look_at = found.more.then(Instant::now);
         for delivery in found.deliveries {
             let (seq, id) = (delivery.message.seq, delivery.delivery_id);
+            if !self.window.has_room_for(seq) {
+                (self.look_at, self.is_behind) = (None, true);
+                return Ok(());
+            }
             let Some(IsFirst(is_first)) = self.window.offer(seq, id, Instant::now()) else { continue };
             self.socket.say(&ServerFrame::Deliver(Box::new(delivery)).into()).await?;
             metrics::pushed(is_first);
@@ -366,7 +383,7 @@ impl Session<'_> {
     /// What has happened to the mesh, and what has happened meanwhile.
     async fn tell(&mut self, first: Arc<Told>) -> Result<(), Leave> {
         let mut next = Some(first);
-        for _ in 0..TOLD_TOGETHER_MAX {
+        for _ in 0..TOLD_IN_A_ROW_MAX {
             let Some(told) = next else { return Ok(()) };
             match &told.what {
                 What::Frame(_) if told.about == Some(self.member.member) => {

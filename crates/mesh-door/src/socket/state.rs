@@ -82,7 +82,17 @@ impl Window {
         self.after
     }
 
-    /// True when it is to be pushed now: it is not on its way, or has been for too long.
+    /// Some of what was pushed is to be read again.
+    pub(crate) fn is_rewound(&self) -> bool {
+        self.pushed.last_key_value().is_some_and(|(last, _)| *last > self.after)
+    }
+
+    /// Whether this one may be pushed, now or again.
+    pub(crate) fn has_room_for(&self, seq: u64) -> bool {
+        self.room() > 0 || self.pushed.contains_key(&seq)
+    }
+
+    /// Some when it is to be pushed now: it is not on its way, or has been for too long.
     pub(crate) fn offer(&mut self, seq: u64, id: DeliveryId, now: Instant) -> Option<IsFirst> {
         self.after = self.after.max(seq);
         match self.pushed.get_mut(&seq) {
@@ -223,7 +233,9 @@ mod tests {
         assert_eq!((window.room(), window.after(), window.due()), (0, 7, Some(at(30))));
         assert!(!window.rewind(at(29)) && window.after() == 7);
         // The first is late: it is read again, and the second, which comes with it, is left alone.
+        assert!(!window.is_rewound());
         assert!(window.rewind(at(30)) && window.after() == 4);
+        assert!(window.is_rewound() && window.has_room_for(5) && !window.has_room_for(6));
         assert_eq!(window.offer(5, id(5), at(30)), Some(IsFirst(false)));
         assert_eq!((window.offer(7, id(7), at(30)), window.after(), window.due()), (None, 7, Some(at(40))));
         window.acknowledge(id(7));
