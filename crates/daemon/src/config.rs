@@ -40,7 +40,7 @@ pub struct Settings {
     pub rotation: Rotation,
     pub files: Files,
     pub events: Events,
-    pub clone: Clone_,
+    pub clone: Cloning,
     pub log: Log,
 }
 
@@ -67,7 +67,8 @@ section! {
         public_health_check: bool = false,
         /// How long a token is taken after it was replaced.
         token_grace_ms: u64 = 60_000,
-        header_read_ms: u64 = 10_000,
+        /// Also how long a connection may rest between two requests.
+        header_read_ms: u64 = 60_000,
         body_read_ms: u64 = 30_000,
         /// Between two comments on a stream that has nothing to say.
         stream_comment_ms: u64 = 15_000,
@@ -154,7 +155,7 @@ pub enum ClonePolicy {
 
 section! {
     /// What happens in a folder that was made on another host.
-    Clone_ {
+    Cloning {
         policy: ClonePolicy = ClonePolicy::Refuse,
     }
 }

@@ -188,7 +188,7 @@ async fn tcp_has_a_rate_and_the_socket_has_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_goes_on_after_a_refusal_and_a_slow_head_ends_it() {
-    let daemon = start(Plan { config: "[ipc]\nheader_read_ms = 50\n", ..Plan::default() }).await;
+    let daemon = start(Plan { config: "[ipc]\nheader_read_ms = 3000\n", ..Plan::default() }).await;
     let mut stream = UnixStream::connect(daemon.socket()).await.unwrap();
     exchange(&mut stream, "POST", "/v1/send", &[], "{}").await.expect(400);
     exchange(&mut stream, "GET", "/v1/heartbeat", &[], "").await.expect(200);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use waybill_daemon::Daemon;
+use waybill_daemon::host::Host;
 use waybill_kernel::Code;
 use waybill_kernel::clock::manual::ManualSource;
 
@@ -84,10 +85,11 @@ async fn a_folder_without_a_membership_of_another_schema_or_with_wrong_settings_
     folder.write("config.toml", b"[outbox]\nsweep_ms = 0\n").unwrap();
     assert_eq!(refusal(&home).await.code(), Code::ConfigInvalid);
     folder.remove("config.toml").unwrap();
-    folder.write("host_fingerprint.json", br#"{"fingerprint":"of another host"}"#).unwrap();
-    let error = refusal(&home).await;
-    // Where nothing tells hosts apart the check is off, and this test has nothing to show.
-    assert_eq!(error.code(), Code::HostChanged);
+    // Where nothing tells hosts apart the check is off, and there is nothing to show.
+    if Host::read("/".as_ref()).fingerprint().is_some() {
+        folder.write("host_fingerprint.json", br#"{"fingerprint":"of another host"}"#).unwrap();
+        assert_eq!(refusal(&home).await.code(), Code::HostChanged);
+    }
     folder.remove("host_fingerprint.json").unwrap();
     folder.write("keypair.json", b"{}").unwrap();
     assert_eq!(refusal(&home).await.code(), Code::DataFolderUnusable);
