@@ -121,3 +121,76 @@ impl<A: Mount, B: Mount> Mount for Beside<A, B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use waybill_kernel::id::Uuid;
+    use waybill_kernel::{Code, Principal, PrincipalKind, Roles, Scopes, Tenant};
+
+    use super::*;
+
+    /// Answers everything with its own number.
+    struct Numbered(u16);
+
+    fn numbered(number: u16) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::from_u16(number).unwrap();
+        response
+    }
+
+    impl Mount for Numbered {
+        type Asked = u16;
+
+        fn refusal(&self, _: &Request<Body>) -> Refusal {
+            match self.0 {
+                201 => |_, _| numbered(401),
+                _ => |_, _| numbered(402),
+            }
+        }
+
+        fn is_open(&self, request: &Request<Body>) -> bool {
+            self.0 == 201 && request.uri().path().ends_with("open")
+        }
+
+        async fn answer_open(&self, _: Request<Body>) -> Response {
+            numbered(self.0 + 10)
+        }
+
+        async fn identify(&self, _: Request<Body>, _: IpAddr) -> Result<(Arc<Caller>, u16)> {
+            let caller = Caller {
+                tenant: Tenant(self.0.into()),
+                tenant_id: Uuid::nil(),
+                principal: Principal::new(PrincipalKind::Agent, "a")?,
+                roles: Roles::new([]),
+                scopes: Scopes::new([]),
+                key: None,
+            };
+            Ok((Arc::new(caller), self.0))
+        }
+
+        async fn answer(&self, _: Arc<Caller>, asked: u16, _: RequestId) -> Response {
+            assert_eq!(asked, self.0);
+            numbered(self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn each_path_has_its_own_protocol_for_everything() {
+        let both = Beside { prefix: "/mesh/", below: Numbered(201), rest: Numbered(202) };
+        let request = |path: &str| Request::builder().uri(path).body(Body::empty()).unwrap();
+        let id = RequestId::new("x");
+        let error = Error::new(Code::Forbidden, "no");
+        for (path, number, refused) in
+            [("/mesh/x", 201, 401), ("/mesh", 202, 402), ("/", 202, 402), ("/meshes/", 202, 402)]
+        {
+            assert_eq!(both.refusal(&request(path))(&error, &id).status(), refused, "{path}");
+            let from = IpAddr::from([127, 0, 0, 1]);
+            let (caller, asked) = both.identify(request(path), from).await.unwrap();
+            assert_eq!(caller.tenant, Tenant(i64::from(number)), "{path}");
+            assert_eq!(both.answer(caller, asked, id.clone()).await.status(), number, "{path}");
+        }
+        assert!(both.is_open(&request("/mesh/open")) && !both.is_open(&request("/open")));
+        assert_eq!(both.answer_open(request("/mesh/open")).await.status(), 211);
+    }
+}

@@ -125,6 +125,8 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("tokio-postgres", &["waybill-store", TESTKIT, "waybill-bench"]),
     ("deadpool-postgres", &["waybill-store"]),
     ("refinery", &["waybill-store"]),
+    // The one thing that servers share beside their database.
+    ("redis", &["waybill-mesh-door"]),
     // Its interfaces change monthly.
     ("gix-hash", &["waybill-archive"]),
     ("gix-object", &["waybill-archive"]),
