@@ -80,9 +80,11 @@ impl Daemon {
         folder.refuse_newer_schema(SCHEMA_VERSION)?;
         let settings = folder.settings()?;
         let recorder = metrics::recorder()?;
-        let (membership, identity) = match config.ephemeral {
-            Some((membership, identity)) => (membership, identity),
-            None => member_of(&folder)?,
+        let (membership, identity) = match (config.ephemeral, config.stance.mode) {
+            (Some((membership, identity)), _) => (membership, identity),
+            (None, Mode::Persistent) => member_of(&folder)?,
+            // Its end would remove the member whose keys the folder keeps.
+            (None, Mode::Ephemeral { .. }) => return Err(Error::invalid("An ephemeral daemon needs keys of its own.")),
         };
         if config.stance.mode == Mode::Persistent {
             host::check(&folder, &Host::read("/".as_ref()), settings.clone.policy, config.entropy.as_ref())?;
@@ -120,6 +122,10 @@ impl Base {
     async fn open(self, identity: Identity, stance: Stance, own: PathBuf, lock: Lock) -> Result<Service> {
         let Self { folder, settings, membership, clock, entropy, recorder } = self;
         let outbox = Outbox::open(&folder.file(folder::OUTBOX), settings.outbox.clone(), &clock, &entropy).await?;
+        let of_another = outbox.belongs_to(&membership.member.to_string()).await?;
+        if of_another > 0 {
+            tracing::warn!(count = of_another, "messages that another member has left in the outbox are dead");
+        }
         let (inbox_store, _) = inbox::open_store(&folder.file(folder::INBOX), &clock, &entropy).await?;
         folder.keep_schema_version(SCHEMA_VERSION)?;
         let directory = Directory::open(inbox_store.clone(), membership.owner.ed25519, membership.plaintext).await?;

@@ -36,3 +36,8 @@ CREATE INDEX outbox_lines ON outbox (destination_kind, destination_ref, id) WHER
 CREATE INDEX outbox_heads ON outbox (next_attempt_at) WHERE is_head = 1 AND status = 'pending';
 -- From a message to the one that it replaced.
 CREATE INDEX outbox_superseded ON outbox (superseded_by) WHERE superseded_by IS NOT NULL;
+-- Which member has sealed what is here. One row.
+CREATE TABLE outbox_owner (
+    id BIGINT NOT NULL PRIMARY KEY CHECK (id = 1),
+    member TEXT NOT NULL
+);

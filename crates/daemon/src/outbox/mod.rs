@@ -16,6 +16,7 @@ mod inspect;
 mod known;
 mod line;
 mod list;
+mod own;
 mod prune;
 mod requeue;
 mod reseal;
@@ -122,6 +123,11 @@ impl Outbox {
 
     pub fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Whose messages these are from now on. Those of another member end; their number is returned.
+    pub async fn belongs_to(&self, member: &str) -> Result<u64> {
+        self.0.store.system().run(own::Own(member.to_owned())).await
     }
 
     /// The accept table. Returns after the commit; calls at the same time share one.

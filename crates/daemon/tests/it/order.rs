@@ -120,3 +120,17 @@ async fn only_what_was_never_sent_gets_another_envelope() {
     assert!(outbox.reseal(unsent[0].id, parcel.clone()).await.unwrap());
     assert!(!outbox.reseal(sent, parcel).await.unwrap());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_member_has_sealed_is_dead_and_can_be_requeued() {
+    let daemon = start(Plan { plaintext: false, ..Plan::default() }).await;
+    let outbox = daemon.handle.outbox();
+    daemon.post("/v1/send", &json!({ "to": "bob", "message": "m", "client_message_id": "a" })).await.expect(202);
+    assert_eq!(outbox.belongs_to(&crate::support::member(1).to_string()).await.unwrap(), 0, "it is its own");
+    assert_eq!(outbox.belongs_to("another").await.unwrap(), 1);
+    assert!(outbox.claim(64).await.unwrap().flights.is_empty());
+    let answer = daemon.post("/v1/send", &json!({ "to": "bob", "message": "m", "client_message_id": "a" })).await;
+    assert_eq!(answer.expect(409)["reason"], "sealed_by_another_member");
+    daemon.post("/v1/admin/outbox/requeue", &json!({ "id": "a", "new_client_id": "b" })).await.expect(200);
+    daemon.claim("b").await;
+}
