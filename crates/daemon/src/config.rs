@@ -9,7 +9,6 @@ use serde::Deserialize;
 use waybill_kernel::ranges::{BYTES, MANY, PERCENT, SECONDS, Setting, at_least, check, setting};
 use waybill_kernel::{Code, Error, Result};
 
-
 /// A millisecond to a year.
 const MILLIS: std::ops::RangeInclusive<i64> = 1..=31_536_000_000;
 const DAY_MS: u64 = 86_400_000;

@@ -110,7 +110,8 @@ impl Folder {
         match exposed().map_err(|error| unusable(&self.path, &error))? {
             None => Ok(()),
             Some(found) => {
-                Err(Error::new(Code::DataFolderUnusable, format!("{found}.")).with_cure(format!("Run `{}`.", found.cure)))
+                Err(Error::new(Code::DataFolderUnusable, format!("{found}."))
+                    .with_cure(format!("Run `{}`.", found.cure)))
             }
         }
     }
@@ -194,7 +195,8 @@ impl Folder {
             None | Some("") => Ok(0),
             Some(text) => text.parse().map_err(|_| {
                 let message = format!("{} does not hold a number.", self.file(SCHEMA_VERSION).display());
-                Error::new(Code::DataFolderUnusable, message).with_cure("Remove it: the databases know their own schema.")
+                Error::new(Code::DataFolderUnusable, message)
+                    .with_cure("Remove it: the databases know their own schema.")
             }),
         }
     }
@@ -226,7 +228,10 @@ mod tests {
         let folder = Folder::open(home.path(), "acme").unwrap();
         folder.write(KEYPAIR, b"secret").unwrap();
         let mode = |path: &Path| path.symlink_metadata().unwrap().mode() & 0o777;
-        assert_eq!((mode(folder.path()), mode(&folder.file(HOOKS)), mode(&folder.file(KEYPAIR))), (0o700, 0o700, 0o600));
+        assert_eq!(
+            (mode(folder.path()), mode(&folder.file(HOOKS)), mode(&folder.file(KEYPAIR))),
+            (0o700, 0o700, 0o600)
+        );
         assert_eq!(folder.read(KEYPAIR).unwrap().as_deref(), Some(&b"secret"[..]));
         assert_eq!(folder.read(LOCAL_TOKEN).unwrap(), None);
         Folder::open(home.path(), "acme").unwrap();

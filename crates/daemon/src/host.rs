@@ -14,8 +14,7 @@ use crate::config::ClonePolicy;
 use crate::folder::{self, Folder};
 use crate::metrics;
 
-const EXCLUDED: &[&str] =
-    &["docker", "br-", "veth", "tun", "tap", "wg", "tailscale", "ppp", "vboxnet", "vmnet"];
+const EXCLUDED: &[&str] = &["docker", "br-", "veth", "tun", "tap", "wg", "tailscale", "ppp", "vboxnet", "vmnet"];
 /// Interfaces that are looked at.
 const INTERFACES_MAX: usize = 1_024;
 
@@ -104,7 +103,9 @@ pub fn check(folder: &Folder, host: &Host, policy: ClonePolicy, entropy: &dyn En
     match (finding, &present) {
         (Finding::First, Some(fingerprint)) => write(folder, fingerprint, false)?,
         (Finding::Unknown, _) => {
-            tracing::warn!("fingerprint_unavailable: whether the daemon's folder was copied from another host is not checked");
+            tracing::warn!(
+                "fingerprint_unavailable: whether the daemon's folder was copied from another host is not checked"
+            );
             if stored.is_none() {
                 let mut random = [0; 32];
                 entropy.fill(&mut random);
@@ -115,7 +116,9 @@ pub fn check(folder: &Folder, host: &Host, policy: ClonePolicy, entropy: &dyn En
             metrics::clone_suspected();
             match policy {
                 ClonePolicy::Refuse => return Err(refused(folder)),
-                ClonePolicy::Warn => tracing::warn!(folder = %folder.path().display(), "the daemon's folder was made on another host"),
+                ClonePolicy::Warn => {
+                    tracing::warn!(folder = %folder.path().display(), "the daemon's folder was made on another host")
+                }
                 ClonePolicy::Allow => {}
             }
         }
@@ -172,7 +175,10 @@ mod tests {
             (&[][..], None),
             (&[("lo", "00:00:00:00:00:01")], None),
             (&[("docker0", "02:a"), ("veth1", "02:b"), ("br-3", "02:c"), ("tun0", "02:d"), ("tap0", "02:e")], None),
-            (&[("wg0", "02:a"), ("tailscale0", "02:b"), ("ppp0", "02:c"), ("vboxnet0", "02:d"), ("vmnet8", "02:e")], None),
+            (
+                &[("wg0", "02:a"), ("tailscale0", "02:b"), ("ppp0", "02:c"), ("vboxnet0", "02:d"), ("vmnet8", "02:e")],
+                None,
+            ),
             (&[("wlan0", "02:a"), ("eth1", "02:b"), ("eth0", "02:c")], Some("02:c")),
             (&[("wlp2s0", "02:a"), ("enp3s0", "02:b")], Some("02:b")),
             (&[("wlp2s0", "02:a"), ("docker0", "02:b")], Some("02:a")),

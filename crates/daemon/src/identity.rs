@@ -62,7 +62,9 @@ fn unreadable(folder: &Folder, name: &str, why: &str) -> Error {
 pub enum Mode {
     Persistent,
     /// Keys in memory alone. The member is removed when the daemon stops, or when its time is over.
-    Ephemeral { ttl: Option<Duration> },
+    Ephemeral {
+        ttl: Option<Duration>,
+    },
 }
 
 /// What the user has asked for.
@@ -92,7 +94,8 @@ impl Surroundings {
 
     fn of(variable: impl Fn(&str) -> Option<String>, docker: bool) -> Self {
         let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
-        let ci = variable("CI").is_some_and(|value| value.eq_ignore_ascii_case("true")) || CI.iter().any(|name| is_set(name));
+        let ci = variable("CI").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+            || CI.iter().any(|name| is_set(name));
         Self { ci, kubernetes: is_set(KUBERNETES), docker }
     }
 }

@@ -90,7 +90,9 @@ impl Daemon {
             host::check(&folder, &Host::read("/".as_ref()), settings.clone.policy, config.entropy.as_ref())?;
         }
         if config.stance.persistent_in_ci {
-            tracing::warn!("persistent_keypair_in_ci_environment: others who use this machine may use the member's key");
+            tracing::warn!(
+                "persistent_keypair_in_ci_environment: others who use this machine may use the member's key"
+            );
         }
         let base = Base { folder, settings, membership, clock: config.clock, entropy: config.entropy, recorder };
         base.open(identity, config.stance, config.own, lock).await
@@ -134,8 +136,13 @@ impl Base {
         let (archive, _) = Archive::load(&folder.file(folder::KEYPAIR_ARCHIVE), clock.now())?;
         let keyring = Keyring::new(identity, archive);
         let sealer = Sealer::new(directory.clone(), keyring.clone(), Arc::clone(&entropy));
-        let broker =
-            Broker::new(&membership.server, membership.mesh, keyring.clone(), Arc::clone(&clock), Arc::clone(&entropy))?;
+        let broker = Broker::new(
+            &membership.server,
+            membership.mesh,
+            keyring.clone(),
+            Arc::clone(&clock),
+            Arc::clone(&entropy),
+        )?;
         let files = Files::new(inbox.store().clone(), broker.clone(), Arc::clone(&entropy), settings.files.clone());
         let is_kept = stance.mode == Mode::Persistent;
         let rotation_config = rotation::Config {

@@ -1,17 +1,20 @@
 //! For the user's own commands, over the socket alone: the outbox, the keys, the end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use waybill_kernel::{Error, Json, Result};
-use waybill_mesh_protocol::ClientMessageId;
+use waybill_mesh_protocol::{Base64, ClientMessageId};
+use zeroize::Zeroizing;
 
 use super::body::{decode, decode_or_default};
 use super::query::Query;
 use super::reply::Reply;
 use super::{Local, ulid};
+use crate::backup;
 use crate::outbox::{Accept, Query as ListQuery, Requeue, Status};
 use crate::seal::Draft;
 
@@ -22,9 +25,10 @@ pub async fn list(local: &Local, query: Option<&str>) -> Result<Reply> {
         (Some(_), true) => return Err(Error::invalid("Give either status or failed.")),
         (None, true) => Some(Status::Dead),
         (None, false) => None,
-        (Some(name), false) => Some(Status::named(&name).ok_or_else(|| {
-            Error::invalid("status is pending, inflight, done, dead or aborted.")
-        })?),
+        (Some(name), false) => Some(
+            Status::named(&name)
+                .ok_or_else(|| Error::invalid("status is pending, inflight, done, dead or aborted."))?,
+        ),
     };
     let asked = ListQuery { status, limit: query.number("limit")?, cursor: query.text("cursor") };
     Reply::ok(&local.outbox.list(asked).await?)
@@ -122,6 +126,22 @@ pub async fn rotate_keypair(local: &Local) -> Result<Reply> {
 pub async fn archive_cleanup(local: &Local) -> Result<Reply> {
     let removed = local.link.parts().rotator.clean_up().await?;
     Reply::ok(&json!({ "removed": removed, "archived": local.keyring.archive().keys().len() }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BackupBody {
+    passphrase: Zeroizing<String>,
+}
+
+/// Sealed here, because the topic keys are in a file that this process has open; written by whoever asks.
+pub async fn backup(local: &Local, body: &Bytes) -> Result<Reply> {
+    let BackupBody { passphrase } = decode(body)?;
+    let (folder, directory) = (local.folder.clone(), local.directory.clone());
+    let (now, entropy) = (local.clock.now(), Arc::clone(&local.entropy));
+    let sealing = move || backup::seal(&folder, &directory, &passphrase, now, entropy.as_ref());
+    let (sealed, summary) = tokio::task::spawn_blocking(sealing).await.map_err(Error::internal)??;
+    Reply::ok(&json!({ "backup": Base64(sealed), "summary": summary }))
 }
 
 pub fn reload(local: &Local) -> Result<Reply> {

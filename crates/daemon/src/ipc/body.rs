@@ -21,7 +21,8 @@ pub async fn read(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, pat
         let mut first: Option<Bytes> = None;
         let mut more = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Error::invalid("The body could not be read to its end.").because(error))?;
+            let frame =
+                frame.map_err(|error| Error::invalid("The body could not be read to its end.").because(error))?;
             let Ok(data) = frame.into_data() else { continue };
             let so_far = first.as_ref().map_or(0, Bytes::len).max(more.len());
             if so_far + data.len() > bytes_max {

@@ -173,6 +173,7 @@ impl Front {
             Endpoint::RotateToken => admin::rotate_token(local),
             Endpoint::RotateKeypair => admin::rotate_keypair(local).await,
             Endpoint::ArchiveCleanup => admin::archive_cleanup(local).await,
+            Endpoint::Backup => admin::backup(local, body).await,
             Endpoint::Reload => admin::reload(local),
             Endpoint::Shutdown => admin::shutdown(local),
         }

@@ -16,7 +16,8 @@ pub enum Via {
 }
 
 /// Names under which people put tokens into addresses, where logs and histories keep them.
-const TOKEN_NAMES: &[&str] = &["token", "local_token", "access_token", "auth_token", "authorization", "bearer", "api_key"];
+const TOKEN_NAMES: &[&str] =
+    &["token", "local_token", "access_token", "auth_token", "authorization", "bearer", "api_key"];
 const HOSTS: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 
 /// What is wrong with a request, and the word by which it is counted.
@@ -36,13 +37,21 @@ pub enum Credential<'a> {
 pub fn judge(via: Via, method: &Method, uri: &Uri, headers: &HeaderMap, origins: &[String]) -> Result<(), Refusal> {
     let refuse = |kind, code, message: &str| Err(Refusal { kind, error: Error::new(code, message) });
     if uri.query().is_some_and(has_token) {
-        return refuse("token_in_query", Code::InvalidRequest, "A token does not belong into an address. Send it as Authorization: Bearer.");
+        return refuse(
+            "token_in_query",
+            Code::InvalidRequest,
+            "A token does not belong into an address. Send it as Authorization: Bearer.",
+        );
     }
     if via == Via::Tcp && !headers.get_all(HOST).iter().all(|host| is_local(host.to_str().unwrap_or("?"))) {
         return refuse("foreign_host", Code::Forbidden, "Host must be localhost, 127.0.0.1 or [::1].");
     }
     if !headers.get_all(ORIGIN).iter().all(|origin| origins.iter().any(|known| known.as_bytes() == origin.as_bytes())) {
-        return refuse("foreign_origin", Code::Forbidden, "Web pages may not call this daemon. Name the page in ipc.origins.");
+        return refuse(
+            "foreign_origin",
+            Code::Forbidden,
+            "Web pages may not call this daemon. Name the page in ipc.origins.",
+        );
     }
     if method == Method::OPTIONS {
         return refuse("preflight", Code::Forbidden, "This daemon answers no preflight requests.");

@@ -55,6 +55,7 @@ endpoints! {
     RotateToken      "rotate_token"      POST     "/v1/admin/rotate-token";
     RotateKeypair    "rotate_keypair"    POST     "/v1/admin/rotate-keypair";
     ArchiveCleanup   "archive_cleanup"   POST     "/v1/admin/archive-cleanup";
+    Backup           "backup"            POST     "/v1/admin/backup";
     Reload           "reload"            POST     "/v1/admin/reload";
     Shutdown         "shutdown"          POST     "/v1/admin/shutdown";
 }
@@ -71,6 +72,7 @@ impl Endpoint {
                 | Self::RotateToken
                 | Self::RotateKeypair
                 | Self::ArchiveCleanup
+                | Self::Backup
                 | Self::Reload
                 | Self::Shutdown
         )

@@ -118,7 +118,9 @@ fn id(local: &Local, headers: &HeaderMap, given: Option<ClientMessageId>) -> Res
             let text = text.map_err(|_| Error::invalid("Idempotency-Key is not UTF-8."))?;
             text.parse::<ClientMessageId>().map(ClientMessageId::into_string)
         }
-        None => Ok(given.map_or_else(|| ulid::mint(&local.clock, local.entropy.as_ref()), ClientMessageId::into_string)),
+        None => {
+            Ok(given.map_or_else(|| ulid::mint(&local.clock, local.entropy.as_ref()), ClientMessageId::into_string))
+        }
     }
 }
 
@@ -142,7 +144,11 @@ async fn accept(local: &Local, id: String, draft: Draft) -> Result<Reply> {
     let verdict = take(local, id.clone(), &draft).await?;
     #[cfg(feature = "sabotage")]
     waybill_store::sabotage::point("daemon_accept_committed");
-    if verdict == Verdict::Insert { metrics::accepted() } else { metrics::repeat_out() }
+    if verdict == Verdict::Insert {
+        metrics::accepted()
+    } else {
+        metrics::repeat_out()
+    }
     answer(&id, verdict)
 }
 

@@ -13,11 +13,21 @@ use crate::outbox::Pressure;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Of these endpoints: raised when one of them changes in a way that callers notice.
 const IPC_API: u32 = 1;
-const IPC_FEATURES: &[&str] =
-    &["send", "topics", "inbox", "inbox_search", "peers", "profile", "files", "events", "idempotency_key", "capabilities"];
+const IPC_FEATURES: &[&str] = &[
+    "send",
+    "topics",
+    "inbox",
+    "inbox_search",
+    "peers",
+    "profile",
+    "files",
+    "events",
+    "idempotency_key",
+    "capabilities",
+];
 
 pub async fn health(local: &Local) -> Result<Reply> {
-    let depth = local.outbox.figures().await?;
+    let depth = local.outbox.open_figures().await?;
     let link = local.link_status.borrow().clone();
     let pressure = local.outbox.pressure();
     Reply::ok(&json!({

@@ -25,7 +25,14 @@ pub(super) async fn pass_on(tx: &mut Tx<'_>, kind: &str, reference: &str) -> Res
 }
 
 /// A pending or inflight row ends as dead.
-pub(super) async fn end_as_dead(tx: &mut Tx<'_>, id: i64, attempts: i64, kind: &str, reference: &str, reason: &str) -> Result<()> {
+pub(super) async fn end_as_dead(
+    tx: &mut Tx<'_>,
+    id: i64,
+    attempts: i64,
+    kind: &str,
+    reference: &str,
+    reason: &str,
+) -> Result<()> {
     const END: &str = "UPDATE outbox SET status = 'dead', is_head = 0, attempts = $2, last_error = $3 WHERE id = $1";
     tx.execute(END, &[id.into(), attempts.into(), Value::from(reason)]).await?;
     pass_on(tx, kind, reference).await

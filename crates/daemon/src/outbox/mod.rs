@@ -165,7 +165,8 @@ impl Outbox {
     pub async fn settle(&self, id: i64, outcome: Outcome) -> Result<Option<Settled>> {
         let draw = rules::draw(self.0.store.entropy().as_ref());
         let backoff = self.0.settings.backoff();
-        let settled = self.0.store.system().run(settle::Settle { id, outcome, max_age: self.max_age(), backoff, draw }).await?;
+        let settled =
+            self.0.store.system().run(settle::Settle { id, outcome, max_age: self.max_age(), backoff, draw }).await?;
         self.0.arrivals.notify_one();
         Ok(settled)
     }
@@ -238,7 +239,12 @@ impl Outbox {
     }
 
     pub async fn figures(&self) -> Result<Figures> {
-        self.0.store.system().run(figures::Read).await
+        self.0.store.system().run(figures::Read { counts_done: true }).await
+    }
+
+    /// As [`Self::figures`], without those that are done: what waits, and what is wrong.
+    pub async fn open_figures(&self) -> Result<Figures> {
+        self.0.store.system().run(figures::Read { counts_done: false }).await
     }
 
     /// Looks how much room is used.

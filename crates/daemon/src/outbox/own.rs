@@ -18,7 +18,8 @@ impl Work for Own {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
         const READ: &str = "SELECT member FROM outbox_owner WHERE id = 1";
-        const WRITE: &str = "INSERT INTO outbox_owner (id, member) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET member = $1";
+        const WRITE: &str =
+            "INSERT INTO outbox_owner (id, member) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET member = $1";
         const END: &str = "UPDATE outbox SET status = 'dead', is_head = 0, last_error = $1 \
                            WHERE status IN ('pending', 'inflight')";
         let owner = tx.query_opt(READ, &[]).await?;

@@ -25,7 +25,8 @@ pub struct Requeued {
     pub warning: Option<&'static str>,
 }
 
-const MAY_BE_DELIVERED: &str = "The message was pending and may have been sent: the broker may hold its old id, so a copy can be delivered.";
+const MAY_BE_DELIVERED: &str =
+    "The message was pending and may have been sent: the broker may hold its old id, so a copy can be delivered.";
 
 impl Work for Requeue {
     type Output = Requeued;
@@ -39,7 +40,8 @@ impl Work for Requeue {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Requeued> {
-        const READ: &str = "SELECT id, status, destination_kind, destination_ref FROM outbox WHERE client_message_id = $1";
+        const READ: &str =
+            "SELECT id, status, destination_kind, destination_ref FROM outbox WHERE client_message_id = $1";
         const NEW_ID: &str = "SELECT id FROM outbox WHERE client_message_id = $1";
         const ABORT: &str = "UPDATE outbox SET status = 'aborted', is_head = 0, aborted_at = $2, aborted_by = $3, \
                              superseded_by = $4 WHERE id = $1";
@@ -68,6 +70,7 @@ impl Work for Requeue {
 }
 
 pub(crate) fn not_requeueable(status: Status) -> Error {
-    let message = format!("The message is {}, and requeue works on messages that are dead or pending.", status.as_str());
+    let message =
+        format!("The message is {}, and requeue works on messages that are dead or pending.", status.as_str());
     Error::new(Code::NotRequeueable, message).with("status", status.as_str())
 }

@@ -60,7 +60,10 @@ pub enum Verdict {
     Queued,
     Inflight,
     /// 200: it has arrived, and the broker is not asked again.
-    Duplicate { broker_message_id: Option<String>, history_id: Option<String> },
+    Duplicate {
+        broker_message_id: Option<String>,
+        history_id: Option<String>,
+    },
     /// 409.
     Conflict(Conflict),
 }
@@ -278,7 +281,8 @@ mod tests {
         let failed = |retry_after| Outcome::Failed { reason: "503".to_owned(), retry_after };
         let pause = Duration::from_secs(2);
         let becomes = |outcome, now_s| settle(outcome, 3, at, age, at.after(Duration::from_secs(now_s)), pause);
-        let pending = |s| Settled::Pending { reason: "503".to_owned(), next_attempt_at: at.after(Duration::from_secs(s)) };
+        let pending =
+            |s| Settled::Pending { reason: "503".to_owned(), next_attempt_at: at.after(Duration::from_secs(s)) };
         assert_eq!(becomes(failed(None), 10), pending(12));
         assert_eq!(becomes(failed(Some(Duration::from_secs(1))), 10), pending(12));
         assert_eq!(becomes(failed(Some(Duration::from_secs(5))), 10), pending(15));
@@ -288,7 +292,10 @@ mod tests {
         let delivered = Outcome::Delivered { broker_message_id: "m".to_owned(), history_id: None };
         let done = Settled::Done { broker_message_id: "m".to_owned(), history_id: None };
         assert_eq!(becomes(delivered, 1_000), done, "an answer counts however late it comes");
-        assert_eq!(becomes(Outcome::Refused { reason: "409".to_owned() }, 0), Settled::Dead { reason: "409".to_owned() });
+        assert_eq!(
+            becomes(Outcome::Refused { reason: "409".to_owned() }, 0),
+            Settled::Dead { reason: "409".to_owned() }
+        );
     }
 
     #[test]

@@ -70,7 +70,10 @@ async fn none_is_written_as_pending() {
     let answer = daemon.post("/v1/send", &same()).await.expect(202);
     assert_eq!(answer, json!({ "client_message_id": ID, "status": "queued", "duplicate": false }));
     let row = row(&daemon).await;
-    assert_eq!((&row["status"], &row["attempts"], &row["destination_kind"]), (&json!("pending"), &json!(0), &json!("dm")));
+    assert_eq!(
+        (&row["status"], &row["attempts"], &row["destination_kind"]),
+        (&json!("pending"), &json!(0), &json!("dm"))
+    );
     assert_eq!(row["payload"]["body"], "hello");
     daemon.stop().await;
 }
@@ -167,7 +170,8 @@ async fn what_makes_another_request() {
         let answer = daemon.post("/v1/send", &request).await;
         assert_eq!(answer.status, if same { 202 } else { 409 }, "{request}: {answer:?}");
     }
-    let post = |mentions: Value| json!({ "topic": "ops", "message": "m", "mentions": mentions, "client_message_id": "y" });
+    let post =
+        |mentions: Value| json!({ "topic": "ops", "message": "m", "mentions": mentions, "client_message_id": "y" });
     daemon.post("/v1/topic/post", &post(json!([]))).await.expect(202);
     daemon.post("/v1/topic/post", &post(json!([key]))).await.expect(202);
 }

@@ -34,7 +34,10 @@ async fn a_dead_message_gets_a_successor_and_the_chain_is_shown_from_both_ends()
         assert_eq!(shown["message"]["client_message_id"], id);
     }
     let chain = inspect(&daemon, "one").await["chain"].clone();
-    assert_eq!((&chain[0]["status"], &chain[1]["status"], &chain[2]["status"]), (&json!("aborted"), &json!("aborted"), &json!("pending")));
+    assert_eq!(
+        (&chain[0]["status"], &chain[1]["status"], &chain[2]["status"]),
+        (&json!("aborted"), &json!("aborted"), &json!("pending"))
+    );
     assert_eq!((&chain[1]["aborted_by"], &chain[1]["superseded_by"]), (&json!("ann"), &json!(third)));
     assert_eq!((&chain[1]["payload"]["body"], &chain[2]["payload"]["body"]), (&json!("one"), &json!("patched")));
     assert_eq!(chain[0]["request_fingerprint"], chain[1]["request_fingerprint"], "the same payload, the same digest");
@@ -94,7 +97,10 @@ async fn the_list_is_paged_and_filtered() {
     let failed = daemon.get("/v1/admin/outbox?failed=true").await.expect(200);
     assert_eq!(failed["messages"].as_array().unwrap().len(), 1);
     assert_eq!(failed["messages"][0]["last_error"], "topic_unknown");
-    assert_eq!(daemon.get("/v1/admin/outbox?status=pending").await.expect(200)["messages"].as_array().unwrap().len(), 4);
+    assert_eq!(
+        daemon.get("/v1/admin/outbox?status=pending").await.expect(200)["messages"].as_array().unwrap().len(),
+        4
+    );
     for wrong in ["status=gone", "limit=0", "limit=1001", "cursor=00", "failed=true&status=dead", "x=1"] {
         daemon.get(&format!("/v1/admin/outbox?{wrong}")).await.expect(400);
     }
@@ -109,7 +115,11 @@ async fn prune_takes_payloads_and_leaves_ids() {
     daemon.settle(row, delivered()).await;
     let looked = daemon.post("/v1/admin/outbox/prune", &json!({ "older_than_seconds": 0 })).await.expect(200);
     assert_eq!((&looked["messages"], &looked["confirmed"]), (&json!(1), &json!(false)));
-    assert_eq!(daemon.post("/v1/admin/outbox/prune", &json!({ "confirm": true })).await.expect(200)["messages"], 0, "too young");
+    assert_eq!(
+        daemon.post("/v1/admin/outbox/prune", &json!({ "confirm": true })).await.expect(200)["messages"],
+        0,
+        "too young"
+    );
     let pruned = daemon.post("/v1/admin/outbox/prune", &json!({ "confirm": true, "older_than_seconds": 0 })).await;
     assert_eq!(pruned.expect(200)["messages"], 1);
     let shown = inspect(&daemon, "one").await["message"].clone();
@@ -123,7 +133,9 @@ async fn prune_takes_payloads_and_leaves_ids() {
 async fn admin_endpoints_are_for_the_socket_and_the_token_can_be_replaced() {
     let daemon = start(Plan { tcp: true, ..Plan::default() }).await;
     let old = format!("Bearer {}", daemon.local_token());
-    for (method, path) in [("GET", "/v1/admin/outbox"), ("POST", "/v1/admin/shutdown"), ("POST", "/v1/admin/rotate-token")] {
+    for (method, path) in
+        [("GET", "/v1/admin/outbox"), ("POST", "/v1/admin/shutdown"), ("POST", "/v1/admin/rotate-token")]
+    {
         let answer = daemon.tcp(method, path, &[("authorization", &old)], "").await;
         assert_eq!(answer.status, 403, "{path}");
     }

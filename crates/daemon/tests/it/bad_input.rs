@@ -38,13 +38,24 @@ async fn what_cannot_be_sent_writes_nothing_and_uses_up_no_id() {
     for (body, status, error) in [
         (json!({ "topic": "nowhere", "message": "m", "client_message_id": id }), 404, "topic_unknown"),
         (json!({ "topic": "../ops", "message": "m", "client_message_id": id }), 400, "invalid_request"),
-        (json!({ "topic": "ops", "message": "m", "mentions": ["bob"], "client_message_id": id }), 400, "invalid_request"),
+        (
+            json!({ "topic": "ops", "message": "m", "mentions": ["bob"], "client_message_id": id }),
+            400,
+            "invalid_request",
+        ),
         (json!({ "topic": "ops", "message": "m", "to": "bob", "client_message_id": id }), 400, "invalid_request"),
     ] {
         let answer = daemon.post("/v1/topic/post", &body).await;
         assert_eq!((answer.status, &answer.json()["error"]), (status, &json!(error)), "{body}");
     }
-    for body in ["", "{", "null", "\u{feff}{}", "{\"to\":\"bob\",\"message\":\"m\"} x", &format!("{{\"meta\":{}", "[".repeat(5_000))] {
+    for body in [
+        "",
+        "{",
+        "null",
+        "\u{feff}{}",
+        "{\"to\":\"bob\",\"message\":\"m\"} x",
+        &format!("{{\"meta\":{}", "[".repeat(5_000)),
+    ] {
         assert_eq!(daemon.call("POST", "/v1/send", &[], body).await.status, 400, "{}", body.len());
     }
     let deep = format!("{{\"to\":\"bob\",\"message\":\"m\",\"meta\":{}1{}}}", "[".repeat(100), "]".repeat(100));
@@ -101,7 +112,8 @@ async fn a_body_that_is_too_large_is_refused_by_its_head_and_by_its_bytes() {
     let answer = daemon.call("POST", "/v1/send", &[], &long).await;
     assert_eq!(answer.expect(413)["limit_bytes"], 1_000);
     let mut stream = UnixStream::connect(daemon.socket()).await.unwrap();
-    let chunked = format!("POST /v1/send HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3e9\r\n{long}\r\n0\r\n\r\n");
+    let chunked =
+        format!("POST /v1/send HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3e9\r\n{long}\r\n0\r\n\r\n");
     stream.write_all(chunked.as_bytes()).await.unwrap();
     assert_eq!(read_head(&mut stream).await.0, 413);
 }
@@ -110,7 +122,16 @@ async fn a_body_that_is_too_large_is_refused_by_its_head_and_by_its_bytes() {
 async fn tcp_wants_the_token_on_every_endpoint_and_no_other_credential() {
     let daemon = start(Plan { tcp: true, ..Plan::default() }).await;
     let token = format!("Bearer {}", daemon.local_token());
-    for path in ["/v1/health", "/v1/metrics", "/v1/version", "/v1/compat", "/v1/heartbeat", "/v1/inbox", "/v1/peers", "/v1/events"] {
+    for path in [
+        "/v1/health",
+        "/v1/metrics",
+        "/v1/version",
+        "/v1/compat",
+        "/v1/heartbeat",
+        "/v1/inbox",
+        "/v1/peers",
+        "/v1/events",
+    ] {
         for headers in [&[][..], &[("authorization", "Bearer wbl_wrong")], &[("authorization", "Basic eDp5")]] {
             let answer = daemon.tcp("GET", path, headers, "").await;
             assert_eq!(answer.expect(401)["error"], "unauthorized", "{path}");

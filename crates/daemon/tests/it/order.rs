@@ -16,7 +16,9 @@ async fn each_destination_is_drained_in_the_order_of_arrival() {
         let (target, body) = match number % 3 {
             0 => ("/v1/send", json!({ "to": "bob", "message": "m", "client_message_id": format!("{number}") })),
             1 => ("/v1/send", json!({ "to": "alice", "message": "m", "client_message_id": format!("{number}") })),
-            _ => ("/v1/topic/post", json!({ "topic": "ops", "message": "m", "client_message_id": format!("{number}") })),
+            _ => {
+                ("/v1/topic/post", json!({ "topic": "ops", "message": "m", "client_message_id": format!("{number}") }))
+            }
         };
         daemon.post(target, &body).await.expect(202);
     }
@@ -89,7 +91,8 @@ async fn what_is_too_old_is_dead_whether_or_not_there_is_a_broker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_after_the_age_is_the_end() {
-    let daemon = start(Plan { config: "[outbox]\nmax_age_seconds = 100\nsweep_ms = 100000\n", ..Plan::default() }).await;
+    let daemon =
+        start(Plan { config: "[outbox]\nmax_age_seconds = 100\nsweep_ms = 100000\n", ..Plan::default() }).await;
     daemon.post("/v1/send", &json!({ "to": "bob", "message": "m", "client_message_id": "a" })).await.expect(202);
     let row = daemon.claim("a").await;
     daemon.time.pass(Duration::from_secs(101));

@@ -16,7 +16,15 @@ use crate::support::{Plan, START_US, config, joined, start, start_in};
 async fn modes_of_what_is_in_the_folder() {
     let daemon = start(Plan { tcp: true, ..Plan::default() }).await;
     let folder = daemon.handle.folder().clone();
-    for (name, mode) in [("sock", 0o600), ("local_token", 0o600), ("keypair.json", 0o600), ("outbox.db", 0o600), ("inbox.db", 0o600), ("host_fingerprint.json", 0o600), ("hooks", 0o700)] {
+    for (name, mode) in [
+        ("sock", 0o600),
+        ("local_token", 0o600),
+        ("keypair.json", 0o600),
+        ("outbox.db", 0o600),
+        ("inbox.db", 0o600),
+        ("host_fingerprint.json", 0o600),
+        ("hooks", 0o700),
+    ] {
         let found = folder.file(name).symlink_metadata().unwrap().mode() & 0o777;
         assert_eq!(found, mode, "{name}");
     }
