@@ -137,7 +137,8 @@ impl Ring {
     fn push(&mut self, kind: EventKind, at: Time, data: Value) -> Arc<Event> {
         self.last_id += 1;
         let id = self.last_id;
-        let text = serde_json::json!({ "id": id.to_string(), "event": kind.name(), "at": at, "data": data }).to_string();
+        let text =
+            serde_json::json!({ "id": id.to_string(), "event": kind.name(), "at": at, "data": data }).to_string();
         self.bytes += text.len();
         let event = Arc::new(Event { id, kind, at, data, text });
         self.events.push_back(Arc::clone(&event));

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 use waybill_mesh_protocol::seal::{open_dm, open_topic, seal_dm, seal_topic};
 use waybill_mesh_protocol::{
-    BoxPublicKey, BoxSecret, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint, INLINE_BYTES, Identity,
-    MemberKeys, Meta, Nonce, Plain, Priority, PublicKey,
+    BoxPublicKey, BoxSecret, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint, INLINE_BYTES,
+    Identity, MemberKeys, Meta, Nonce, Plain, Priority, PublicKey,
 };
 use zeroize::Zeroizing;
 

@@ -241,8 +241,9 @@ impl Directory {
 
     /// All topic keys, for a backup.
     pub fn epoch_keys(&self) -> Vec<(String, u32, TopicKey)> {
-        let mut keys: Vec<_> =
-            self.read(|state| state.keys.iter().map(|((topic, epoch), key)| (topic.clone(), *epoch, key.clone())).collect());
+        let mut keys: Vec<_> = self.read(|state| {
+            state.keys.iter().map(|((topic, epoch), key)| (topic.clone(), *epoch, key.clone())).collect()
+        });
         keys.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
         keys
     }
@@ -278,8 +279,10 @@ impl Directory {
                 tracing::error!("the broker names more than {MEMBERS_MAX} members");
                 break;
             }
-            let former = known.filter(|known| known.keys.ed25519 != member.keys.ed25519).map(|known| {
-                Former { ed25519: known.keys.ed25519, member: known.id, x25519: known.keys.x25519 }
+            let former = known.filter(|known| known.keys.ed25519 != member.keys.ed25519).map(|known| Former {
+                ed25519: known.keys.ed25519,
+                member: known.id,
+                x25519: known.keys.x25519,
             });
             for change in former.map(Change::Former).into_iter().chain([Change::Member(member)]) {
                 fresh.apply(change.clone());

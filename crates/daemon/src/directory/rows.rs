@@ -32,7 +32,11 @@ impl Work for Load {
             state.apply(Change::Former(former));
         }
         for row in tx.query(TOPICS, &[]).await? {
-            let topic = Topic { name: row.text(0)?.to_owned(), subscribed: row.bool(1)?, epoch: row.int_opt(2)?.map(epoch).transpose()? };
+            let topic = Topic {
+                name: row.text(0)?.to_owned(),
+                subscribed: row.bool(1)?,
+                epoch: row.int_opt(2)?.map(epoch).transpose()?,
+            };
             state.apply(Change::Topic(topic));
         }
         for row in tx.query(KEYS, &[]).await? {

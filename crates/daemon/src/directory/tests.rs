@@ -72,7 +72,10 @@ async fn a_key_that_is_not_believed_changes_nothing() {
     let (directory, _) = open(&folder, false).await;
     directory.learn_members(vec![member(1, "alice", 1), member(2, "bob", 2)], never).await.unwrap();
     let before = directory.members();
-    let unsigned = Member { keys: MemberKeys { x25519: identity(9).public().x25519, ..member(4, "dan", 4).keys }, ..member(4, "dan", 4) };
+    let unsigned = Member {
+        keys: MemberKeys { x25519: identity(9).public().x25519, ..member(4, "dan", 4).keys },
+        ..member(4, "dan", 4)
+    };
     let owner = Member { is_owner: true, ..member(5, "eve", 5) };
     // Bob with another key, a stranger with bob's, one whose box key is another's, a second owner, two who claim one key.
     let liars = vec![member(2, "bob", 3), member(3, "thief", 2), unsigned, owner];

@@ -151,7 +151,10 @@ fn stored(settled: std::result::Result<Option<Settled>, Error>) -> Result<()> {
     #[cfg(feature = "sabotage")]
     waybill_store::sabotage::point("daemon_ack_stored");
     if let Some(Settled::Dead { reason }) = settled? {
-        tracing::warn!(reason, "a message could not be sent and is dead; `waybill daemon outbox list --failed` shows it");
+        tracing::warn!(
+            reason,
+            "a message could not be sent and is dead; `waybill daemon outbox list --failed` shows it"
+        );
     }
     Ok(())
 }

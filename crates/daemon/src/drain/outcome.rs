@@ -21,7 +21,9 @@ pub fn outcome(answer: &SendResult) -> Outcome {
             Outcome::Delivered { broker_message_id: id.to_string(), history_id }
         }
         // It says done and not as what: asked again, it says duplicate.
-        (Meaning::Done, None) => Outcome::Failed { reason: format!("{} without an id", answer.status), retry_after: None },
+        (Meaning::Done, None) => {
+            Outcome::Failed { reason: format!("{} without an id", answer.status), retry_after: None }
+        }
         (Meaning::Dead, _) => Outcome::Refused { reason: reason() },
         (Meaning::Retry { after_seconds }, _) => {
             let retry_after = after_seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
@@ -63,10 +65,7 @@ mod tests {
             (SendResult::accepted(id(), message, history), delivered(Some(history))),
             (SendResult::duplicate(id(), message, Some(history), true, Time::EPOCH), delivered(Some(history))),
             (SendResult::duplicate(id(), message, None, false, Time::EPOCH), delivered(None)),
-            (
-                SendResult::conflict(id(), None),
-                refused("409 idempotency_key_reused: request_fingerprint_mismatch"),
-            ),
+            (SendResult::conflict(id(), None), refused("409 idempotency_key_reused: request_fingerprint_mismatch")),
             (said(Code::InvalidRequest), refused("400 invalid_request")),
             (said(Code::PayloadTooLarge), refused("413 payload_too_large")),
             (said(Code::Unauthorized), refused("401 unauthorized")),
@@ -81,7 +80,10 @@ mod tests {
             (said(Code::StorageFull), failed("507 storage_full", None)),
             (odd(302), failed("302 internal", None)),
             (odd(999), failed("999 internal", None)),
-            (SendResult { broker_message_id: None, ..SendResult::accepted(id(), message, history) }, failed("201 without an id", None)),
+            (
+                SendResult { broker_message_id: None, ..SendResult::accepted(id(), message, history) },
+                failed("201 without an id", None),
+            ),
         ] {
             assert_eq!(outcome(&answer), expected, "{answer:?}");
         }

@@ -29,7 +29,12 @@ pub struct NewMessage {
 pub enum Arrived {
     Opened(NewMessage),
     /// No key at hand opens it. It is kept as it came.
-    Sealed { client_message_id: String, seq: i64, delivery: Vec<u8>, reason: &'static str },
+    Sealed {
+        client_message_id: String,
+        seq: i64,
+        delivery: Vec<u8>,
+        reason: &'static str,
+    },
 }
 
 /// # Contract

@@ -9,8 +9,8 @@
 mod insert;
 mod message;
 mod page;
-mod search;
 mod sealed;
+mod search;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -58,8 +58,7 @@ pub async fn open_store(
 }
 
 async fn open_file(path: &Path, clock: &Arc<Clock>, entropy: &Arc<dyn Entropy>) -> Result<Store> {
-    let options =
-        SqliteOptions { name: "inbox".to_owned(), ballast_bytes: BALLAST_BYTES, ..SqliteOptions::at(path) };
+    let options = SqliteOptions { name: "inbox".to_owned(), ballast_bytes: BALLAST_BYTES, ..SqliteOptions::at(path) };
     let settings = StoreSettings::default();
     Store::open(Backend::Sqlite(options), MIGRATIONS, settings, Arc::clone(clock), Arc::clone(entropy)).await
 }

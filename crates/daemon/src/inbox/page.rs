@@ -169,10 +169,7 @@ mod tests {
     #[test]
     fn a_beginning_is_an_id_a_time_or_a_cursor() {
         assert_eq!(Since::parse("17").unwrap(), Since::Id(17));
-        assert_eq!(
-            Since::parse("2023-11-14T22:13:20Z").unwrap(),
-            Since::At(Time::from_micros(1_700_000_000_000_000))
-        );
+        assert_eq!(Since::parse("2023-11-14T22:13:20Z").unwrap(), Since::At(Time::from_micros(1_700_000_000_000_000)));
         let cursor = cursor::encode(&scope(&Query::default()), &5_i64.to_be_bytes());
         assert_eq!(Since::parse(&cursor).unwrap(), Since::Cursor(cursor.clone()));
         assert!(Since::parse("10:99").is_err());

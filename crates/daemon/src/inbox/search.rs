@@ -42,7 +42,9 @@ impl Search {
 /// One word, or one that is only begun. FTS5 would take one without a letter or digit for something that nothing matches.
 fn term(word: &str) -> Option<String> {
     let (word, star) = word.strip_suffix('*').map_or((word, ""), |word| (word, "*"));
-    word.chars().any(char::is_alphanumeric).then(|| format!("\"{}\"{star}", word.replace('"', "\"\"").replace('\0', " ")))
+    word.chars()
+        .any(char::is_alphanumeric)
+        .then(|| format!("\"{}\"{star}", word.replace('"', "\"\"").replace('\0', " ")))
 }
 
 impl Work for Search {

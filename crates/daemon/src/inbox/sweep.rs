@@ -41,7 +41,10 @@ pub(super) async fn prune(store: &Store, settings: &Settings) -> Result<Pruned> 
         }
     }
     if pruned.over_budget > 0 {
-        tracing::warn!(inbox.removed = pruned.over_budget, "the inbox was larger than its budget: its oldest messages were removed");
+        tracing::warn!(
+            inbox.removed = pruned.over_budget,
+            "the inbox was larger than its budget: its oldest messages were removed"
+        );
     }
     Ok(pruned)
 }

@@ -157,7 +157,8 @@ impl Inbound {
     /// A member has other keys. What was never sent to it is sealed anew; what may have been sent stays as it is.
     async fn rotated(&self, rotated: &KeypairRotated) -> Result<()> {
         let rotation = &rotated.rotation;
-        let Some(known) = self.parts.directory.holder(&rotation.old).filter(|_| rotation.verify(self.parts.mesh).is_ok())
+        let Some(known) =
+            self.parts.directory.holder(&rotation.old).filter(|_| rotation.verify(self.parts.mesh).is_ok())
         else {
             metrics::invalid_inbound("rotation_unproven");
             return Ok(());
@@ -187,7 +188,8 @@ impl Inbound {
     }
 
     async fn store_page(&mut self, page: HistoryPage) -> Result<()> {
-        let next_after = i64::try_from(page.next_after).map_err(|_| confused("a place in history beyond all places"))?;
+        let next_after =
+            i64::try_from(page.next_after).map_err(|_| confused("a place in history beyond all places"))?;
         let before = self.parts.inbox.position().await?;
         if page.more && next_after <= before {
             return Err(confused("a page of history that leads nowhere"));

@@ -61,7 +61,10 @@ pub struct Agreed {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ended {
     /// Connecting again would meet the same: the daemon ends.
-    Finally { code: Code, message: String },
+    Finally {
+        code: Code,
+        message: String,
+    },
     /// Another connection may do better.
     OutOfTurn(&'static str),
     Refused(String),
@@ -85,7 +88,6 @@ impl Machine {
     pub fn new(expected: Expected) -> Self {
         Self { phase: Phase::Challenge, expected, hello: None }
     }
-
 
     pub fn on_frame(&mut self, framed: Framed<ServerFrame>) -> Action {
         match (self.phase, framed.frame) {
@@ -120,7 +122,9 @@ impl Machine {
     }
 
     fn negotiated(&mut self, response: FeatureResponse) -> Action {
-        let Some(hello) = self.hello.take() else { return Action::End(Ended::OutOfTurn("feature_negotiation_response")) };
+        let Some(hello) = self.hello.take() else {
+            return Action::End(Ended::OutOfTurn("feature_negotiation_response"));
+        };
         match Features::agreed(&response) {
             Ok(features) => {
                 self.phase = Phase::Ready;
@@ -148,9 +152,9 @@ impl Machine {
             ServerFrame::MemberRevoked(gone) => Action::Revoked(gone),
             ServerFrame::Ping {} => Action::Send(ClientFrame::Pong {}),
             ServerFrame::Pong {} => Action::Alive,
-            frame @ (ServerFrame::Challenge(_) | ServerFrame::HelloOk(_) | ServerFrame::FeatureNegotiationResponse(_)) => {
-                Action::End(Ended::OutOfTurn(name(&frame)))
-            }
+            frame @ (ServerFrame::Challenge(_)
+            | ServerFrame::HelloOk(_)
+            | ServerFrame::FeatureNegotiationResponse(_)) => Action::End(Ended::OutOfTurn(name(&frame))),
         }
     }
 }

@@ -119,7 +119,11 @@ impl Link {
         self.parts.presence.clear();
         // Answers to what was sent over it will not come.
         self.parts.outbox.reset().await?;
-        self.parts.events.publish(EventKind::DaemonDisconnect, self.parts.clock.now(), json!({ "mesh": self.parts.slug }));
+        self.parts.events.publish(
+            EventKind::DaemonDisconnect,
+            self.parts.clock.now(),
+            json!({ "mesh": self.parts.slug }),
+        );
         Ok(true)
     }
 

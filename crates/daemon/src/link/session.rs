@@ -104,10 +104,7 @@ impl<'a> Session<'a> {
         };
         if let Some(code) = farewell {
             // The line to the writer may be full, and the broker may not read.
-            let _ = tokio::time::timeout(FAREWELL, async {
-                tokio::join!(writer.close(code), &mut writing).1
-            })
-            .await;
+            let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(writer.close(code), &mut writing).1 }).await;
         }
         end
     }

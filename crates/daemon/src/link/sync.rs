@@ -141,7 +141,9 @@ pub async fn topics(parts: &Parts) -> Result<()> {
         let page: TopicsPage = parts.broker.get(&format!("mesh/v1/topics?limit={PAGE}{query}")).await?;
         count += page.topics.len();
         let views = page.topics.into_iter().map(|view| {
-            let epoch = (view.epoch > 0).then_some(view.epoch);
+            // Epochs only rise: a key that was pushed while this answer was on its way is newer than the answer.
+            let present = parts.directory.topic(&view.topic).and_then(|topic| topic.epoch);
+            let epoch = present.max((view.epoch > 0).then_some(view.epoch));
             Topic { name: view.topic, subscribed: view.subscribed, epoch }
         });
         let changed = views.filter(|topic| parts.directory.topic(&topic.name).as_ref() != Some(topic));
@@ -170,4 +172,3 @@ async fn keys(parts: &Parts) -> Result<()> {
     }
     Ok(())
 }
-

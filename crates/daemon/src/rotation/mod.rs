@@ -79,7 +79,11 @@ impl Rotator {
     }
 
     fn folder(&self) -> Result<&Folder> {
-        let none = || Error::invalid("This member's keys are in memory alone and end with the daemon: there is nothing to rotate.");
+        let none = || {
+            Error::invalid(
+                "This member's keys are in memory alone and end with the daemon: there is nothing to rotate.",
+            )
+        };
         self.0.folder.as_ref().ok_or_else(none)
     }
 
