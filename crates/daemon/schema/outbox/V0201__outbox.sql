@@ -32,8 +32,9 @@ CREATE INDEX outbox_by_status ON outbox (status, next_attempt_at);
 CREATE INDEX outbox_aborted ON outbox (aborted_at) WHERE status = 'aborted';
 -- The line of each destination, in the order of arrival.
 CREATE INDEX outbox_lines ON outbox (destination_kind, destination_ref, id) WHERE status IN ('pending', 'inflight');
--- What may be sent next, without reading the lines behind.
-CREATE INDEX outbox_heads ON outbox (next_attempt_at) WHERE is_head = 1 AND status = 'pending';
+-- What may be sent next, without reading the lines behind. Statements name it: the planner would take the index over all rows
+-- of a status, which has as many pending ones as there are in all lines.
+CREATE INDEX outbox_heads ON outbox (status, next_attempt_at) WHERE is_head = 1;
 -- From a message to the one that it replaced.
 CREATE INDEX outbox_superseded ON outbox (superseded_by) WHERE superseded_by IS NOT NULL;
 -- Which member has sealed what is here. One row.

@@ -43,10 +43,11 @@ impl Work for Claim {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Claimed> {
         const DUE: &str = "SELECT id, client_message_id, destination_kind, destination_ref, envelope, attempts, enqueued_at \
-                           FROM outbox WHERE is_head = 1 AND status = 'pending' AND next_attempt_at <= $1 \
+                           FROM outbox INDEXED BY outbox_heads WHERE is_head = 1 AND status = 'pending' AND next_attempt_at <= $1 \
                            ORDER BY next_attempt_at LIMIT $2";
         const START: &str = "UPDATE outbox SET status = 'inflight' WHERE id = $1 AND status = 'pending'";
-        const NEXT: &str = "SELECT min(next_attempt_at) FROM outbox WHERE is_head = 1 AND status = 'pending'";
+        const NEXT: &str =
+            "SELECT min(next_attempt_at) FROM outbox INDEXED BY outbox_heads WHERE is_head = 1 AND status = 'pending'";
         let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
         let mut claimed = Claimed::default();
         for row in tx.query(DUE, &[ctx.now.into(), limit.into()]).await? {

@@ -26,7 +26,7 @@ impl Work for Expire {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
-        const OLD: &str = "SELECT id, attempts, destination_kind, destination_ref FROM outbox \
+        const OLD: &str = "SELECT id, attempts, destination_kind, destination_ref FROM outbox INDEXED BY outbox_heads \
                            WHERE is_head = 1 AND status = 'pending' AND enqueued_at <= $1 LIMIT $2";
         let age_us = i64::try_from(self.max_age.as_micros()).unwrap_or(i64::MAX);
         let before = Time::from_micros(ctx.now.micros().saturating_sub(age_us));

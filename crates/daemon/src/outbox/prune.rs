@@ -7,7 +7,7 @@ use waybill_kernel::{Mode, Result, Time};
 use waybill_store::{Ctx, Store, Tx, Work};
 
 /// Rows looked at in one transaction.
-const BATCH: i64 = 1_000;
+const BATCH: i64 = 4_096;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
@@ -54,19 +54,20 @@ impl Work for Prune {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Turn> {
+        const LAST: &str = "SELECT max(id) FROM outbox";
+        // `+` keeps it from the index on the status: rows are looked at in the order of ids, so many at a time.
         const READ: &str = "SELECT id, length(envelope) + coalesce(length(payload), 0) FROM outbox \
-                            WHERE id > $1 AND status = 'done' AND envelope IS NOT NULL AND delivered_at <= $2 ORDER BY id LIMIT $3";
+                            WHERE id > $1 AND id <= $2 AND +status = 'done' AND envelope IS NOT NULL AND delivered_at <= $3";
         const EMPTY: &str = "UPDATE outbox SET payload = NULL, envelope = NULL WHERE id = $1";
-        let rows = tx.query(READ, &[self.after.into(), self.before.into(), BATCH.into()]).await?;
-        let mut turn = Turn { messages: rows.len() as u64, payload_chars: 0, next: None };
+        let last = tx.query_opt(LAST, &[]).await?.map(|row| row.int_opt(0)).transpose()?.flatten().unwrap_or(0);
+        let until = self.after + BATCH;
+        let rows = tx.query(READ, &[self.after.into(), until.into(), self.before.into()]).await?;
+        let mut turn = Turn { messages: rows.len() as u64, payload_chars: 0, next: (until < last).then_some(until) };
         for row in &rows {
             turn.payload_chars += u64::try_from(row.int(1)?).unwrap_or(0);
             if self.confirm {
                 tx.execute(EMPTY, &[row.int(0)?.into()]).await?;
             }
-        }
-        if rows.len() as i64 == BATCH {
-            turn.next = rows.last().map(|row| row.int(0)).transpose()?;
         }
         Ok(turn)
     }

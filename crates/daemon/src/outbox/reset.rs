@@ -20,7 +20,7 @@ impl Work for Reset {
         const RETURN: &str = "UPDATE outbox SET status = 'pending', attempts = attempts + 1, next_attempt_at = $1, \
                               last_error = 'interrupted' WHERE status = 'inflight'";
         // A pause from before the restart says nothing about the broker of now.
-        const HASTEN: &str = "UPDATE outbox SET next_attempt_at = $1 \
+        const HASTEN: &str = "UPDATE outbox INDEXED BY outbox_heads SET next_attempt_at = $1 \
                               WHERE is_head = 1 AND status = 'pending' AND next_attempt_at > $1";
         let soon = ctx.now.after(self.pause);
         let returned = tx.execute(RETURN, &[soon.into()]).await?;
