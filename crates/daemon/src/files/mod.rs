@@ -22,7 +22,6 @@ pub use note::FileNote;
 pub use rows::{FileRow, FileView};
 
 use crate::config;
-use crate::inbox::NewMessage;
 use crate::link::Broker;
 
 /// Files of one list.
@@ -128,11 +127,6 @@ impl Files {
     /// The newest first.
     pub async fn list(&self) -> Result<Vec<FileView>> {
         self.store.system().run(rows::List(LIST_MAX)).await
-    }
-
-    /// A message has told of a file.
-    pub async fn learn(&self, note: FileNote, message: &NewMessage) -> Result<()> {
-        self.store.system().run(rows::Insert(FileRow::of(&note, message))).await
     }
 
     /// Forgets files that the broker does not have any more.

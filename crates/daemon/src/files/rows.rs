@@ -8,7 +8,7 @@ use waybill_store::{Ctx, Row, Tx, Value, Work};
 use super::FileNote;
 use crate::inbox::NewMessage;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRow {
     pub file_id: String,
     pub name: String,
@@ -80,11 +80,18 @@ impl Work for Insert {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        self.0.insert(ctx, tx).await
+    }
+}
+
+impl FileRow {
+    /// Also in the transaction of the message that tells of the file: whoever has the message can fetch it.
+    pub async fn insert(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
         // The first to tell of a file says what it is: nobody else may put another key in its place.
         const INSERT: &str = "INSERT INTO files (file_id, name, bytes, sha256, secret, sender_pubkey, topic, \
                               client_message_id, known_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
                               ON CONFLICT (file_id) DO NOTHING";
-        let row = &self.0;
+        let row = self;
         let secret = row.key.to_hex();
         let name = row.name.replace('\0', " ");
         let given = [

@@ -4,6 +4,7 @@ use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
 
 use super::sealed;
+use crate::files::FileRow;
 
 /// A message that was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct NewMessage {
     pub priority: &'static str,
     pub mentioned: bool,
     pub reply_to_id: Option<String>,
+    /// The file that it tells of.
+    pub file: Option<FileRow>,
 }
 
 /// What came.
@@ -117,6 +120,9 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, id: i64, message: &NewMessage) -
     tx.execute(RELEASE, &[Value::from(&message.client_message_id)]).await?;
     if new.is_none() {
         return Ok(false);
+    }
+    if let Some(file) = &message.file {
+        file.insert(ctx, tx).await?;
     }
     let words = String::from_utf8_lossy(&message.body).replace('\0', " ");
     let topic = message.topic.as_deref().unwrap_or_default();

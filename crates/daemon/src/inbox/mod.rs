@@ -65,21 +65,27 @@ async fn open_file(path: &Path, clock: &Arc<Clock>, entropy: &Arc<dyn Entropy>) 
 
 /// The file and what SQLite and the store keep beside it: a log or a mark of the old file would speak about the new one.
 fn move_aside(path: &Path, now: Time) -> Result<PathBuf> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let aside = path.with_file_name(format!("{name}.corrupt-{}", now.micros() / 1_000_000));
-    let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    let unusable = |error: std::io::Error| {
-        let message = format!("{} is damaged and cannot be moved aside: {error}.", path.display());
-        waybill_kernel::Error::new(Code::PathUnusable, message)
+    let with = |path: &Path, suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
     };
-    for entry in std::fs::read_dir(folder).map_err(unusable)? {
-        let entry = entry.map_err(unusable)?;
-        let found = entry.file_name().to_string_lossy().into_owned();
-        let Some(rest) = found.strip_prefix(&name) else { continue };
-        if rest.is_empty() || ((rest.starts_with('-') || rest.starts_with('.')) && !rest.starts_with(".corrupt-")) {
-            let mut target = aside.clone().into_os_string();
-            target.push(rest);
-            std::fs::rename(entry.path(), target).map_err(unusable)?;
+    let aside = with(path, &format!(".corrupt-{}", now.micros() / 1_000_000));
+    let beside = [
+        (with(path, "-wal"), with(&aside, "-wal")),
+        (with(path, "-shm"), with(&aside, "-shm")),
+        (path.with_extension("mark"), with(&aside, ".mark")),
+        (path.with_extension("ballast"), with(&aside, ".ballast")),
+        // The last: a crash in between leaves a file that is still found to be damaged.
+        (path.to_owned(), aside.clone()),
+    ];
+    for (from, to) in beside {
+        match std::fs::rename(&from, &to) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let message = format!("{} is damaged and cannot be moved aside: {error}.", from.display());
+                return Err(waybill_kernel::Error::new(Code::PathUnusable, message));
+            }
+            _ => {}
         }
     }
     Ok(aside)

@@ -19,7 +19,7 @@ use super::writer::Writer;
 use super::{Parts, epochs};
 use crate::directory::{Member, Standing};
 use crate::events::EventKind;
-use crate::files::FileNote;
+use crate::files::{FileNote, FileRow};
 use crate::inbox::{Arrived, Insert, NewMessage};
 use crate::metrics;
 use crate::seal::Unopened;
@@ -225,7 +225,6 @@ impl Inbound {
             };
             metrics::received();
             if let Some(note) = note {
-                self.parts.files.learn(note.clone(), &message).await?;
                 self.tell(EventKind::FileShared, note.event(&message));
             }
             self.tell(EventKind::Message, event_data(id, &message));
@@ -251,7 +250,8 @@ impl Inbound {
         match parts.sealer.open(envelope, &message.sender, parts.clock.now()) {
             Ok(opened) => {
                 let note = opened.meta.as_ref().and_then(FileNote::read);
-                let new = self.new_message(message, &destination, opened)?;
+                let mut new = self.new_message(message, &destination, opened)?;
+                new.file = note.as_ref().map(|note| FileRow::of(note, &new));
                 Ok(Judged::Keep(Box::new(Arrived::Opened(new)), note))
             }
             Err(Unopened::Later(reason)) => held(message, reason),
@@ -310,6 +310,7 @@ impl Inbound {
             priority: message.envelope.priority.name(),
             mentioned: message.envelope.mentions.iter().any(|key| self.parts.is_own(key)),
             reply_to_id: message.envelope.reply_to.as_ref().map(ToString::to_string),
+            file: None,
         })
     }
 

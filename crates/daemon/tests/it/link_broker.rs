@@ -101,7 +101,8 @@ impl FakeBroker {
     /// The next connection, greeted, with the place in history that it asks for.
     pub async fn greeted(&mut self) -> (Connection, u64) {
         let mut connection = self.accept().await;
-        connection.greet(self.http.lock().unwrap().plaintext).await;
+        let plaintext = self.http.lock().unwrap().plaintext;
+        connection.greet(plaintext).await;
         let after = connection.asked_history().await;
         (connection, after)
     }
@@ -116,7 +117,13 @@ impl FakeBroker {
 
 async fn serve(mut stream: TcpStream, give: mpsc::Sender<Connection>, http: Arc<Mutex<Http>>) {
     let mut head = [0; 12];
-    while stream.peek(&mut head).await.unwrap_or(0) < head.len() {}
+    loop {
+        match stream.peek(&mut head).await {
+            Ok(bytes) if bytes == head.len() => break,
+            Ok(0) | Err(_) => return,
+            Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
     if &head == b"GET /mesh/ws" {
         if let Ok(socket) = tokio_tungstenite::accept_async(stream).await {
             let _ = give.send(Connection { socket }).await;
