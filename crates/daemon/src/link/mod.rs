@@ -75,15 +75,15 @@ impl Link {
         };
         let mut attempts = 0_u32;
         let mut last_up: Option<Instant> = None;
+        let mut unsettled = false;
         while !token.is_cancelled() {
             let session = session::Session::new(&self.parts, &self.status, &self.renew);
-            // With keys that a lost answer has left in doubt the broker might take this member for one that is gone.
-            let end = match self.parts.rotator.resume().await {
+            let end = match self.prepare(&mut unsettled).await {
                 Ok(()) => Box::pin(session.run(&url, &token)).await,
                 Err(error) => End::Over(Ending::Lost(error.to_string())),
             };
-            if self.went_down().await? {
-                (attempts, last_up) = (0, Some(Instant::now()));
+            if self.went_down() {
+                (attempts, last_up, unsettled) = (0, Some(Instant::now()), true);
             }
             let own = last_up.is_some_and(|at| at.elapsed() < 2 * Duration::from_millis(settings.dead_ms));
             match end {
@@ -108,23 +108,32 @@ impl Link {
         Ok(())
     }
 
+    /// What must be in order before a connection. A store or a broker that fails is tried again with the next.
+    async fn prepare(&self, unsettled: &mut bool) -> Result<()> {
+        if *unsettled {
+            // Answers to what was sent over the connection before will not come.
+            self.parts.outbox.reset().await?;
+            *unsettled = false;
+        }
+        // With keys that a lost answer has left in doubt the broker might take this member for one that is gone.
+        self.parts.rotator.resume().await
+    }
+
     /// What follows the end of a connection that was up. False where it never was.
-    async fn went_down(&self) -> Result<bool> {
+    fn went_down(&self) -> bool {
         let was_up = self.status.borrow().connected;
         if !was_up {
-            return Ok(false);
+            return false;
         }
         self.status.send_modify(|status| status.connected = false);
         metrics::connected(false);
         self.parts.presence.clear();
-        // Answers to what was sent over it will not come.
-        self.parts.outbox.reset().await?;
         self.parts.events.publish(
             EventKind::DaemonDisconnect,
             self.parts.clock.now(),
             json!({ "mesh": self.parts.slug }),
         );
-        Ok(true)
+        true
     }
 
     fn ended(&self, error: Error) -> Error {
