@@ -150,7 +150,8 @@ impl Opened {
             Ok(Change::Topic(Topic { name: topic.name.clone(), subscribed: topic.subscribed, epoch: topic.epoch }))
         });
         let keys = self.0.keys.iter().map(|copy| {
-            let key = TopicKey::from_hex(&copy.key).ok_or_else(|| Error::invalid("The backup holds a key that is none."))?;
+            let key =
+                TopicKey::from_hex(&copy.key).ok_or_else(|| Error::invalid("The backup holds a key that is none."))?;
             Ok(Change::EpochKey { topic: copy.topic.clone(), epoch: copy.epoch, key })
         });
         directory.learn(topics.chain(keys).collect::<Result<Vec<_>>>()?).await
@@ -178,7 +179,8 @@ pub fn check_passphrase(phrase: &str) -> Result<()> {
 
 fn no_membership(folder: &Folder) -> Error {
     let message = format!("{} holds no membership.", folder.path().display());
-    Error::new(Code::NotFound, message).with_cure("Join a mesh with `waybill mesh join`, or check WAYBILL_HOME and --mesh.")
+    Error::new(Code::NotFound, message)
+        .with_cure("Join a mesh with `waybill mesh join`, or check WAYBILL_HOME and --mesh.")
 }
 
 #[cfg(test)]

@@ -75,8 +75,7 @@ fn salvage(
     now: waybill_kernel::Time,
 ) -> Result<Option<safety::Salvaged>> {
     let Some(finding) = safety::finding(path)? else { return Ok(None) };
-    let salvage =
-        Salvage { database: path, quarantine: aside, finding, migrations: outbox::MIGRATIONS, entropy, now };
+    let salvage = Salvage { database: path, quarantine: aside, finding, migrations: outbox::MIGRATIONS, entropy, now };
     // Whatever can be read is better than nothing, and what was found is kept.
     salvage.run(|_| Ok(()), &Watch::none()).map(Some)
 }

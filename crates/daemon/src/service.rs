@@ -53,7 +53,8 @@ pub struct Unit {
 impl Service<'_> {
     pub fn unit(&self, manager: Manager, scope: Scope) -> Result<Unit> {
         check_slug(self.slug)?;
-        let words = [self.program, self.home].map(|path| path.to_str().filter(|text| !text.contains(['\n', '\r', '\0'])));
+        let words =
+            [self.program, self.home].map(|path| path.to_str().filter(|text| !text.contains(['\n', '\r', '\0'])));
         let [Some(program), Some(home)] = words else {
             return Err(Error::new(Code::PathUnusable, "A path that is no plain text cannot stand in a unit."));
         };

@@ -130,7 +130,10 @@ async fn a_hook_reads_the_event_and_has_the_environment_that_is_promised_and_no_
     assert_eq!(names, ["PATH", "WAYBILL_EVENT_ID", "WAYBILL_HOOK", "WAYBILL_MESH", "WAYBILL_SOCKET"]);
     assert!(env.contains("PATH=/usr/bin:/bin\n"), "{env}");
     let line = &stage.audit()[0];
-    assert_eq!((&line["hook"], &line["result"], &line["message_id"]), (&json!("on-dm"), &json!("succeeded"), &json!("m-1")));
+    assert_eq!(
+        (&line["hook"], &line["result"], &line["message_id"]),
+        (&json!("on-dm"), &json!("succeeded"), &json!("m-1"))
+    );
 }
 
 #[tokio::test]
@@ -140,7 +143,11 @@ async fn what_has_no_entry_or_is_off_does_not_run() {
     stage.message(json!({}));
     assert_eq!(stage.executed().await["hook"], "on-message");
     assert!(!stage.file("ran").exists());
-    let off = Stage::with("[hooks.on-dm]\nenabled = true\n[hooks.pre-send]\nenabled = true\n", &[on_dm, ("pre-send", "exit 1")], true);
+    let off = Stage::with(
+        "[hooks.on-dm]\nenabled = true\n[hooks.pre-send]\nenabled = true\n",
+        &[on_dm, ("pre-send", "exit 1")],
+        true,
+    );
     off.message(json!({}));
     assert_eq!(off.hooks.pre_send(json!({"to": "bob"})).await.unwrap(), json!({"to": "bob"}));
     assert!(!off.file("ran").exists() && off.audit().is_empty());
@@ -167,8 +174,11 @@ async fn a_hook_that_hangs_is_asked_to_end_and_one_that_does_not_listen_is_ended
 async fn what_a_hook_has_started_ends_with_it_even_in_a_session_of_its_own() {
     let mut stage = Stage::new(
         "[hooks.on-dm]\nenabled = true\n",
-        &[("on-dm", "setsid sh -c 'echo $$ > ../child; exec sleep 600' & (sleep 600 & echo $! > ../other) & \
-                     while [ ! -s ../child ] || [ ! -s ../other ]; do sleep 0.05; done")],
+        &[(
+            "on-dm",
+            "setsid sh -c 'echo $$ > ../child; exec sleep 600' & (sleep 600 & echo $! > ../other) & \
+                     while [ ! -s ../child ] || [ ! -s ../other ]; do sleep 0.05; done",
+        )],
     );
     stage.message(json!({}));
     assert_eq!(stage.executed().await["result"], "succeeded");
@@ -193,21 +203,24 @@ async fn a_hook_that_floods_keeps_its_place_and_no_more_than_it_may_say() {
 
 #[tokio::test]
 async fn a_hook_that_forks_without_end_is_ended() {
-    let bomb = "i=0; while [ $i -lt 60 ]; do (trap '' TERM; setsid sleep 600) & i=$((i+1)); done; echo up > ../up; wait";
+    let bomb =
+        "i=0; while [ $i -lt 60 ]; do (trap '' TERM; setsid sleep 600) & i=$((i+1)); done; echo up > ../up; wait";
     let mut stage = Stage::new("[hooks.on-dm]\nenabled = true\ntimeout_s = 2\n", &[("on-dm", bomb)]);
     stage.message(json!({}));
     assert_eq!(stage.executed().await["result"], "timed_out");
     assert_eq!(wrote(&stage.file("up")), "up\n");
     // Whoever was left would have the hooks folder as its working folder.
-    let left = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
-        std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == stage.file("hooks"))
-    });
+    let left = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == stage.file("hooks")));
     assert_eq!(left.count(), 0);
 }
 
 #[tokio::test]
 async fn an_answer_goes_to_whoever_asked_once() {
-    let mut stage = Stage::new("[hooks.on-message]\nenabled = true\nallow_reply = true\n", &[("on-message", "echo pong")]);
+    let mut stage =
+        Stage::new("[hooks.on-message]\nenabled = true\nallow_reply = true\n", &[("on-message", "echo pong")]);
     stage.message(json!({}));
     stage.executed().await;
     stage.message(json!({"topic": "builds"}));
@@ -266,10 +279,14 @@ async fn pre_send_lets_pass_changes_or_refuses() {
 #[tokio::test]
 async fn a_fence_is_kept_where_the_system_allows_it_and_noted_where_not() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let reach = format!("exec 3<>/dev/tcp/127.0.0.1/{} && echo reached > ../reached", listener.local_addr().unwrap().port());
+    let reach =
+        format!("exec 3<>/dev/tcp/127.0.0.1/{} && echo reached > ../reached", listener.local_addr().unwrap().port());
     let script = format!("/bin/bash -c '{reach}'; true");
     let settings = "[hooks.on-message]\nenabled = true\n[hooks.on-dm]\nenabled = true\nnetwork_policy = \"deny\"\n";
-    let mut stage = Stage::new(settings, &[("on-message", &script), ("on-dm", &script.replace("reached\"", "x").replace("../reached", "../denied"))]);
+    let mut stage = Stage::new(
+        settings,
+        &[("on-message", &script), ("on-dm", &script.replace("reached\"", "x").replace("../reached", "../denied"))],
+    );
     stage.message(json!({}));
     stage.executed().await;
     stage.executed().await;

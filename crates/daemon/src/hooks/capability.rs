@@ -57,9 +57,8 @@ impl Grant {
     /// May this request be made with it? `body` is as the caller sent it.
     pub fn permits(&self, path: &str, body: &Json) -> Result<()> {
         let text = |name: &str| body[name].as_str();
-        let is_sender = |to: Option<&str>| {
-            to.is_some() && (to == self.sender_key.as_deref() || to == self.sender_name.as_deref())
-        };
+        let is_sender =
+            |to: Option<&str>| to.is_some() && (to == self.sender_key.as_deref() || to == self.sender_name.as_deref());
         let allowed = self.scopes.iter().any(|scope| match (scope, path) {
             (Scope::Reply, "/v1/send") => {
                 let answers = text("replyToId");

@@ -227,13 +227,8 @@ impl Inner {
 
     async fn work(&self, waiting: &Waiting, outward: &dyn Outward) {
         let Waiting { name, hook, occasion } = waiting;
-        let run = Run {
-            name,
-            hook,
-            event_id: &occasion.id,
-            input: &occasion.input,
-            message: occasion.message.as_ref(),
-        };
+        let run =
+            Run { name, hook, event_id: &occasion.id, input: &occasion.input, message: occasion.message.as_ref() };
         let ran = run.go(self).await;
         self.tell(&run, &ran);
         if let Some(reply) = reply(&run, &ran)

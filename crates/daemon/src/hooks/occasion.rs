@@ -52,7 +52,8 @@ impl Occasion {
             EventKind::DaemonReconnect => vec!["on-reconnect".to_owned()],
             _ => return None,
         };
-        let input = json!({ "id": event.id.to_string(), "event": event.kind.name(), "at": event.at, "data": event.data });
+        let input =
+            json!({ "id": event.id.to_string(), "event": event.kind.name(), "at": event.at, "data": event.data });
         Some(Self { id: event.id.to_string(), input, hooks, message })
     }
 
@@ -132,7 +133,9 @@ fn cut(mut event: Json, bytes_max: usize) -> String {
         return text;
     }
     let kept: Map<String, Json> = match event {
-        Json::Object(fields) => fields.into_iter().filter(|(_, value)| !value.is_object() && !value.is_array()).collect(),
+        Json::Object(fields) => {
+            fields.into_iter().filter(|(_, value)| !value.is_object() && !value.is_array()).collect()
+        }
         _ => Map::new(),
     };
     Json::Object(kept).to_string()

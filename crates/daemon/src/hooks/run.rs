@@ -197,7 +197,9 @@ impl Ran {
     pub fn reason(&self) -> String {
         let (text, _) = text(self.stderr.trim().as_bytes());
         match text.is_empty() {
-            true => format!("it ended with {}", self.exit_code.map_or("no exit code".to_owned(), |code| code.to_string())),
+            true => {
+                format!("it ended with {}", self.exit_code.map_or("no exit code".to_owned(), |code| code.to_string()))
+            }
             false => text,
         }
     }

@@ -12,16 +12,8 @@ use waybill_kernel::{Code, Error, Result};
 
 pub const PRE_SEND: &str = "pre-send";
 pub const ON_TOPIC: &str = "on-topic-";
-const FIXED: &[&str] = &[
-    "on-message",
-    "on-dm",
-    "on-mention",
-    "on-file-share",
-    "on-disconnect",
-    "on-reconnect",
-    "on-startup",
-    PRE_SEND,
-];
+const FIXED: &[&str] =
+    &["on-message", "on-dm", "on-mention", "on-file-share", "on-disconnect", "on-reconnect", "on-startup", PRE_SEND];
 
 pub const HOOKS_MAX: usize = 256;
 pub const ENTRIES_MAX: usize = 64;
