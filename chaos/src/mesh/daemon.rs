@@ -27,7 +27,7 @@ const CI: [&str; 7] =
     ["CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", "JENKINS_URL", "KUBERNETES_SERVICE_HOST"];
 /// What an hour is in the field is a moment here.
 const SETTINGS: &str = "[outbox]\nbackoff_min_ms = 50\nbackoff_max_ms = 400\nrestart_pause_ms = 50\n\
-                        [link]\nbackoff_min_ms = 50\nbackoff_max_ms = 300\n";
+                        [link]\nanswer_ms = 2000\nbackoff_min_ms = 50\nbackoff_max_ms = 300\n";
 
 /// One user's folder, and the program that works on it.
 #[derive(Clone, Debug)]

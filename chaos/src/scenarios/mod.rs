@@ -13,6 +13,7 @@ pub mod kill_points;
 pub mod mesh_broker_kill;
 pub mod mesh_cut;
 pub mod mesh_daemon_kill;
+pub mod mesh_limit;
 pub mod mesh_points;
 pub mod mesh_postgres;
 pub mod mesh_power;
@@ -124,6 +125,11 @@ pub const ALL: &[About] = &[
         name: "mesh-postgres",
         rounds: 10,
         what: "PostgreSQL below the broker killed, or cut off between COMMIT and its reply, in turn",
+    },
+    About {
+        name: "mesh-limit",
+        rounds: 10,
+        what: "SIGKILL of a broker whose budget is used up, under members that send directly and repeat themselves",
     },
     About {
         name: "mesh-points",
@@ -340,6 +346,7 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
         "mesh-cut" => campaign::run(plan, &mut mesh_cut::MeshCut::new(folder, seed), report).await,
         "mesh-power" => campaign::run(plan, &mut mesh_power::MeshPower::new(folder, keep, seed), report).await,
         "mesh-postgres" => campaign::run(plan, &mut mesh_postgres::MeshPostgres::new(folder, seed), report).await,
+        "mesh-limit" => campaign::run(plan, &mut mesh_limit::MeshLimit::new(folder, seed), report).await,
         "mesh-points" => campaign::run(plan, &mut mesh_points::MeshPoints::new(folder, sabotaged, seed), report).await,
         _ => bail!("scenario {name} is listed and not written"),
     }

@@ -296,10 +296,9 @@ pub(crate) fn statement(text: String) -> String {
         )],
         // As another seal would be: another envelope, with another fingerprint.
         Some("mesh-reencrypt") => &[(
-            "destination_ref, envelope, attempts, enqueued_at FROM outbox WHERE is_head = 1",
+            "destination_ref, envelope, attempts, enqueued_at FROM outbox",
             "destination_ref, CASE WHEN attempts = 0 THEN envelope ELSE \
-             replace(envelope, '\"priority\":\"next\"', '\"priority\":\"low\"') END, attempts, enqueued_at \
-             FROM outbox WHERE is_head = 1",
+             replace(envelope, '\"priority\":\"next\"', '\"priority\":\"low\"') END, attempts, enqueued_at FROM outbox",
         )],
         // As a crash between the two would leave it: of some messages there is the id and nothing else.
         Some("mesh-dedupe-outside") => &[(

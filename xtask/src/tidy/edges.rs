@@ -102,8 +102,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ),
     ("waybill-fuzz", &[]),
     // Black boxes: they meet the product only as a program. Of the mesh they speak the protocol as a member that has no daemon,
-    // whose keys, proofs and signatures nobody writes twice; the kernel has the types of its times and its randomness.
-    ("waybill-bench", &["waybill-kernel", "waybill-mesh-protocol"]),
+    // whose keys and boxes nobody writes twice.
+    ("waybill-bench", &["waybill-mesh-protocol"]),
     // Its faults are chosen by the generator of the fuzzers, and it signs requests as the bench does.
     ("waybill-chaos", &["waybill-bench", "waybill-fuzz"]),
     // It starts a server and prints a table as the bench does.
