@@ -1,5 +1,7 @@
 //! Hooks as they are run: by a keeper, with real programs.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
