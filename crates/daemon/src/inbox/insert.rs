@@ -30,7 +30,7 @@ pub struct NewMessage {
 /// What came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrived {
-    Opened(NewMessage),
+    Opened(Box<NewMessage>),
     /// No key at hand opens it. It is kept as it came.
     Sealed {
         client_message_id: String,

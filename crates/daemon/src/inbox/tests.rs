@@ -25,7 +25,7 @@ async fn open_in(folder: &Path, time: &ManualSource, settings: Settings) -> (Inb
 }
 
 fn message(number: i64, topic: Option<&str>, sender: &str, body: &str) -> Arrived {
-    Arrived::Opened(NewMessage {
+    Arrived::Opened(Box::new(NewMessage {
         client_message_id: format!("m{number}"),
         broker_message_id: format!("b{number}"),
         mesh: "acme".to_owned(),
@@ -39,7 +39,7 @@ fn message(number: i64, topic: Option<&str>, sender: &str, body: &str) -> Arrive
         mentioned: false,
         reply_to_id: None,
         file: None,
-    })
+    }))
 }
 
 async fn insert(inbox: &Inbox, arrived: Vec<Arrived>, position: Option<i64>) -> Vec<Option<i64>> {
@@ -101,12 +101,12 @@ async fn words_are_found_and_a_message_may_hold_anything() {
         Arrived::Opened(message) => message,
         Arrived::Sealed { .. } => unreachable!(),
     };
-    let bytes = NewMessage { client_message_id: "m4".to_owned(), body: vec![0xff, 0xfe], ..odd.clone() };
+    let bytes = NewMessage { client_message_id: "m4".to_owned(), body: vec![0xff, 0xfe], ..*odd.clone() };
     let arrived = vec![
         message(1, Some("ops"), "bob", "the deploy of production failed"),
         message(2, None, "eve", "lunch?"),
         Arrived::Opened(odd),
-        Arrived::Opened(bytes),
+        Arrived::Opened(Box::new(bytes)),
     ];
     insert(&inbox, arrived, None).await;
     let found = |query: &'static str| {

@@ -57,7 +57,7 @@ pub struct Inbound {
 /// What becomes of one message.
 enum Judged {
     /// For the inbox, opened or as it came.
-    Keep(Box<Arrived>, Option<FileNote>),
+    Keep(Arrived, Option<FileNote>),
     /// Not for the inbox: this member's own, or somebody else's, or not a message that can be believed.
     Drop,
 }
@@ -207,7 +207,7 @@ impl Inbound {
         let (mut arrived, mut notes) = (Vec::new(), Vec::new());
         for message in &messages {
             if let Judged::Keep(kept, note) = self.judge(message).await? {
-                arrived.push(*kept);
+                arrived.push(kept);
                 notes.push(note);
             }
         }
@@ -237,7 +237,7 @@ impl Inbound {
         let destination = envelope.destination();
         let is_for_me = destination.recipient().is_some_and(|key| parts.is_own(&key));
         let is_mine = parts.is_own(&message.sender.ed25519);
-        if (envelope.destination_kind == DestinationKind::Dm && !is_for_me) || (is_mine && !is_for_me) {
+        if !is_for_me && (is_mine || envelope.destination_kind == DestinationKind::Dm) {
             return Ok(Judged::Drop);
         }
         if message.sender.verify().is_err() {
@@ -252,7 +252,7 @@ impl Inbound {
                 let note = opened.meta.as_ref().and_then(FileNote::read);
                 let mut new = self.new_message(message, &destination, opened)?;
                 new.file = note.as_ref().map(|note| FileRow::of(note, &new));
-                Ok(Judged::Keep(Box::new(Arrived::Opened(new)), note))
+                Ok(Judged::Keep(Arrived::Opened(Box::new(new)), note))
             }
             Err(Unopened::Later(reason)) => held(message, reason),
             Err(Unopened::Never(reason)) => {
@@ -334,15 +334,13 @@ impl Inbound {
 }
 
 fn held(message: &Message, reason: &'static str) -> Result<Judged> {
-    Ok(Judged::Keep(
-        Box::new(Arrived::Sealed {
-            client_message_id: message.client_message_id.to_string(),
-            seq: i64::try_from(message.seq).unwrap_or(i64::MAX),
-            delivery: serde_json::to_vec(message).map_err(Error::internal)?,
-            reason,
-        }),
-        None,
-    ))
+    let arrived = Arrived::Sealed {
+        client_message_id: message.client_message_id.to_string(),
+        seq: i64::try_from(message.seq).unwrap_or(i64::MAX),
+        delivery: serde_json::to_vec(message).map_err(Error::internal)?,
+        reason,
+    };
+    Ok(Judged::Keep(arrived, None))
 }
 
 /// The broker says something that cannot be: another connection is tried.

@@ -59,5 +59,5 @@ async fn write(mut sink: SplitSink<Socket, Message>, mut waiting: mpsc::Receiver
             sink.flush().await.map_err(broken)?;
         }
     }
-    sink.close().await.map_err(|error| Error::internal(error))
+    sink.close().await.map_err(Error::internal)
 }

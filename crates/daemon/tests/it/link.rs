@@ -267,7 +267,7 @@ async fn a_broker_without_what_the_daemon_needs_is_closed_with_the_number_for_it
 
 #[tokio::test]
 async fn an_override_beyond_the_brokers_memory_is_refused() {
-    const LONG: &str = "[link]\nbackoff_min_ms = 5\nbackoff_max_ms = 20\n[outbox]\nmax_age_ms = 31536000000\n";
+    const LONG: &str = "[link]\nbackoff_min_ms = 5\nbackoff_max_ms = 20\n[outbox]\nmax_age_seconds = 31536000\n";
     let mut broker = FakeBroker::start(true).await;
     let daemon = Linked::start(&broker, LONG).await;
     let mut connection = broker.accept().await;
