@@ -60,7 +60,8 @@ pub async fn recover(folder: &Folder, clock: &Arc<Clock>, entropy: &Arc<dyn Entr
     let complete = salvaged.way == Way::Whole || salvaged.incomplete().next().is_none();
     Ok(Recovered {
         damaged: true,
-        finding: Some(salvaged.finding.clone()),
+        // What follows is advice about the server's database.
+        finding: salvaged.finding.split(". ").next().map(str::to_owned),
         complete,
         messages,
         damage: damage.or_else(|| salvaged.incomplete().find_map(|SalvagedTable { damage, .. }| damage.clone())),

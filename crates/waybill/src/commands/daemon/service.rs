@@ -27,7 +27,8 @@ pub struct Install {
 pub fn install(flags: &Install) -> Result<()> {
     let around = Surroundings::read();
     if around.ci || around.kubernetes {
-        return Err(Error::new(Code::NotInCi, "A unit that starts a daemon is not written in CI or Kubernetes."));
+        return Err(Error::new(Code::NotInCi, "A unit that starts a daemon is not written in CI or Kubernetes.")
+            .with_cure("Run it on a host that stays, where neither CI nor KUBERNETES_SERVICE_HOST is set."));
     }
     let member = flags.at.member()?;
     let scope = if flags.system { Scope::System } else { Scope::User };
