@@ -202,7 +202,7 @@ async fn tcp_has_a_rate_and_the_socket_has_none() {
     for _ in 0..20 {
         daemon.get("/v1/heartbeat").await.expect(200);
     }
-    daemon.time.pass(std::time::Duration::from_secs(1));
+    daemon.time.pass(std::time::Duration::from_millis(1_500));
     heartbeat().await.expect(200);
     heartbeat().await.expect(429);
 }

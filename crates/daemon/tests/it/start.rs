@@ -49,7 +49,7 @@ async fn a_damaged_outbox_is_refused_untouched_and_points_to_recover() {
     let path = home.path().join("daemon/acme/outbox.db");
     let file = fs::File::options().write(true).open(&path).unwrap();
     for page in 2..12 {
-        file.write_all_at(&[0xA5; 2_048], page * 4_096 + 100).unwrap();
+        file.write_all_at(&[0xA5; 64], page * 4_096).unwrap();
     }
     let before = fs::read(&path).unwrap();
     let error = Daemon::open(config(home.path(), &time, false)).await.err().unwrap();
