@@ -15,6 +15,7 @@ use crate::costs::Costs;
 use crate::fleet::Fleet;
 use crate::load::Outcome;
 use crate::mail;
+use crate::mesh;
 use crate::queues::{self, Deed, Homes, House};
 
 /// Between slices: time for a contestant to finish what it does behind its answers.
@@ -70,6 +71,9 @@ pub enum Contestant {
     /// The statements of SendMessage.
     PgbenchSends,
     Mail(mail::House, mail::Deed),
+    /// The ceiling once more, in the rounds of the mesh.
+    HelloMesh,
+    Mesh(mesh::Deed),
 }
 
 /// Of the product on SQLite.
@@ -88,7 +92,7 @@ const fn mail_of_many(deed: mail::Deed) -> Contestant {
 }
 
 impl Contestant {
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 52] = [
         Self::Fdatasync(Raw::Append),
         Self::Fdatasync(Raw::Over),
         Self::Hello,
@@ -137,6 +141,10 @@ impl Contestant {
         mail_of_many(mail::Deed::Search),
         Self::Mail(mail::House::AgentMail, mail::Deed::Send),
         Self::Mail(mail::House::AgentMail, mail::Deed::Fetch),
+        Self::HelloMesh,
+        Self::Mesh(mesh::Deed::Send),
+        Self::Mesh(mesh::Deed::EndToEnd),
+        Self::Mesh(mesh::Deed::Topics),
     ];
 
     pub fn name(self) -> &'static str {
@@ -164,6 +172,8 @@ impl Contestant {
             Self::Queue(house, deed) => queues::name(house, deed),
             Self::PgbenchSends => "pgbench sends",
             Self::Mail(house, deed) => mail::name(house, deed),
+            Self::HelloMesh => "hello beside the mesh",
+            Self::Mesh(deed) => mesh::name(deed),
         }
     }
 
@@ -181,6 +191,7 @@ impl Contestant {
             Self::HelloBeside | Self::Queue(..) | Self::PgbenchSends => "queues",
             Self::Mail(mail::House::AgentMail, _) => "mail-rivals",
             Self::Mail(..) => "mail",
+            Self::HelloMesh | Self::Mesh(_) => "mesh",
             alone => alone.name(),
         }
     }
@@ -197,7 +208,7 @@ impl Contestant {
             Self::Fdatasync(_) | Self::Hello | Self::Pgbench | Self::Graphile(_) => None,
             Self::HelloBeside | Self::Queue(..) | Self::PgbenchSends => None,
             Self::Mail(mail::House::Few | mail::House::Many, _) => Some(Engine::Sqlite),
-            Self::Mail(mail::House::AgentMail, _) => None,
+            Self::Mail(mail::House::AgentMail, _) | Self::HelloMesh | Self::Mesh(_) => None,
         }
     }
 }
@@ -206,7 +217,7 @@ impl Contestant {
 pub type Slot = (Contestant, usize);
 
 /// In the order of a round: those that are compared stand close to each other.
-const HEATS: [&[Slot]; 9] = [
+const HEATS: [&[Slot]; 10] = [
     &[
         (Contestant::Fdatasync(Raw::Over), 1),
         (Contestant::Sqlite, 1),
@@ -282,6 +293,12 @@ const HEATS: [&[Slot]; 9] = [
         (mail_of_many(mail::Deed::Fetch), 8),
         (mail_of_many(mail::Deed::Search), 1),
         (mail_of_few(mail::Deed::Guard), 1),
+    ],
+    &[
+        (Contestant::Mesh(mesh::Deed::Send), 64),
+        (Contestant::HelloMesh, 64),
+        (Contestant::Mesh(mesh::Deed::Topics), 16),
+        (Contestant::Mesh(mesh::Deed::EndToEnd), 1),
     ],
 ];
 

@@ -12,6 +12,7 @@ use crate::costs::{Costs, Counters, PerOp, wal_costs};
 use crate::graphile::Installed;
 use crate::load::{self, Plan};
 use crate::mail::{self, Offices};
+use crate::mesh::{self, Pairs};
 use crate::process::{Server, cpu_seconds};
 use crate::queues::{Counter, Deed, Hall, House, Slice, Turns, opened_at};
 use crate::request::Template;
@@ -41,6 +42,7 @@ pub struct Fleet<'a> {
     queues: BTreeMap<Contestant, Counter>,
     hall: Hall,
     mail: Offices,
+    mesh: Pairs,
     graphile: Option<Installed>,
     cluster: Option<Cluster>,
     slices: usize,
@@ -56,6 +58,7 @@ impl<'a> Fleet<'a> {
             queues: BTreeMap::new(),
             hall: Hall::default(),
             mail: Offices::new(&settings.waybill, dir, settings.agent_mail.as_deref()),
+            mesh: Pairs::new(&settings.waybill, dir),
             graphile: None,
             cluster: None,
             slices: 0,
@@ -65,7 +68,7 @@ impl<'a> Fleet<'a> {
     pub async fn prepare(&mut self, contestant: Contestant) -> Result<()> {
         match contestant {
             Contestant::Fdatasync(_) => {}
-            Contestant::Hello | Contestant::HelloBeside => {
+            Contestant::Hello | Contestant::HelloBeside | Contestant::HelloMesh => {
                 self.hello = Some(Server::hello(&self.dir.join("hello")).await?)
             }
             Contestant::Graphile(_) if self.graphile.is_some() => {}
@@ -87,6 +90,7 @@ impl<'a> Fleet<'a> {
                 self.hall.prepare((house, deed), site, &self.settings.rivals, self.dir).await?;
             }
             Contestant::Mail(house, deed) => self.mail.prepare(house, deed).await?,
+            Contestant::Mesh(deed) => self.mesh.prepare(deed).await?,
             _ if self.stations.contains_key(&contestant) => {}
             _ => {
                 let site = self.site(contestant).await?;
@@ -134,6 +138,7 @@ impl<'a> Fleet<'a> {
         self.hello = None;
         self.queues.clear();
         self.mail.dismiss()?;
+        self.mesh.dismiss()?;
         let halls = self.hall.dismiss();
         for (contestant, station) in std::mem::take(&mut self.stations) {
             drop(station);
@@ -158,7 +163,7 @@ impl<'a> Fleet<'a> {
                 let costs = Costs { fsyncs: Some(1.0), bytes: Some(bytes), ..Costs::default() };
                 Sample::new(outcome, costs)
             }
-            Contestant::Hello | Contestant::HelloBeside => {
+            Contestant::Hello | Contestant::HelloBeside | Contestant::HelloMesh => {
                 let server = self.hello.as_mut().context("not running")?;
                 server.check_running()?;
                 let before = cpu_seconds(server.pid());
@@ -179,6 +184,10 @@ impl<'a> Fleet<'a> {
                 let (number, measure) = (self.slices, self.settings.measure);
                 self.mail.slice(house, deed, mail::Slice { number, connections, warmup: WARMUP, measure }).await
             }
+            Contestant::Mesh(deed) => {
+                let (number, measure) = (self.slices, self.settings.measure);
+                self.mesh.slice(deed, mesh::Slice { number, connections, warmup: WARMUP, measure }).await
+            }
             Contestant::Graphile(what) => {
                 let installed = self.graphile.as_ref().context("not prepared")?;
                 let cluster = self.cluster.as_ref().context("not running")?;
@@ -194,7 +203,7 @@ impl<'a> Fleet<'a> {
                 let plan = match self.queues.get(&contestant) {
                     Some(queue) => {
                         let send = Script::Queue(Turns::Send(queue.send()?));
-                        Plan { addr: queue.addr, ..plan(&station.server, send, connections, self.settings) }
+                        Plan { addr: queue.addr.into(), ..plan(&station.server, send, connections, self.settings) }
                     }
                     None => {
                         let script = script(contestant, station, self.slices, self.settings)?;
@@ -253,7 +262,7 @@ async fn create_one(server: &Server) -> Result<()> {
 }
 
 fn plan(server: &Server, script: Script, connections: usize, settings: &Settings) -> Plan {
-    Plan { addr: server.http, connections, script, warmup: WARMUP, measure: settings.measure, signed_ahead: 0 }
+    Plan { addr: server.http.into(), connections, script, warmup: WARMUP, measure: settings.measure, signed_ahead: 0 }
 }
 
 fn script(contestant: Contestant, station: &Station, slice: usize, settings: &Settings) -> Result<Script> {

@@ -25,19 +25,23 @@ pub async fn post(addr: SocketAddr, path: &str, key: Option<&str>, body: &str) -
 
 async fn exchange(addr: SocketAddr, method: &str, path: &str, key: Option<&str>, body: &str) -> Result<Response> {
     let head = head(addr, method, path, key, body.len(), "Connection: close\r\n");
+    send(addr, &format!("{head}{body}")).await.with_context(|| format!("{method} {path}"))
+}
+
+/// A whole request that asks for its connection to be closed; its answer.
+pub async fn send(addr: SocketAddr, request: &str) -> Result<Response> {
     let answer = async {
         let mut stream = TcpStream::connect(addr).await?;
-        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.take(RESPONSE_BYTES_MAX).read_to_end(&mut answer).await?;
         anyhow::Ok(answer)
     };
-    let answer =
-        tokio::time::timeout(TIMEOUT, answer).await.with_context(|| format!("{method} {path}: no answer"))??;
+    let answer = tokio::time::timeout(TIMEOUT, answer).await.context("no answer")??;
     let answer = String::from_utf8_lossy(&answer);
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!("{method} {path}: no complete response") };
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!("no complete response") };
     let status = head.get(9..12).and_then(|digits| digits.parse().ok());
-    let status = status.with_context(|| format!("{method} {path}: no status in {head:?}"))?;
+    let status = status.with_context(|| format!("no status in {head:?}"))?;
     Ok(Response { status, body: body.to_owned() })
 }
 

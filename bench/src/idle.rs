@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::burst::{self, Burst};
 use crate::http;
+use crate::mesh;
 use crate::process::{Memory, Server, memory};
 use crate::waits::{self, Awaited, Waits};
 
@@ -22,6 +23,7 @@ pub struct Idle {
     /// Of tasks, and of messages.
     pub waits: Vec<Waits>,
     pub burst: Option<Burst>,
+    pub mesh: Option<mesh::Load>,
 }
 
 /// What is asked for of it.
@@ -30,12 +32,15 @@ pub struct Wanted {
     pub startup: bool,
     pub memory: bool,
     pub burst: bool,
+    pub mesh: bool,
 }
 
 /// Makes a small database, stops its server cleanly, and looks at the next starts.
 pub async fn measure(waybill: &Path, data: &Path, wanted: Wanted) -> Result<Idle> {
-    fill(waybill, data).await.context("making a small database")?;
     let mut idle = Idle::default();
+    if wanted.startup || wanted.memory || wanted.burst {
+        fill(waybill, data).await.context("making a small database")?;
+    }
     if wanted.startup {
         for _ in 0..STARTS {
             let server = Server::waybill(waybill, data, None).await?;
@@ -55,6 +60,10 @@ pub async fn measure(waybill: &Path, data: &Path, wanted: Wanted) -> Result<Idle
     }
     if wanted.burst {
         idle.burst = Some(burst::measure(waybill, data).await.context("sending large messages at once")?);
+    }
+    if wanted.mesh {
+        let beside = data.parent().context("no folder")?;
+        idle.mesh = Some(mesh::measure(waybill, beside).await.context("an idle mesh and a full outbox")?);
     }
     Ok(idle)
 }

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::histogram::Histogram;
 use crate::process::thread_cpu_seconds;
 use crate::script::{Script, Turn};
-use crate::wire::Wire;
+use crate::wire::{Address, Wire};
 
 /// How long the requests in flight at the end may take before they count as lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,7 +23,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Clone)]
 pub struct Plan {
-    pub addr: SocketAddr,
+    pub addr: Address,
     pub connections: usize,
     pub script: Script,
     /// Turns that end before this are checked but not counted in `ops` and the latencies.
@@ -71,7 +70,7 @@ struct Clock {
 async fn drive(plan: Plan) -> Result<Outcome> {
     let mut wires = Vec::with_capacity(plan.connections);
     for _ in 0..plan.connections {
-        wires.push(Wire::connect(plan.addr).await?);
+        wires.push(Wire::connect(plan.addr.clone()).await?);
     }
     let tally = Rc::new(RefCell::new(Outcome::default()));
     let scripts: Vec<Script> = (0..plan.connections)

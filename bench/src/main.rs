@@ -14,6 +14,7 @@ mod histogram;
 mod idle;
 mod load;
 mod mail;
+mod mesh;
 mod partitions;
 mod product;
 mod queues;
@@ -45,6 +46,8 @@ use crate::report::Report;
 const MEMORY: &str = "memory";
 const STARTUP: &str = "startup";
 const BURST: &str = "burst";
+/// Also a part of the contest.
+const MESH: &str = "mesh";
 
 /// How fast Waybill is, as ratios of one run.
 #[derive(Parser)]
@@ -60,7 +63,7 @@ struct Cli {
     #[arg(long)]
     json: Option<PathBuf>,
     /// Only these: fdatasync, hello, sqlite, postgres, sends, pgbench, lifecycle, graphile, obligations, backlog, queues,
-    /// rivals, depths, mail, mail-rivals, memory, burst, startup
+    /// rivals, depths, mail, mail-rivals, mesh, memory, burst, startup
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The program to measure [default: the one beside this program]
@@ -177,8 +180,13 @@ fn bench_folder(base: &Path) -> Result<tempfile::TempDir> {
 
 /// Before the contest: the machine should be as idle as the server.
 async fn measure_idle(cli: &Cli, settings: &Settings, dir: &Path, results: &mut Results) -> Idle {
-    let wanted = Wanted { startup: cli.wants(STARTUP), memory: cli.wants(MEMORY), burst: cli.wants(BURST) };
-    if !wanted.startup && !wanted.memory && !wanted.burst {
+    let wanted = Wanted {
+        startup: cli.wants(STARTUP),
+        memory: cli.wants(MEMORY),
+        burst: cli.wants(BURST),
+        mesh: cli.wants(MESH),
+    };
+    if !wanted.startup && !wanted.memory && !wanted.burst && !wanted.mesh {
         return Idle::default();
     }
     // Progress is a courtesy; a closed stderr is no reason to stop.

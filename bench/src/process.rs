@@ -126,7 +126,10 @@ impl Server {
             command.env_remove(name);
         }
         command.envs(environment);
-        command.arg("serve").arg("--data").arg(data).args(["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]).args(more);
+        command.arg("serve").arg("--data").arg(data).args(["--sqs", "127.0.0.1:0"]).args(more);
+        if !more.iter().any(|argument| argument == "--http") {
+            command.args(["--http", "127.0.0.1:0"]);
+        }
         let mut server = Self::start(command, data).await?;
         let key = std::fs::read_to_string(data.join("admin.key")).context("reading admin.key")?;
         server.key = Some(key.trim().to_owned());

@@ -11,6 +11,7 @@ use crate::burst::{self, Burst};
 use crate::contest::{Contestant, Engine, Results, Sample, Slot};
 use crate::costs::Costs;
 use crate::idle::Idle;
+use crate::mesh::{Drain, SOCKETS, Sockets};
 use crate::queues::{Deed, House};
 use crate::table::print_table;
 use crate::targets::Target;
@@ -73,6 +74,7 @@ impl Results {
             }
             // In messages, whatever the number of connections: what counts is the ceiling of the same rounds.
             Contestant::Queue(House::Sqlite, _) if is_beside_hello(slot) => self.ratio(slot, HELLO_BESIDE),
+            Contestant::Mesh(_) if slot.1 > 1 => self.ratio(slot, HELLO_MESH),
             Contestant::Lifecycle(Engine::Sqlite) if slot.1 == 64 => self.of_hello_elsewhere(slot),
             _ => None,
         }
@@ -90,6 +92,7 @@ impl Results {
 }
 
 pub const HELLO_BESIDE: Slot = (Contestant::HelloBeside, 64);
+pub const HELLO_MESH: Slot = (Contestant::HelloMesh, 64);
 
 /// Those of its own heat.
 fn is_beside_hello((contestant, connections): Slot) -> bool {
@@ -187,6 +190,21 @@ impl Report<'_> {
                 burst::CONNECTIONS
             )?;
         }
+        if let Some(load) = &self.idle.mesh {
+            let Sockets { bytes, resident, cpu } = &load.sockets;
+            let (above, all, each, cpu) =
+                (mib(*bytes), mib(*resident), *bytes as f64 / 1024.0 / SOCKETS as f64, cpu * 100.0);
+            writeln!(
+                out,
+                "sockets  {above:.1} MiB more with {SOCKETS} idle members ({each:.1} KiB each, {all:.1} MiB in all), {cpu:.2} % of a core\n"
+            )?;
+            let Drain { peak, accepted_per_second, drained_per_second, misplaced } = &load.drain;
+            writeln!(
+                out,
+                "drain    100,000 messages taken at {accepted_per_second:.0}/s without a broker and drained at {drained_per_second:.0}/s, {:.1} MiB at most, {misplaced} out of order\n",
+                mib(*peak)
+            )?;
+        }
         if let (Some(least), Some(middle)) = (self.idle.startup_ms.first(), median(self.idle.startup_ms.clone())) {
             let starts = self.idle.startup_ms.len();
             writeln!(out, "startup  {least:.0} ms at best, {middle:.0} ms median of {starts} starts\n")?;
@@ -219,6 +237,11 @@ impl Report<'_> {
             "burst": self.idle.burst.as_ref().map(|burst| json!({
                 "peak_bytes": burst.peak, "log_bytes": burst.log, "refused": burst.refused, "lost": burst.lost,
                 "seconds": burst.seconds,
+            })),
+            "mesh": self.idle.mesh.as_ref().map(|load| json!({
+                "sockets": SOCKETS, "sockets_bytes": load.sockets.bytes, "sockets_cpu": load.sockets.cpu,
+                "drain_peak_bytes": load.drain.peak, "accepted_per_second": load.drain.accepted_per_second,
+                "drained_per_second": load.drain.drained_per_second, "misplaced": load.drain.misplaced,
             })),
             "targets": self.targets.iter().map(Target::json).collect::<Vec<_>>(),
             "failures": self.results.failures,

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use crate::contest::{Contestant, Engine, Graphile, Raw, Results};
 use crate::idle::Idle;
 use crate::mail;
+use crate::mesh;
 use crate::queues::{Deed, House};
-use crate::report::{HELLO_BESIDE, median, mib, percent};
+use crate::report::{HELLO_BESIDE, HELLO_MESH, median, mib, percent};
 use crate::waits::Awaited;
 
 const SQLITE_OF_HELLO: f64 = 0.22;
@@ -43,6 +44,14 @@ const MAIL_OF_64: f64 = 1.0;
 const MAIL_OF_MANY: f64 = 0.9;
 const MAIL_SEARCH_MS_MAX: f64 = 20.0;
 const MAIL_GUARD_MS_MAX: f64 = 50.0;
+const MESH_SENDS_OF_HELLO: f64 = 0.25;
+const MESH_HALF_MS_MAX: f64 = 10.0;
+const MESH_MOST_MS_MAX: f64 = 50.0;
+const MESH_TOPICS_OF_HELLO: f64 = 0.03;
+const MESH_SOCKETS_MIB_MAX: f64 = 150.0;
+const MESH_SOCKETS_CPU_PERCENT_MAX: f64 = 2.0;
+const MESH_DRAIN_MIB_MAX: f64 = 64.0;
+const MESH_DRAINED: f64 = 500.0;
 const IDLE_MIB_MAX: f64 = 30.0;
 const STARTUP_MS_MAX: f64 = 300.0;
 
@@ -143,6 +152,7 @@ pub fn judge(results: &Results, idle: &Idle) -> Vec<Target> {
     targets.extend(judge_tasks(results));
     targets.extend(judge_queues(results));
     targets.extend(judge_mail(results));
+    targets.extend(judge_mesh(results, idle));
     targets.push(Target::below("idle memory", IDLE_MIB_MAX, "MiB", memory));
     for (what, memory, cpu) in [
         (Awaited::Task, "5,000 who wait for a task, above it", "  of a core"),
@@ -274,6 +284,47 @@ fn judge_mail(results: &Results) -> Vec<Target> {
         Target::below("guard check from its start to its end, median", MAIL_GUARD_MS_MAX, "ms", guard),
         Target::times_at_least("send_message, 4 clients, over mcp-agent-mail", 1.0, ahead(Send)),
         Target::times_at_least("  fetch_inbox", 1.0, ahead(Fetch)),
+    ]
+}
+
+/// What the mesh promises: of its daemons, on their way, and of the broker.
+fn judge_mesh(results: &Results, idle: &Idle) -> Vec<Target> {
+    use mesh::Deed::{EndToEnd, Send, Topics};
+    let of_hello = |deed, connections| results.ratio((Contestant::Mesh(deed), connections), HELLO_MESH);
+    let on_the_way = |quantile: fn(&crate::contest::Sample) -> Option<f64>| {
+        results.median((Contestant::Mesh(EndToEnd), 1), |sample| quantile(sample).map(|us| us / 1e3))
+    };
+    let load = idle.mesh.as_ref();
+    let (sockets, drain) = (load.map(|load| &load.sockets), load.map(|load| &load.drain));
+    vec![
+        Target::ratio_at_least("mesh, POST /v1/send, 64 callers, of hello", MESH_SENDS_OF_HELLO, of_hello(Send, 64)),
+        Target::below(
+            "mesh, from a send to the other daemon's event, p50",
+            MESH_HALF_MS_MAX,
+            "ms",
+            on_the_way(|sample| sample.p50_us),
+        ),
+        Target::below("  p99", MESH_MOST_MS_MAX, "ms", on_the_way(|sample| sample.p99_us)),
+        Target::ratio_at_least(
+            "mesh, 16 topics to another daemon, of hello",
+            MESH_TOPICS_OF_HELLO,
+            of_hello(Topics, 16),
+        ),
+        Target::below(
+            "mesh, 2,000 idle sockets, above an idle broker",
+            MESH_SOCKETS_MIB_MAX,
+            "MiB",
+            sockets.map(|sockets| mib(sockets.bytes)),
+        ),
+        Target::below("  processor", MESH_SOCKETS_CPU_PERCENT_MAX, "%", sockets.map(|sockets| sockets.cpu * 100.0)),
+        Target::below(
+            "mesh, 100,000 messages queued and drained, daemon at most",
+            MESH_DRAIN_MIB_MAX,
+            "MiB",
+            drain.map(|drain| mib(drain.peak)),
+        ),
+        Target::per_second_at_least("  drained", MESH_DRAINED, drain.map(|drain| drain.drained_per_second)),
+        Target::at_most("  not in the order of their topic", 0.0, drain.map(|drain| drain.misplaced as f64)),
     ]
 }
 

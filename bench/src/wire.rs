@@ -1,32 +1,77 @@
 //! One keep-alive HTTP/1.1 connection with one request in flight. Responses are read as far as status and length.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// A page of 20 messages is the longest.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Where a server listens, or a daemon.
+#[derive(Clone, Debug)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl From<SocketAddr> for Address {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Tcp(addr)
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    async fn connect(to: Address) -> Result<Self> {
+        match to {
+            Address::Tcp(addr) => {
+                let stream = TcpStream::connect(addr).await?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tcp(stream))
+            }
+            Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
+        }
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.write_all(bytes).await,
+            Self::Unix(stream) => stream.write_all(bytes).await,
+        }
+    }
+
+    async fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes).await,
+            Self::Unix(stream) => stream.read(bytes).await,
+        }
+    }
+}
+
 pub struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     buffer: Vec<u8>,
     /// Of the last response.
     filled: usize,
 }
 
 impl Wire {
-    pub async fn connect(addr: SocketAddr) -> Result<Self> {
-        Self::connect_with(addr, RESPONSE_BYTES_MAX).await
+    pub async fn connect(to: impl Into<Address>) -> Result<Self> {
+        Self::connect_with(to, RESPONSE_BYTES_MAX).await
     }
 
-    pub async fn connect_with(addr: SocketAddr, response_bytes_max: usize) -> Result<Self> {
-        let connect = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(addr));
+    pub async fn connect_with(to: impl Into<Address>, response_bytes_max: usize) -> Result<Self> {
+        let connect = tokio::time::timeout(CONNECT_TIMEOUT, Stream::connect(to.into()));
         let stream = connect.await.context("connecting took too long")?.context("connecting")?;
-        stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: vec![0; response_bytes_max], filled: 0 })
     }
 
@@ -64,6 +109,13 @@ impl Wire {
                 std::cmp::Ordering::Greater => bail!("more bytes than one response"),
             }
         }
+    }
+
+    /// The last response's body, as JSON.
+    pub fn json(&self) -> Result<serde_json::Value> {
+        let response = self.response();
+        let head = response.windows(4).position(|window| window == b"\r\n\r\n").context("no head")?;
+        Ok(serde_json::from_slice(&response[head + 4..])?)
     }
 
     /// The last response, head and body.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -191,7 +191,7 @@ async fn connect(addr: SocketAddr) -> Result<TcpStream> {
 }
 
 /// The answer, and whether the connection may carry another request.
-async fn read_answer(stream: &mut BufReader<TcpStream>) -> Result<(Answer, bool)> {
+pub async fn read_answer(stream: &mut BufReader<impl AsyncRead + Unpin>) -> Result<(Answer, bool)> {
     let first = read_line(stream).await?;
     let status = first.split(' ').nth(1).and_then(|code| code.parse().ok()).context("no HTTP status")?;
     let (mut length, mut replay, mut kept, mut ended) = (None, false, true, false);
@@ -222,7 +222,7 @@ async fn read_answer(stream: &mut BufReader<TcpStream>) -> Result<(Answer, bool)
     Ok((Answer { status, replay, body }, kept))
 }
 
-async fn read_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
+async fn read_line(stream: &mut BufReader<impl AsyncRead + Unpin>) -> Result<String> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
     ensure!(line.ends_with('\n'), "the connection ended early");

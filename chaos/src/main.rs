@@ -18,6 +18,7 @@ mod leases;
 mod ledger;
 mod listing;
 mod load;
+mod mesh;
 mod proxy;
 mod queues;
 mod rng;
@@ -137,7 +138,7 @@ async fn run(args: Args) -> Result<bool> {
     let Some(name) = args.scenario.as_deref() else {
         print("scenarios (or `all`):");
         for About { name, rounds, what } in scenarios::ALL {
-            print(&format!("  {name:<15} {what} ({rounds} rounds)"));
+            print(&format!("  {name:<16} {what} ({rounds} rounds)"));
         }
         return Ok(true);
     };

@@ -175,15 +175,7 @@ impl Server {
     /// SIGSTOP, and waits until every thread stands still: one inside fsync stops only when it returns, and until then
     /// the image below it still changes.
     pub async fn pause(&self) -> Result<()> {
-        self.signal("-STOP").await?;
-        let started = Instant::now();
-        while started.elapsed() < PAUSE_MAX {
-            if threads_stopped(self.pid)? {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(1)).await;
-        }
-        bail!("the server's threads do not stop");
+        pause(self.pid).await
     }
 
     /// SIGCONT.
@@ -191,10 +183,8 @@ impl Server {
         self.signal("-CONT").await
     }
 
-    async fn signal(&self, signal: &str) -> Result<()> {
-        let status = Command::new("kill").arg(signal).arg(self.pid.to_string()).status().await?;
-        ensure!(status.success(), "kill {signal} {}: {status}", self.pid);
-        Ok(())
+    async fn signal(&self, name: &str) -> Result<()> {
+        signal(self.pid, name).await
     }
 }
 
@@ -233,6 +223,25 @@ pub fn end_orphan(data: &Path) -> Result<()> {
     Ok(())
 }
 
+/// SIGSTOP to this process, until all of it stands still.
+pub async fn pause(pid: u32) -> Result<()> {
+    signal(pid, "-STOP").await?;
+    let started = Instant::now();
+    while started.elapsed() < PAUSE_MAX {
+        if threads_stopped(pid)? {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    bail!("the threads of {pid} do not stop");
+}
+
+async fn signal(pid: u32, signal: &str) -> Result<()> {
+    let status = Command::new("kill").arg(signal).arg(pid.to_string()).status().await?;
+    ensure!(status.success(), "kill {signal} {pid}: {status}");
+    Ok(())
+}
+
 fn threads_stopped(pid: u32) -> Result<bool> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         // One that has ended since it was listed stands still for good.
@@ -247,7 +256,7 @@ fn threads_stopped(pid: u32) -> Result<bool> {
 }
 
 /// The last lines of the server's output, for an error message.
-fn tail(log: &Path) -> String {
+pub fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(8).collect();
     let lines: Vec<&str> = lines.into_iter().rev().collect();

@@ -28,6 +28,10 @@ pub struct Scale {
     pub shut_requests: usize,
     pub bodies: usize,
     pub unread_connections: usize,
+    /// Sockets without an answer to their challenge.
+    pub mesh_sockets: usize,
+    /// Members of the attackers' mesh.
+    pub mesh_members: usize,
     /// Keys of the attacker's principals, all of one tenant.
     pub attacker_keys: usize,
     /// Keys that the process is shown for the first time during an attack.
@@ -53,6 +57,8 @@ impl Scale {
             shut_requests: 128,
             bodies: 60,
             unread_connections: 200,
+            mesh_sockets: 4_000,
+            mesh_members: 400,
             attacker_keys: 8,
             new_keys: 12,
             spare_keys: 20,
@@ -70,6 +76,8 @@ impl Scale {
             addresses: 10,
             waits: 1_024,
             event_streams: 256,
+            mesh_sockets: 600,
+            mesh_members: 60,
             attacker_keys: 4,
             new_keys: 5,
             spare_keys: 5,

@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use waybill_bench::http;
+use waybill_bench::member::Member;
 use waybill_bench::process::Server;
 use waybill_bench::signed::Signer;
 
+use crate::attacks::mesh;
 use crate::caller::CALL_MAX;
 use crate::scale::Scale;
 use crate::{limits, wire};
@@ -30,6 +32,8 @@ const LARGE_MESSAGES: usize = 10;
 pub const MAIL_PROJECT: &str = "/data/hostile";
 /// As many as a message may have.
 const MAIL_RECIPIENTS: usize = 100;
+/// Of the attackers' mesh.
+pub const MESH_TOPIC: &str = "all";
 /// With a hundred words each.
 const MAIL_MESSAGES: usize = 100;
 
@@ -70,6 +74,13 @@ pub struct Mailbox {
     pub cursor: String,
 }
 
+/// The attackers' mesh: all of its members are in one topic.
+#[derive(Clone)]
+pub struct Meshed {
+    pub owner: Member,
+    pub members: Vec<Member>,
+}
+
 pub struct Stage {
     waybill: PathBuf,
     dir: PathBuf,
@@ -95,6 +106,9 @@ pub struct Cast {
     pub innocent_queue: Queue,
     /// An attacker's.
     pub mail: Mailbox,
+    pub mesh: Meshed,
+    /// Two members of the innocent tenant's mesh.
+    pub innocent_mesh: [Member; 2],
     /// Tasks of the first attacker that nobody works on, each nearly as large as a task may be.
     pub large_tasks: Vec<String>,
 }
@@ -140,6 +154,8 @@ impl Cast {
             large_queue: operator.queue("large", None, LARGE_MESSAGES).await?,
             innocent_queue: operator.queue("innocent", Some(INNOCENT_TENANT), 0).await?,
             mail: operator.mailbox().await?,
+            mesh: operator.mesh(scale.mesh_members).await?,
+            innocent_mesh: operator.innocent_mesh().await?,
             admin: operator.admin.to_owned(),
             innocent: operator.key("agent:innocent", Some(INNOCENT_TENANT)).await?,
             new: operator.keys("new", Some(INNOCENT_TENANT), scale.new_keys).await?,
@@ -171,6 +187,18 @@ impl Operator<'_> {
         }
         let made = self.post("/admin/keys", self.admin, &wanted).await?;
         Ok(Minted { id: text(&made, "key_id")?, key: text(&made, "key")? })
+    }
+
+    async fn mesh(&self, members: usize) -> Result<Meshed> {
+        let (owner, members) = mesh::populate(self.server.http, self.admin, "attackers", members).await?;
+        Ok(Meshed { owner, members })
+    }
+
+    async fn innocent_mesh(&self) -> Result<[Member; 2]> {
+        let wanted = json!({ "principal": "agent:meshes", "tenant": INNOCENT_TENANT, "scopes": ["mesh:manage"] });
+        let key = text(&self.post("/admin/keys", self.admin, &wanted).await?, "key")?;
+        let (owner, mut members) = mesh::populate(self.server.http, &key, "innocent", 1).await?;
+        Ok([owner, members.pop().context("nobody has joined")?])
     }
 
     /// A key with a queue, and so many large messages in it.

@@ -74,6 +74,17 @@ const PLANTS: &[Plant] = &[
     plant("flight-early", "messages are visible again 0.6 s before their time", "kill", "shared"),
     plant("receive-uncounted", "later receives of a message are not counted", "kill", "miscounted"),
     plant("delete-hollow", "a delete is answered and not made", "kill", "reverted"),
+    plant("mesh-answer-before-commit", "a daemon answers before its COMMIT", "mesh-daemon-kill", "lost"),
+    plant("mesh-id-freed", "a daemon forgets the id of what is done", "mesh-daemon-kill", "doubled,lost"),
+    plant("mesh-inbox-unkeyed", "an inbox takes every delivery for a new message", "mesh-daemon-kill", "doubled"),
+    plant("mesh-reencrypt", "a daemon seals a message anew for every attempt", "mesh-broker-kill", "lost"),
+    plant(
+        "mesh-dedupe-outside",
+        "the broker commits some ids without their message",
+        "mesh-broker-kill",
+        "lost,orphaned",
+    ),
+    plant("mesh-b0-after-limiter", "the broker charges for what it has accepted before", "mesh-limit", "miscounted"),
     plant(PROXY_LIES, "commits are answered and rolled back before PostgreSQL", "commit-cut", "lost"),
     plant(STANDBY_LATE, "commits are answered before the standby has them", "failover-sync", "lost"),
 ];
@@ -120,14 +131,14 @@ pub fn run(workspace: &Workspace, only: &[String]) -> anyhow::Result<()> {
             }
         };
         rows.push(format!(
-            "{:<21} {:<13} {:<13} {verdict:<8} {seconds:>5.1} s  {}",
+            "{:<25} {:<13} {:<16} {verdict:<8} {seconds:>5.1} s  {}",
             plant.bug,
             plant.invariant.unwrap_or("none"),
             plant.scenario,
             plant.what
         ));
     }
-    result(&format!("{:<21} {:<13} {:<13} {:<8} {:>7}", "planted bug", "invariant", "scenario", "", "time"));
+    result(&format!("{:<25} {:<13} {:<16} {:<8} {:>7}", "planted bug", "invariant", "scenario", "", "time"));
     rows.iter().for_each(|row| result(row));
     if !missed.is_empty() {
         bail!("not found by the name it should have, or not withstood: {}", missed.join(", "));

@@ -97,6 +97,7 @@ fn system_packages() -> anyhow::Result<()> {
         ("e2fsprogs", on_path("mkfs.ext4") || Path::new("/usr/sbin/mkfs.ext4").is_file()),
         ("python3-venv", succeeds(Command::new("python3").args(["-c", "import ensurepip, venv"]))),
         ("npm", on_path("npm")),
+        ("redis-server", on_path("redis-server")),
     ];
     let missing: Vec<&str> = present.iter().filter(|(_, there)| !there).map(|(package, _)| *package).collect();
     if missing.is_empty() {

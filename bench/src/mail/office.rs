@@ -144,7 +144,8 @@ impl Office {
         let turns = Turns::new(self.endpoint.clone(), Arc::clone(&self.agents), what);
         let script = Script::Mail(Box::new(turns));
         let addr = self.endpoint.addr;
-        let outcome = load::run(Plan { addr, connections, script, warmup, measure, signed_ahead: 0 }).await?;
+        let outcome =
+            load::run(Plan { addr: addr.into(), connections, script, warmup, measure, signed_ahead: 0 }).await?;
         if sends {
             self.messages += outcome.ops_total;
         }

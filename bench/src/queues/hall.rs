@@ -193,7 +193,7 @@ impl Opened {
     fn plan(&self, turns: Turns, slice: Slice) -> Plan {
         let ahead = (slice.warmup + slice.measure).as_secs() + 1;
         Plan {
-            addr: self.counter.addr,
+            addr: self.counter.addr.into(),
             connections: slice.connections,
             script: Script::Queue(turns),
             warmup: slice.warmup,

@@ -10,6 +10,13 @@ pub mod fsync_error;
 pub mod fsync_kill;
 pub mod kill;
 pub mod kill_points;
+pub mod mesh_broker_kill;
+pub mod mesh_cut;
+pub mod mesh_daemon_kill;
+pub mod mesh_limit;
+pub mod mesh_points;
+pub mod mesh_postgres;
+pub mod mesh_power;
 pub mod pause;
 pub mod postgres_kill;
 mod postgres_pause;
@@ -101,6 +108,33 @@ pub const ALL: &[About] = &[
         name: "worker-postgres",
         rounds: 10,
         what: "the same with two servers on one PostgreSQL: one is killed, the other takes its leased tasks over",
+    },
+    About {
+        name: "mesh-daemon-kill",
+        rounds: 20,
+        what: "SIGKILL of one or two of three mesh daemons under load, restart",
+    },
+    About { name: "mesh-broker-kill", rounds: 20, what: "SIGKILL of the mesh's broker under its daemons, restart" },
+    About {
+        name: "mesh-cut",
+        rounds: 20,
+        what: "the line between daemons and broker down, still, deaf or slow; nobody is restarted",
+    },
+    About { name: "mesh-power", rounds: 10, what: "power cut under one daemon (loop-mounted ext4, needs root)" },
+    About {
+        name: "mesh-postgres",
+        rounds: 10,
+        what: "PostgreSQL below the broker killed, or cut off between COMMIT and its reply, in turn",
+    },
+    About {
+        name: "mesh-limit",
+        rounds: 10,
+        what: "SIGKILL of a broker whose budget is used up, under members that send directly and repeat themselves",
+    },
+    About {
+        name: "mesh-points",
+        rounds: 14,
+        what: "daemon or broker killed at each named point of a message's way (needs the sabotaged build)",
     },
 ];
 
@@ -241,33 +275,38 @@ pub struct Setting {
 pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
     let no_strace = || (!fsync_kill::available()).then(|| "install the package strace".to_owned());
     match name {
-        "power" | "disk-full" => {
+        "power" | "disk-full" | "mesh-power" => {
             image::available().err().map(|why| format!("{name} needs root and loop mounts on this machine: {why:#}"))
         }
         "fsync-kill" | "fsync-error" => no_strace(),
-        "kill-points" => {
+        "kill-points" | "mesh-points" => {
             let build = "cargo build -p waybill --features sabotage --bin waybill-sabotaged";
             let missing = || Some(format!("no program with kill points: {build}"));
-            if setting.sabotaged.exists() { no_strace() } else { missing() }
+            let strace = || if name == "kill-points" { no_strace() } else { None };
+            if setting.sabotaged.exists() { strace() } else { missing() }
         }
         "clock" => {
             clock::library(setting.faketime.as_deref()).is_none().then(|| "install the package faketime".to_owned())
         }
-        "postgres-kill" | "postgres-pause" | "commit-cut" | "failover-sync" | "failover-async" | "worker-postgres" => {
-            cluster::lacking()
-        }
+        "postgres-kill" | "postgres-pause" | "commit-cut" | "failover-sync" | "failover-async" | "worker-postgres"
+        | "mesh-postgres" => cluster::lacking(),
         _ => None,
     }
 }
 
-/// Can a run that was broken off be continued? Which of two servers was the primary then is nowhere written down.
+/// Can a run that was broken off be continued? Which of two servers was the primary then is nowhere written down, and the
+/// address by which daemons know their broker ends with the harness.
 pub fn resumes(name: &str) -> bool {
-    !matches!(name, "failover-sync" | "failover-async")
+    !matches!(name, "failover-sync" | "failover-async") && !name.starts_with("mesh-")
 }
 
 /// A run that must meet each of its points needs as many rounds.
 pub fn rounds_min(name: &str) -> u32 {
-    if name == "kill-points" { kill_points::POINTS.len() as u32 } else { 1 }
+    match name {
+        "kill-points" => kill_points::POINTS.len() as u32,
+        "mesh-points" => mesh_points::POINTS.len() as u32,
+        _ => 1,
+    }
 }
 
 pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Report) -> Result<()> {
@@ -298,6 +337,17 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
             let mut failover = failover::Failover::new(folder, seed, name == "failover-sync", plant);
             campaign::run(plan, &mut failover, report).await
         }
+        "mesh-daemon-kill" => {
+            campaign::run(plan, &mut mesh_daemon_kill::MeshDaemonKill::new(folder, seed), report).await
+        }
+        "mesh-broker-kill" => {
+            campaign::run(plan, &mut mesh_broker_kill::MeshBrokerKill::new(folder, seed), report).await
+        }
+        "mesh-cut" => campaign::run(plan, &mut mesh_cut::MeshCut::new(folder, seed), report).await,
+        "mesh-power" => campaign::run(plan, &mut mesh_power::MeshPower::new(folder, keep, seed), report).await,
+        "mesh-postgres" => campaign::run(plan, &mut mesh_postgres::MeshPostgres::new(folder, seed), report).await,
+        "mesh-limit" => campaign::run(plan, &mut mesh_limit::MeshLimit::new(folder, seed), report).await,
+        "mesh-points" => campaign::run(plan, &mut mesh_points::MeshPoints::new(folder, sabotaged, seed), report).await,
         _ => bail!("scenario {name} is listed and not written"),
     }
 }

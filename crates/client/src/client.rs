@@ -196,7 +196,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// The server's error object, as ours. A code that this version does not know is taken by its HTTP status, and its own
 /// name stays in `server_code`.
-fn told(status: u16, body: &Json) -> Error {
+pub fn told(status: u16, body: &Json) -> Error {
     let name = body["error"].as_str().unwrap_or_default();
     let known = Code::ALL.iter().copied().find(|code| code.entry().code == name);
     let near = || Code::ALL.iter().copied().find(|code| code.entry().http == status).unwrap_or(Code::Internal);

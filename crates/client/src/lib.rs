@@ -9,7 +9,7 @@ mod client;
 mod tasks;
 
 pub use backoff::Backoff;
-pub use client::{Answer, Client, Options, Repeat, Request};
+pub use client::{Answer, Client, Options, Repeat, Request, told};
 pub use tasks::{
     Claim, Completion, Created, Failed, Failure, Identity, Lease, LeaseRef, NewTask, Receipt, ReceiptPrincipal,
     Renewed, Task,

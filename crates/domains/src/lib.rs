@@ -9,6 +9,7 @@ pub const ALL: &[Domain] = &[
     waybill_tasks::DOMAIN,
     waybill_queues::DOMAIN,
     waybill_mail::DOMAIN,
+    waybill_mesh::DOMAIN,
     waybill_access::DOMAIN,
     waybill_webhooks::DOMAIN,
 ];

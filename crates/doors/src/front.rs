@@ -21,6 +21,7 @@ use crate::connections::Connection;
 use crate::held::{Held, Kept};
 use crate::log::{Line, Open};
 use crate::mount::Mount;
+use crate::takeover::Sessions;
 
 /// Answers up to this are not counted in bytes: there are no more of them than places for requests.
 const SMALL_BYTES_MAX: u64 = 4 << 10;
@@ -30,6 +31,7 @@ pub(crate) struct Front<M>(Arc<Inner<M>>);
 struct Inner<M> {
     mount: M,
     commons: Commons,
+    sessions: Sessions,
 }
 
 impl<M> Clone for Front<M> {
@@ -52,8 +54,8 @@ impl From<axum::response::Response> for Answered {
 }
 
 impl<M: Mount> Front<M> {
-    pub(crate) fn new(commons: Commons, mount: M) -> Self {
-        Self(Arc::new(Inner { mount, commons }))
+    pub(crate) fn new(commons: Commons, sessions: Sessions, mount: M) -> Self {
+        Self(Arc::new(Inner { mount, commons, sessions }))
     }
 
     async fn handle(
@@ -63,7 +65,8 @@ impl<M: Mount> Front<M> {
     ) -> std::result::Result<Response<Held>, Infallible> {
         let under_way = connection.begin();
         let mut line = self.0.commons.lines.begin(&request, connection.peer);
-        let asked = request.map(Body::new);
+        let mut asked = request.map(Body::new);
+        self.0.sessions.offer(&mut asked, line.peer, &connection);
         let refusal = self.0.mount.refusal(&asked);
         let outcome = request::during(Some(line.id()), self.admitted(asked, &mut line)).await;
         let Answered { mut response, place, open } = outcome.unwrap_or_else(|error| refusal(&error, &line.id()).into());
@@ -84,7 +87,7 @@ impl<M: Mount> Front<M> {
     }
 
     async fn admitted(&self, request: Request<Body>, line: &mut Line) -> Result<Answered> {
-        let Inner { mount, commons } = &*self.0;
+        let Inner { mount, commons, .. } = &*self.0;
         check_head(&request)?;
         if mount.is_open(&request) {
             return Ok(mount.answer_open(request).await.into());

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 use tokio::sync::Mutex;
 use waybill_access::DEFAULT_TENANT;
 use waybill_kernel::principal::{forbidden, out_of_scope};
@@ -25,6 +25,9 @@ const PROBE_MAX: Duration = Duration::from_secs(5);
 
 /// Adds figures that are read when somebody looks, in the text that Prometheus reads.
 pub type MoreFigures = dyn Fn(&mut String) + Send + Sync;
+
+/// Adds what parts of the program have to say of themselves.
+pub type MoreHealth = dyn Fn(&mut Map<String, Json>) + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Readiness(Arc<Inner>);
@@ -81,8 +84,12 @@ fn unready(why: &str) -> Response {
     reply::json(StatusCode::SERVICE_UNAVAILABLE, json!({ "ready": false, "message": why }).to_string())
 }
 
-pub(crate) fn alive() -> Response {
-    reply::json(StatusCode::OK, json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") }).to_string())
+pub(crate) fn alive(more: &MoreHealth) -> Response {
+    let mut health = Map::new();
+    health.insert("status".to_owned(), "ok".into());
+    health.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    more(&mut health);
+    reply::json(StatusCode::OK, Json::Object(health).to_string())
 }
 
 /// Figures of all tenants: for operators.

@@ -31,7 +31,7 @@ pub(crate) fn deprecate(response: &mut Response, successor: &'static str) {
     }
 }
 
-pub(crate) fn json(status: StatusCode, text: impl Into<Body>) -> Response {
+pub fn json(status: StatusCode, text: impl Into<Body>) -> Response {
     let mut response = (status, text.into()).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -48,7 +48,7 @@ pub fn log_cause(error: &Error) {
 }
 
 /// The object of the catalogue; its cause is logged here, once.
-pub(crate) fn error(error: &Error) -> Response {
+pub fn error(error: &Error) -> Response {
     log_cause(error);
     let entry = error.code().entry();
     let mut response = json(status_of(entry.http), error.to_json().to_string());

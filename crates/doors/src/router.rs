@@ -22,7 +22,7 @@ use crate::body::Bodies;
 use crate::commons::Commons;
 use crate::driver::Driver;
 use crate::events::Streams;
-use crate::health::{self, MoreFigures, Readiness};
+use crate::health::{self, MoreFigures, MoreHealth, Readiness};
 use crate::mount::{Mount, Refusal};
 use crate::rest::Endpoint;
 use crate::routes::Routes;
@@ -35,6 +35,7 @@ pub struct Doors<'a> {
     pub gatekeeper: Gatekeeper,
     pub metrics: PrometheusHandle,
     pub more_figures: Arc<MoreFigures>,
+    pub more_health: Arc<MoreHealth>,
     pub settings: &'a Settings,
     pub commons: &'a Commons,
     /// Cancelled when the program begins to stop.
@@ -56,7 +57,8 @@ pub struct Http {
 
 impl Http {
     pub fn new(doors: Doors<'_>) -> Self {
-        let Doors { driver, store, gatekeeper, metrics, more_figures, settings, commons, stopping } = doors;
+        let Doors { driver, store, gatekeeper, metrics, more_figures, more_health, settings, commons, stopping } =
+            doors;
         let readiness = Readiness::new(store, Duration::from_millis(settings.probe_ms));
         tell_when_stopping(readiness.clone(), driver.clone(), stopping.clone());
         let bodies = commons.bodies();
@@ -76,7 +78,7 @@ impl Http {
             let route = endpoint.spec().route;
             routes.add(route.method, route.path, endpoint);
         }
-        Self { open: documents(driver, readiness), kept, routes, gatekeeper }
+        Self { open: documents(driver, readiness, more_health), kept, routes, gatekeeper }
     }
 }
 
@@ -116,13 +118,14 @@ async fn routed(router: &Router, request: Request<Body>) -> Response {
 }
 
 /// The texts are made once and shared by all who read them.
-fn documents(driver: &Driver, readiness: Readiness) -> Router {
+fn documents(driver: &Driver, readiness: Readiness, more: Arc<MoreHealth>) -> Router {
     let document = Bytes::from(openapi::document(driver.registry()).to_string());
     let page = Bytes::from(docs::page(driver.registry()));
+    let alive = move || async move { health::alive(more.as_ref()) };
     Router::new()
         .route("/", get(|| async { Html(docs::FRONT_PAGE) }))
-        .route("/healthz", get(|| async { health::alive() }))
-        .route("/v1/health", get(|| async { health::alive() }))
+        .route("/healthz", get(alive.clone()))
+        .route("/v1/health", get(alive))
         .route("/readyz", get(move || async move { readiness.answer().await }))
         .route("/openapi.json", get(move || async move { reply::json(StatusCode::OK, document) }))
         .route("/docs", get(move || async move { Html(page) }))

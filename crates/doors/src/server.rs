@@ -17,6 +17,7 @@ use crate::connections::{Connection, Order};
 use crate::front::{Connected, Front};
 use crate::listener::Listener;
 use crate::mount::Mount;
+use crate::takeover::Sessions;
 use crate::wire::Wire;
 
 /// More than any client sends; hyper answers 431 beyond.
@@ -58,7 +59,12 @@ impl Server {
 
     /// Whoever comes to `listener` speaks to `mount`.
     pub fn open<M: Mount>(&self, listener: Listener, mount: M) {
-        let front = Front::new(self.commons.clone(), mount);
+        let sessions = Sessions {
+            running: self.connections.clone(),
+            stopping: self.stopping.clone(),
+            closing: self.closing.clone(),
+        };
+        let front = Front::new(self.commons.clone(), sessions, mount);
         let opened = Opened {
             commons: self.commons.clone(),
             protocols: Arc::clone(&self.protocols),
@@ -156,7 +162,7 @@ impl Served {
                     }
                 }
             }
-            // An upgraded one has come to its end above.
+            // One that was taken over has come to its end above: its session is a task of its own.
             let Some(parts) = http.into_parts() else { return };
             wire = parts.io.with_read_before(parts.read_buf);
             service = parts.service;

@@ -260,6 +260,89 @@ catalogue! {
         "There are as many active reservations as there may be." "Release those that are not needed, or have the operator raise the limit the message names.";
     FeatureDisabled        "FEATURE_DISABLED"          403 -32122 ("InvalidParameterValue", 400)       3
         "This is switched off." "Have the operator set what the message names.";
+    // Of the mesh's daemon, in the words of its contract.
+    IdempotencyKeyReused   "idempotency_key_reused"    409 -32160 ("InvalidParameterValue", 400)       6
+        "The message id is taken." "Read `conflict`; send something else under an id of its own.";
+    DaemonBusy             "daemon_busy"               429 -32161 ("ThrottlingException", 400)         5
+        "The daemon has as many requests in hand as it takes." "Nothing was done. Wait a moment, then send the same request again.";
+    TooManyStreams         "too_many_streams"          429 -32162 ("ThrottlingException", 400)         5
+        "The daemon has as many event streams open as it keeps." "Close one, then open this one again.";
+    InsufficientStorage    "insufficient_storage"      507 -32163 ("ServiceUnavailable", 503)          5
+        "The outbox has used its room." "Nothing was written. Let it drain, remove old payloads with `waybill daemon outbox prune --confirm`, or raise outbox.bytes_max.";
+    HostChanged            "host_fingerprint_mismatch" 409 -32164 ("InvalidParameterValue", 400)       73
+        "The daemon's folder was made on another host." "Run `waybill daemon accept-host` to keep its keys here, or `waybill daemon remint` for new keys and a new member.";
+    DaemonRunning          "daemon_running"            409 -32165 ("InvalidParameterValue", 400)       75
+        "Another daemon has this folder." "Stop it with `waybill daemon down`, or use it.";
+    OutboxDamaged          "outbox_damaged"            500 -32166 ("InternalFailure", 500)             74
+        "outbox.db is damaged, and nothing was changed in it." "Run `waybill daemon recover`, which saves what can be read of it.";
+    NotRequeueable         "not_requeueable"           409 -32167 ("InvalidParameterValue", 400)       6
+        "A message in that state cannot be sent anew." "Requeue works on messages that are dead or pending.";
+    // Of the mesh's broker.
+    TopicUnknown           "topic_unknown"             404 -32180 ("InvalidParameterValue", 400)       4
+        "The mesh has no such topic." "Create it with `waybill mesh topics create`, or subscribe to one that exists.";
+    MemberUnknown          "member_unknown"            404 -32181 ("InvalidParameterValue", 400)       4
+        "The mesh has no such member." "Look for the member's name or key with `waybill mesh members`.";
+    MemberRevoked          "member_revoked"            403 -32182 ("AccessDenied", 403)                3
+        "The member's key was revoked, has left the mesh or was replaced." "Join again with a new invite, or sign with the key that has replaced this one.";
+    NotSubscribed          "not_subscribed"            403 -32183 ("AccessDenied", 403)                3
+        "Only subscribers post to a topic." "Subscribe to the topic, then send the message again.";
+    DestinationUnknown     "destination_unknown"       400 -32184 ("InvalidParameterValue", 400)       2
+        "Messages cannot be sent to a destination of this kind." "Send to a topic or to a member.";
+    FingerprintMismatch    "fingerprint_mismatch"      400 -32185 ("InvalidParameterValue", 400)       2
+        "The fingerprint is not that of the envelope." "Compute it again from the envelope as it is sent.";
+    EpochPending           "epoch_pending"             503 -32186 ("ServiceUnavailable", 503)          5
+        "The topic waits for a new key." "Nothing was done. Retry after a pause: a subscriber that is connected makes the key.";
+    EpochUnknown           "epoch_unknown"             400 -32187 ("InvalidParameterValue", 400)       2
+        "The topic has no such epoch, or not any more." "Fetch the topic's keys and encrypt the message with the newest.";
+    TooManySubscribers     "too_many_subscribers"      409 -32188 ("OverLimit", 403)                   6
+        "The topic has as many subscribers as an encrypted topic may have." "Use another topic, or have the operator raise `mesh.encrypted_subscribers_max`.";
+    InviteInvalid          "invite_invalid"            403 -32189 ("AccessDenied", 403)                3
+        "The mesh has not issued this invite." "Ask the owner of the mesh for an invite, and use it unchanged.";
+    InviteExpired          "invite_expired"            403 -32190 ("AccessDenied", 403)                3
+        "The invite has expired." "Ask the owner of the mesh for another.";
+    InviteUsedUp           "invite_used_up"            403 -32191 ("AccessDenied", 403)                3
+        "The invite was used as often as it may be." "Ask the owner of the mesh for another.";
+    InviteVoid             "invite_void"               403 -32192 ("AccessDenied", 403)                3
+        "Whoever issued the invite may invite nobody any more." "Ask the present owner of the mesh for another.";
+    ChallengeExpired       "challenge_expired"         403 -32193 ("AccessDenied", 403)                3
+        "The challenge was answered too late." "Ask for another and answer it at once.";
+    ProofInvalid           "proof_invalid"             403 -32194 ("AccessDenied", 403)                3
+        "It is not proven that the keys are the caller's own." "Sign and seal with the secret keys that belong to the public ones.";
+    MemberAlreadyConnected "member_already_connected"  409 -32195 ("InvalidParameterValue", 400)       6
+        "The member is connected already, and the mesh keeps the older connection." "End the other connection, or set the mesh's connection policy.";
+    TooManyMeshes          "too_many_meshes"           409 -32196 ("OverLimit", 403)                   6
+        "The tenant has as many meshes as it may have." "Use one that exists, or have the operator raise `mesh.meshes_max`.";
+    TooManyMembers         "too_many_members"          409 -32197 ("OverLimit", 403)                   6
+        "The mesh has as many members as it may have." "Revoke one that is not needed, or have the operator raise `mesh.members_max`.";
+    TooManyTopics          "too_many_topics"           409 -32198 ("OverLimit", 403)                   6
+        "The mesh has as many topics as it may have." "Use one that exists, or have the operator raise `mesh.topics_max`.";
+    TooManyInvites         "too_many_invites"          409 -32199 ("OverLimit", 403)                   6
+        "The mesh has as many open invites as it may have." "Wait until some expire, or have the operator raise `mesh.invites_max`.";
+    TooManyFiles           "too_many_files"            409 -32200 ("OverLimit", 403)                   6
+        "The mesh stores as much in files as it may." "Wait until some expire, or have the operator raise `mesh.files_bytes_max`.";
+    // Of the daemon's link to the broker. Each ends the daemon, and its exit code says why.
+    FeatureMissing         "feature_missing"           500 -32220 ("InternalFailure", 500)             80
+        "The broker lacks a feature that the daemon needs." "Update the server, or start a daemon of its version.";
+    FeatureParametersInvalid "feature_parameters_invalid" 500 -32221 ("InternalFailure", 500)          81
+        "The broker describes a feature in a way that the daemon cannot read." "Run the same version on both sides.";
+    FeatureParameterBelowFloor "feature_parameter_below_floor" 500 -32222 ("InternalFailure", 500)             82
+        "The broker offers less than the daemon needs to keep its promises." "Have the operator raise the setting the message names.";
+    ReplacedByNewerConnection "replaced_by_newer_connection" 409 -32223 ("InvalidParameterValue", 400) 83
+        "Another daemon has connected with this member's key." "Stop one of the two; if this folder is a copy, run `waybill daemon remint` in one of them.";
+    KeyRotationAborted     "key_rotation_aborted_archive_write_failed" 500 -32224 ("InternalFailure", 500) 73
+        "The old key could not be archived, so nothing was rotated." "Make room in the daemon's folder and check who may write it, then rotate again.";
+    // Of the mesh's protocol.
+    BoxUnreadable          "box_unreadable"            400 -32240 ("InvalidParameterValue", 400)       2
+        "The box does not open with this key, or is not as it was sealed." "Check that it was made for this key, and that nothing has changed it.";
+    OutboxMaxAgeAboveDedupeWindow "outbox_max_age_above_dedupe_window" 500 -32241 ("InternalFailure", 500) 78
+        "The outbox would go on trying after the broker has forgotten the ids." "Lower `outbox.max_age_seconds`, or have the operator raise the broker's retention of ids.";
+    // Of the daemon's hooks, backups and service.
+    HookRefused            "hook_refused"              403 -32240 ("AccessDenied", 403)                3
+        "The hook pre-send refused the message." "Nothing was written. Follow what the hook says, or change it or its entry in hooks.toml.";
+    DaemonUnreachable      "daemon_unreachable"        503 -32241 ("ServiceUnavailable", 503)          69
+        "No daemon answers for this mesh." "Start one with `waybill daemon up --mesh <slug>`; `waybill daemon logs` says why it ended.";
+    NotInCi                "not_in_ci"                 403 -32242 ("AccessDenied", 403)                3
+        "This is not done in CI." "Run it on a host that stays, or unset the variable the message names.";
 }
 
 impl fmt::Display for Code {

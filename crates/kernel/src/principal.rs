@@ -62,19 +62,28 @@ words! {
 }
 
 words! {
+    /// `mesh:member` is what the mesh's door gives to members; with a key it opens nothing.
     Scope {
         TasksRead = "tasks:read", TasksWrite = "tasks:write", TasksLease = "tasks:lease",
         ReceiptsRead = "receipts:read", ReceiptsAck = "receipts:ack",
         QueuesSend = "queues:send", QueuesReceive = "queues:receive", QueuesManage = "queues:manage",
         MailRead = "mail:read", MailWrite = "mail:write",
+        MeshManage = "mesh:manage", MeshMember = "mesh:member",
         AdminRead = "admin:read", AdminWrite = "admin:write",
     }
 }
 
 impl Scope {
     /// Scopes that came when there were keys already. A key from before has none of them, an admin's neither.
-    pub const LATER: &'static [Scope] =
-        &[Scope::QueuesSend, Scope::QueuesReceive, Scope::QueuesManage, Scope::MailRead, Scope::MailWrite];
+    pub const LATER: &'static [Scope] = &[
+        Scope::QueuesSend,
+        Scope::QueuesReceive,
+        Scope::QueuesManage,
+        Scope::MailRead,
+        Scope::MailWrite,
+        Scope::MeshManage,
+        Scope::MeshMember,
+    ];
 }
 
 impl Role {

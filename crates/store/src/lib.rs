@@ -16,7 +16,7 @@ mod private;
 mod procedure;
 pub mod registry;
 #[cfg(feature = "sabotage")]
-mod sabotage;
+pub mod sabotage;
 pub mod safety;
 mod settings;
 pub mod shares;

@@ -5,7 +5,7 @@
 //! another matter: a folder that only we may enter keeps everybody from it, and `doctor` looks at that.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -107,6 +107,25 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Puts a file with these bytes in the place of the one that is there, for its owner alone. A reader sees the old or the new
+/// one, never half of either, and a crash leaves one of them.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    // One that was left by a process that was killed is made anew, so that its mode is ours.
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = open(File::options().write(true).create_new(true).mode(0o600), &part)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&part, path)?;
+    // A new name is on the disk only when its folder is.
+    File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
 /// The path with every link on the way to its last part resolved, so that only the last one may not be a link.
 pub(crate) fn with_real_folder(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
@@ -149,6 +168,19 @@ mod tests {
         assert!(read(&link).is_err() && open(File::options().write(true), &link).is_err());
         assert_eq!(read(&path).unwrap(), b"x");
         assert!(found(exposure_of_file(folder.path())).contains("no regular file"));
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole_and_its_owners_alone_and_a_link_is_replaced_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, elsewhere) = (folder.path().join("file"), folder.path().join("elsewhere"));
+        fs::write(&elsewhere, "theirs").unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        fs::write(folder.path().join("file.part"), "left behind").unwrap();
+        replace(&path, b"ours").unwrap();
+        assert_eq!((read(&path).unwrap(), fs::read(&elsewhere).unwrap()), (b"ours".to_vec(), b"theirs".to_vec()));
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]

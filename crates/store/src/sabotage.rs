@@ -18,7 +18,7 @@ const KILL_AT: &str = "WAYBILL_KILL_AT";
 const PLANT: &str = "WAYBILL_PLANT";
 const SLOW_DISK: &str = "WAYBILL_SLOW_DISK";
 
-const POINTS: [&str; 11] = [
+const POINTS: [&str; 18] = [
     "after_verify",
     "after_migrate",
     "in_transaction",
@@ -30,9 +30,17 @@ const POINTS: [&str; 11] = [
     "in_checkpoint",
     "in_close",
     "in_reopen",
+    // Of the mesh: between what the daemon has answered and what it has stored of the broker's answer.
+    "daemon_accept_committed",
+    "daemon_sent",
+    "daemon_ack_received",
+    "daemon_ack_stored",
+    "daemon_inbox_committed",
+    "broker_b0",
+    "broker_b3_committed",
 ];
 
-const PLANTS: [&str; 35] = [
+const PLANTS: [&str; 41] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -68,6 +76,12 @@ const PLANTS: [&str; 35] = [
     "flight-early",
     "receive-uncounted",
     "delete-hollow",
+    "mesh-answer-before-commit",
+    "mesh-dedupe-outside",
+    "mesh-b0-after-limiter",
+    "mesh-id-freed",
+    "mesh-inbox-unkeyed",
+    "mesh-reencrypt",
 ];
 
 /// A kill inside one long call of SQLite comes from another thread, up to this much later.
@@ -149,7 +163,7 @@ fn strikes(point: &str) -> Option<u64> {
 }
 
 /// Ends the process here, as the kernel would, when this point was asked for.
-pub(crate) fn point(name: &str) {
+pub fn point(name: &str) {
     if strikes(name).is_some() {
         kill();
     }
@@ -170,9 +184,10 @@ fn kill() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
-pub(crate) fn planted(name: &str) -> bool {
+/// A bug of the store can also be planted under a name of the mesh's, for a scenario whose daemons have stores of their own.
+pub fn planted(name: &str) -> bool {
     debug_assert!(PLANTS.contains(&name), "{name}");
-    plant() == Some(name)
+    plant().is_some_and(|planted| planted == name || planted.strip_prefix("mesh-") == Some(name))
 }
 
 pub(crate) fn dawdle() {
@@ -296,6 +311,30 @@ pub(crate) fn statement(text: String) -> String {
             ("token = ?6, receives = receives + 1", "token = ?6, receives = max(receives, 1)"),
             ("receives = flights.receives + 1", "receives = max(flights.receives, 1)"),
         ],
+        // What is done gets another id, and its own can be had again.
+        Some("mesh-id-freed") => &[(
+            "delivered_at = ?3, broker_message_id = ?4, history_id = ?5 WHERE id = ?1",
+            "delivered_at = ?3, broker_message_id = ?4, history_id = ?5, \
+             client_message_id = client_message_id || hex(randomblob(8)) WHERE id = ?1",
+        )],
+        // A repeat is taken in under an id of its own.
+        Some("mesh-inbox-unkeyed") => &[(
+            "sender_name, body, meta, priority, mentioned, received_at, reply_to_id) VALUES (?1, ?2,",
+            "sender_name, body, meta, priority, mentioned, received_at, reply_to_id) VALUES (?1, CASE WHEN EXISTS \
+             (SELECT 1 FROM inbox i WHERE i.client_message_id = ?2) THEN ?2 || hex(randomblob(8)) ELSE ?2 END,",
+        )],
+        // As another seal would be: another envelope, with another fingerprint.
+        Some("mesh-reencrypt") => &[(
+            "destination_ref, envelope, attempts, enqueued_at FROM outbox",
+            "destination_ref, CASE WHEN attempts = 0 THEN envelope ELSE \
+             replace(envelope, '\"priority\":\"next\"', '\"priority\":\"low\"') END, attempts, enqueued_at FROM outbox",
+        )],
+        // As a crash between the two would leave it: of some messages there is the id and nothing else.
+        Some("mesh-dedupe-outside") => &[(
+            "envelope, mentions, dedupe_until, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "envelope, mentions, dedupe_until, created_at) \
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 WHERE abs(random()) % 40 <> 0",
+        )],
         Some("delete-hollow") => &[(
             "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3",
             "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3 AND ?3 = 0",

@@ -4,7 +4,9 @@
 pub use crate::effects::{DeadJobs, SweepState};
 pub use crate::postgres::inspect::{Address, OpenWrite, PostgresInspection, Replica, Server};
 pub use crate::postgres::roles::Login;
-pub use crate::private::{Exposure, exposure_of_file, exposure_of_folder, open as open_private, read as read_private};
+pub use crate::private::{
+    Exposure, exposure_of_file, exposure_of_folder, open as open_private, read as read_private, replace as replace_private,
+};
 pub use crate::sqlite::backup::take;
 pub use crate::sqlite::ballast::free_bytes;
 pub use crate::sqlite::deployment::{Deployment, ShardFile};

@@ -6,6 +6,7 @@ mod paths;
 pub mod postgres;
 pub mod proxy;
 pub mod race;
+pub mod redis;
 pub mod rls;
 pub mod server;
 pub mod stores;

@@ -76,6 +76,14 @@ pub struct Chosen {
     pub tasks: waybill_tasks::Settings,
     pub queues: waybill_queues::Settings,
     pub mail: waybill_mail::Settings,
+    pub mesh: waybill_mesh::Settings,
+    pub mesh_limits: waybill_mesh::Limits,
+}
+
+impl From<waybill_mesh::Settings> for Chosen {
+    fn from(mesh: waybill_mesh::Settings) -> Self {
+        Self { mesh, ..Self::default() }
+    }
 }
 
 impl From<waybill_mail::Settings> for Chosen {
@@ -185,6 +193,8 @@ fn usual(process: Process, chosen: Chosen) -> Settings {
         .with(chosen.tasks)
         .with(chosen.queues)
         .with(chosen.mail)
+        .with(chosen.mesh)
+        .with(chosen.mesh_limits)
         .with(process)
         .with(waybill_webhooks::Settings::default())
         .with(waybill_mail::archive_health::ArchiveHealth::default())

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::daemon::Daemon;
 use crate::commands::demo::Demo;
 use crate::commands::guard::Guard;
 use crate::commands::mail::Mail;
+use crate::commands::mesh::Mesh;
+use crate::commands::peer;
 use crate::commands::queue::Queue;
 use crate::commands::scheduler::Scheduler;
 use crate::commands::worker::Worker;
@@ -69,6 +72,24 @@ pub enum Command {
         #[command(subcommand)]
         command: Guard,
     },
+    /// Meshes of members on many hosts: make, join, invite, revoke, topics.
+    Mesh {
+        #[command(subcommand)]
+        command: Mesh,
+    },
+    /// The local peer of a mesh: start, stop, look after.
+    Daemon {
+        #[command(subcommand)]
+        command: Daemon,
+    },
+    /// Send a message to a member of a mesh.
+    Send(peer::Send),
+    /// Post a message to a topic of a mesh.
+    Post(peer::Post),
+    /// Show the messages that have come over a mesh.
+    Inbox(peer::Inbox),
+    /// List the members of a mesh, as its daemon knows them.
+    Peers(peer::home::At),
     /// Show the server's recurring work: when each last ran, what it did, how late it is.
     Sweeps {
         #[command(flatten)]

@@ -40,6 +40,8 @@ pub struct Config {
     pub mail: waybill_mail::Settings,
     pub mail_archive: waybill_archivist::Settings,
     pub webhooks: waybill_webhooks::Settings,
+    pub mesh: waybill_mesh::Settings,
+    pub mesh_door: waybill_mesh_door::Settings,
     /// Where the server's own key is, if not in the data folder.
     pub server_key_file: Option<PathBuf>,
     pub background: Background,
@@ -119,6 +121,7 @@ struct File {
     mail: waybill_mail::Settings,
     mail_archive: waybill_archivist::Settings,
     webhooks: waybill_webhooks::Settings,
+    mesh: Mesh,
     background: Background,
     sqlite: Sqlite,
     postgres: Postgres,
@@ -136,6 +139,23 @@ struct Sqs {
     sweep_interval_s: Option<u64>,
     throttle_attributes_admin_only: bool,
     fifo_partition_map: Vec<String>,
+}
+
+/// Those of the broker and those of its door, which are one section to whoever writes the file.
+#[derive(Default)]
+struct Mesh {
+    broker: waybill_mesh::Settings,
+    door: waybill_mesh_door::Settings,
+}
+
+impl<'de> Deserialize<'de> for Mesh {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let table = toml::Table::deserialize(deserializer)?;
+        let is_doors = |name: &String| waybill_mesh_door::Settings::NAMES.contains(&name.as_str());
+        let (door, broker): (toml::Table, toml::Table) = table.into_iter().partition(|(name, _)| is_doors(name));
+        let told = |error: toml::de::Error| serde::de::Error::custom(error.message());
+        Ok(Self { broker: broker.try_into().map_err(told)?, door: door.try_into().map_err(told)? })
+    }
 }
 
 impl Sqs {
@@ -263,6 +283,8 @@ impl Config {
             mail: file.mail,
             mail_archive: file.mail_archive,
             webhooks: file.webhooks,
+            mesh: file.mesh.broker,
+            mesh_door: file.mesh.door,
             background: file.background,
             backend,
         })
@@ -331,7 +353,9 @@ impl File {
 
     /// What could not work is told at the start, and not by a server that stands still, spins or refuses everybody.
     fn check(&self) -> std::result::Result<(), String> {
-        let Self { doors, tasks, access, mail, mail_archive, webhooks, background, sqlite, postgres, sqs, .. } = self;
+        let Self {
+            doors, tasks, access, mail, mail_archive, webhooks, mesh, background, sqlite, postgres, sqs, ..
+        } = self;
         sqs.settings().check()?;
         let map = PartitionMap::parse(&sqs.fifo_partition_map)?;
         map.check_stores(|name| self.shards.contains_key(name))?;
@@ -344,6 +368,8 @@ impl File {
         mail.check()?;
         mail_archive.check()?;
         webhooks.check()?;
+        mesh.broker.check()?;
+        mesh.door.check()?;
         background.check()?;
         sqlite.options(Path::new("")).check()?;
         postgres.options("").check()
@@ -479,6 +505,18 @@ mod tests {
     }
 
     #[test]
+    fn the_broker_and_its_door_have_one_section() {
+        let file = File::parse("[mesh]\nsends_per_window = 5\nredis = 'redis://h:1/2'\nping_ms = 50\n").unwrap();
+        assert_eq!((file.mesh.broker.sends_per_window, file.mesh.door.ping_ms), (5, 50));
+        assert_eq!(file.mesh.door.redis.as_deref(), Some("redis://h:1/2"));
+        file.check().unwrap();
+        let error = File::parse("[mesh]\nsends_per_minute = 5\n").err().unwrap();
+        assert!(error.to_string().contains("sends_per_minute"), "{error}");
+        let wrong = File::parse("[mesh]\nredis = 'http://u:hunter2@h'\n").unwrap().check().unwrap_err();
+        assert!(wrong.contains("mesh.redis") && !wrong.contains("hunter2"), "{wrong}");
+    }
+
+    #[test]
     fn a_profile_of_tools_is_for_a_domain_that_has_some() {
         let check = |text: &str| File::parse(text).unwrap().check();
         check("[doors.mcp.profiles]\ntasks = 'minimal'\n").unwrap();
@@ -530,6 +568,8 @@ mod tests {
             ("mail", file.mail.ranges()),
             ("mail_archive", file.mail_archive.ranges()),
             ("webhooks", file.webhooks.ranges()),
+            ("mesh", file.mesh.broker.ranges()),
+            ("mesh", file.mesh.door.ranges()),
             ("sqs", file.sqs.settings().ranges()),
             ("sqs", file.sqs.queues().ranges()),
             ("background", file.background.ranges()),

@@ -14,14 +14,15 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
-use commands::worker::{keeper, secrecy};
+use commands::worker::secrecy;
+use waybill_keeper::keep;
 use waybill_kernel::{Code, Error, Result};
 
 /// Runs the command line this process was started with.
 pub fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|word| word == keeper::NAME) {
-        return keeper::run(args);
+    if args.next().is_some_and(|word| word == keep::NAME) {
+        return keep::run(args);
     }
     let command = Cli::parse().command;
     if let Some(connection) = command.connection()
@@ -51,6 +52,12 @@ async fn run(command: Command) -> Result<()> {
         Command::Queue { command } => commands::queue::run(command).await,
         Command::Mail { command } => commands::mail::run(command).await,
         Command::Guard { command } => commands::guard::run(command).await,
+        Command::Mesh { command } => commands::mesh::run(command).await,
+        Command::Daemon { command } => commands::daemon::run(command).await,
+        Command::Send(flags) => commands::peer::send(flags).await,
+        Command::Post(flags) => commands::peer::post(flags).await,
+        Command::Inbox(flags) => commands::peer::inbox(flags).await,
+        Command::Peers(at) => commands::peer::peers(at).await,
         Command::Sweeps { reach } => commands::sweeps::run(reach).await,
         Command::Backup(flags) => commands::backup::run(flags).await,
         Command::Restore(flags) => commands::restore::run(flags).await,

@@ -11,6 +11,8 @@ use waybill_archivist::Archivist;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Code, Entropy, Result, hex};
 use waybill_mail::archive_health::ArchiveHealth;
+use waybill_mesh::limiter::Limits;
+use waybill_mesh_door::redis::{Condition, Shared};
 use waybill_queues::Limiter;
 use waybill_store::{Backend, Settings, Store, StoreRole, Stores, effects};
 use waybill_tasks::Process;
@@ -94,6 +96,8 @@ pub struct Opened {
     pub admin_key: Option<PathBuf>,
     pub process: Process,
     pub limiter: Limiter,
+    /// How the messages of meshes are counted.
+    pub mesh_limiter: Condition,
 }
 
 /// Without a server key the keys that are made get their digest at their first use.
@@ -105,7 +109,9 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     let (process, limiter) = (Process::default(), Limiter::default());
     let settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
     let settings = settings.with(config.queues.clone()).with(waybill_queues::Process::default()).with(limiter.clone());
-    let mut settings = settings.with(config.mail.clone()).with(config.webhooks.clone());
+    let (limits, mesh_limiter) = mesh_limits(config)?;
+    let settings = settings.with(config.mail.clone()).with(config.webhooks.clone());
+    let mut settings = settings.with(config.mesh.clone()).with(limits);
     if config.writes_archive() {
         settings = settings.with(ArchiveHealth::default());
     }
@@ -120,7 +126,15 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     waybill_access::ensure_default_tenant_keeping(&store, |made| data.write_new_admin_key(made.key.expose())).await?;
     let admin_key = settle_admin_key(&store, data).await?;
     let stores = open_shards(config, store.clone()).await?;
-    Ok(Opened { store, stores, admin_key, process, limiter })
+    Ok(Opened { store, stores, admin_key, process, limiter, mesh_limiter })
+}
+
+/// Together with other servers where there is a Redis, else this process alone.
+fn mesh_limits(config: &Config) -> Result<(Limits, Condition)> {
+    let Some(address) = &config.mesh_door.redis else { return Ok((Limits::default(), Condition::default())) };
+    let shared = Shared::new(address, &config.mesh_door)?;
+    let condition = shared.condition();
+    Ok((Limits(Arc::new(shared)), condition))
 }
 
 /// What was opened is closed where something is wrong with the others.

@@ -5,6 +5,7 @@ mod connections;
 mod keys;
 mod mail;
 mod manners;
+pub mod mesh;
 mod nesting;
 mod sqs;
 mod unread;
@@ -105,6 +106,10 @@ attacks! {
     MailSearches = "mail-searches", "one key's searches for thousands of words and prefixes", mail::searches;
     MailPatterns = "mail-patterns", "one key's reservations of patterns that are dear to compare", mail::patterns;
     MailLarge = "mail-large", "one key's largest messages to as many as it may write to", mail::large;
+    MeshChallenges = "mesh-challenges", "mesh sockets that never answer their challenge", mesh::challenges;
+    MeshUnread = "mesh-unread", "members of a mesh that never read what is posted to them", mesh::unread;
+    MeshFloods = "mesh-floods", "members of a mesh that send frames without end, good and bad", mesh::floods;
+    MeshFanout = "mesh-fanout", "one member's posts to a topic that everybody has subscribed to", mesh::fanout;
     Streams = "streams", "one key opens every stream of events there is, and is then revoked", waits::of_events;
     Keys = "keys", "a flood of well-formed keys that nobody has made", keys::run;
     Manners = "manners", "a go-ahead asked for 100 MB; two Host headers", manners::run;

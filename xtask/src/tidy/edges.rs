@@ -14,6 +14,13 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
     ("waybill-mail", &["waybill-kernel", "waybill-store"]),
+    // What daemons and the broker say to each other; both stand on it, and it does no I/O.
+    ("waybill-mesh-protocol", &["waybill-kernel"]),
+    ("waybill-mesh", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
+    // The local peer meets the broker only over the wire.
+    ("waybill-daemon", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol", "waybill-keeper"]),
+    // How programs of others are started and ended: by the worker and by the daemon's hooks.
+    ("waybill-keeper", &[]),
     ("waybill-archive", &["waybill-kernel"]),
     // Between mail, which says what is to be archived, and the archive, which knows no database.
     ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
@@ -25,10 +32,29 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-webhooks", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-guard"]),
     (
         "waybill-domains",
-        &["waybill-store", "waybill-access", "waybill-tasks", "waybill-queues", "waybill-mail", "waybill-webhooks"],
+        &[
+            "waybill-store",
+            "waybill-access",
+            "waybill-tasks",
+            "waybill-queues",
+            "waybill-mail",
+            "waybill-mesh",
+            "waybill-webhooks",
+        ],
     ),
     // The protocol of one domain stands above that domain, on what all doors share.
     ("waybill-sqs", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-doors", "waybill-queues"]),
+    (
+        "waybill-mesh-door",
+        &[
+            "waybill-kernel",
+            "waybill-store",
+            "waybill-access",
+            "waybill-doors",
+            "waybill-mesh",
+            "waybill-mesh-protocol",
+        ],
+    ),
     // The doors meet the domains only through the registry of operations, which the binary fills.
     ("waybill-doors", &["waybill-kernel", "waybill-store", "waybill-access"]),
     // The client meets the server only over the wire.
@@ -50,6 +76,11 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-reindex",
             "waybill-doors",
             "waybill-sqs",
+            "waybill-mesh",
+            "waybill-mesh-protocol",
+            "waybill-mesh-door",
+            "waybill-daemon",
+            "waybill-keeper",
             "waybill-client",
             "waybill-guard",
             "waybill-heap",
@@ -64,13 +95,15 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-tasks",
             "waybill-queues",
             "waybill-mail",
+            "waybill-mesh",
             "waybill-webhooks",
             "waybill-domains",
         ],
     ),
     ("waybill-fuzz", &[]),
-    // Black boxes: they meet the product only as a program.
-    ("waybill-bench", &[]),
+    // Black boxes: they meet the product only as a program. Of the mesh they speak the protocol as a member that has no daemon,
+    // whose keys and boxes nobody writes twice.
+    ("waybill-bench", &["waybill-mesh-protocol"]),
     // Its faults are chosen by the generator of the fuzzers, and it signs requests as the bench does.
     ("waybill-chaos", &["waybill-bench", "waybill-fuzz"]),
     // It starts a server and prints a table as the bench does.
@@ -92,6 +125,8 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("tokio-postgres", &["waybill-store", TESTKIT, "waybill-bench"]),
     ("deadpool-postgres", &["waybill-store"]),
     ("refinery", &["waybill-store"]),
+    // The one thing that servers share beside their database.
+    ("redis", &["waybill-mesh-door"]),
     // Its interfaces change monthly.
     ("gix-hash", &["waybill-archive"]),
     ("gix-object", &["waybill-archive"]),

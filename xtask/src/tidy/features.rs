@@ -1,10 +1,10 @@
 //! The feature that plants bugs stays out of every normal build: no default holds it, no dependency asks for it, and
-//! only the store and the program have it.
+//! only the store, the two ends of the mesh and the program have it.
 
 use serde_json::Value;
 
 pub const SABOTAGE: &str = "sabotage";
-const OWNERS: &[&str] = &["waybill", "waybill-store"];
+const OWNERS: &[&str] = &["waybill", "waybill-store", "waybill-mesh", "waybill-daemon"];
 
 /// Findings over the output of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<String> {

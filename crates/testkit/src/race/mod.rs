@@ -55,10 +55,23 @@ pub enum Entity {
     BuildSlot,
     /// A project, and no product yet.
     NewProduct,
+    /// Named team.
+    Mesh,
+    /// One that is not there yet.
+    NewMesh,
 }
 
 /// The project that worlds of mail are about.
 pub const PROJECT: &str = "/data/projects/backend";
+
+/// Public keys of an owner of meshes. Only tests know the secrets, which are all ones and all twos.
+pub fn mesh_keys() -> Json {
+    json!({
+        "ed25519": "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
+        "x25519": "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
+        "x25519_signature": "zIZu-PeKNfS0ENSjO2RLMqujYrMsJl8LbKAJU_r3XgsuTbW5TwKh07-6A_VdkRo1TewigPm1kvE_XrX5qi9mAw",
+    })
+}
 
 /// One fresh entity, and who may touch it.
 pub struct World {
@@ -197,6 +210,9 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
         Entity::Key => Some(("create_key", json!({ "principal": "agent:a" }), "key_id")),
         Entity::Webhook => Some(("create_webhook", json!({ "url": "https://hooks.example/" }), "webhook_id")),
         Entity::Queue => Some(("create_queue", json!({ "queue": "jobs" }), "queue")),
+        Entity::Mesh => {
+            Some(("create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys() }), "mesh_id"))
+        }
         Entity::Tenant
         | Entity::NewQueue
         | Entity::Reservation
@@ -205,7 +221,8 @@ async fn world(on: &TestStore, entity: Entity, number: usize) -> anyhow::Result<
         | Entity::Letter
         | Entity::Contact
         | Entity::BuildSlot
-        | Entity::NewProduct => None,
+        | Entity::NewProduct
+        | Entity::NewMesh => None,
     };
     let mut id = String::new();
     if let Some((operation, input, field)) = made {

@@ -30,7 +30,7 @@ const NUMBERS: &[&str] = &[
     "notice_id",
     "attachment",
 ];
-const SECRET: &[&str] = &["hash", "key", "secret", "registration_token"];
+const SECRET: &[&str] = &["hash", "key", "secret", "registration_token", "join_secret"];
 
 /// Nothing a table holds is a time in µs below this: September 2001.
 const TIME_US_MIN: i64 = 1_000_000_000_000_000;

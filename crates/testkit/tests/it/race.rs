@@ -47,7 +47,8 @@ use waybill_tasks::ops::fail::Fail;
 use waybill_tasks::ops::lease_next::LeaseNext;
 use waybill_tasks::ops::renew_lease::RenewLease;
 use waybill_tasks::ops::report_progress::ReportProgress;
-use waybill_testkit::race::{Contender, Entity, PROJECT, Report, World, explore, explore_some, pairs};
+use waybill_mesh::ops::manage::{CreateMesh, SetMeshPolicy};
+use waybill_testkit::race::{Contender, Entity, PROJECT, Report, World, explore, explore_some, mesh_keys, pairs};
 use waybill_testkit::stores;
 use waybill_webhooks::ops::{CreateWebhook, DeleteWebhook, EnableWebhook, RedeliverWebhook};
 
@@ -240,6 +241,18 @@ fn contenders() -> Vec<Contender> {
             (world.caller.clone(), hands)
         }),
         Contender::new::<HealthCheck>("beside it", Entity::Contact, |world| (world.caller.clone(), json!({}))),
+        Contender::new::<CreateMesh>("a slug", Entity::NewMesh, |world| {
+            (world.caller.clone(), json!({ "slug": "team", "name": "alice", "keys": mesh_keys() }))
+        }),
+        Contender::new::<CreateMesh>("another slug", Entity::NewMesh, |world| {
+            (world.caller.clone(), json!({ "slug": "others", "name": "alice", "keys": mesh_keys() }))
+        }),
+        Contender::new::<SetMeshPolicy>("to oldest", Entity::Mesh, |world| {
+            (world.caller.clone(), json!({ "mesh": "team", "connection_policy": "prefer_oldest" }))
+        }),
+        Contender::new::<SetMeshPolicy>("to both", Entity::Mesh, |world| {
+            (world.caller.clone(), json!({ "mesh": "team", "connection_policy": "allow_concurrent" }))
+        }),
     ]
 }
 
@@ -322,6 +335,16 @@ async fn two_writes_on_one_key_end_as_if_one_came_after_the_other() {
 #[tokio::test]
 async fn two_new_tenants_end_as_if_one_came_after_the_other() {
     all_are_serial(Entity::Tenant).await;
+}
+
+#[tokio::test]
+async fn two_new_meshes_end_as_if_one_came_after_the_other() {
+    all_are_serial(Entity::NewMesh).await;
+}
+
+#[tokio::test]
+async fn two_writes_on_one_mesh_end_as_if_one_came_after_the_other() {
+    all_are_serial(Entity::Mesh).await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use waybill_kernel::{Caller, Code, Error, Mode, OperationSpec, Result};
 use waybill_store::effects::job;
 use waybill_store::{Ctx, Operation, Reply, Tx, Work};
 use waybill_testkit::postgres::{Database, Postgres};
+use waybill_testkit::race::mesh_keys;
 use waybill_testkit::rls::{lint, tenant_tables};
 use waybill_testkit::stores::{self, TestStore, leak};
 
@@ -64,7 +65,9 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let expected = "api_keys archived_receipts arrivals chain departures fifo_attempts fifo_duplicates fifo_groups fifo_lines flights \
                     jobs lease_misuses leases mail_agents mail_archive_rows mail_attachments mail_build_slots mail_changes mail_contacts \
                     mail_forgotten_events mail_inbox_events mail_keys mail_messages mail_probes mail_product_projects mail_products mail_projects mail_recipients \
-                    mail_reservations mail_search messages move_tasks parts queues receipt_archive receipt_parents receipts \
+                    mail_reservations mail_search mesh_connections mesh_counters mesh_dedupe mesh_deliveries mesh_epoch_boxes mesh_events \
+                    mesh_file_chunks mesh_files mesh_history mesh_invites mesh_keys mesh_members mesh_mentions mesh_messages mesh_subscriptions \
+                    mesh_topics meshes messages move_tasks parts queues receipt_archive receipt_parents receipts \
                     relationships required_capabilities results schedule_watch shard_changes task_progress tasks tenants \
                     transfers webhook_deliveries webhooks";
     assert_eq!(tables.join(" "), expected);
@@ -131,6 +134,7 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
         }
         ok(on, caller, "create_key", json!({ "principal": "agent:a" })).await;
         ok(on, caller, "create_webhook", json!({ "url": "https://hooks.example/" })).await;
+        ok(on, caller, "create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys() })).await;
         on.store.run(Enqueue {}, caller.clone()).await.unwrap();
         // What only sweeps and other callers write.
         let tenant = caller.tenant.0;
@@ -193,6 +197,30 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO mail_product_projects (tenant, product, project, linked_at) VALUES (T, 1, 1, 0)",
             "INSERT INTO mail_search (tenant, message, created_at, words) \
              VALUES (T, nextval('message_numbers'), 0, '''w'':1'::tsvector)",
+            "INSERT INTO mesh_invites (tenant, mesh_id, invite_id, issuer, issuer_key, uses, used, expires_at, created_at) \
+             VALUES (T, '\\x00', '\\x00', '\\x00', '\\x00', 1, 0, 0, 0)",
+            "INSERT INTO mesh_connections (tenant, mesh_id, member_id, connection_id, connected_at, lease_until) \
+             VALUES (T, '\\x00', '\\x00', '\\x00', 0, 0)",
+            "INSERT INTO mesh_topics (tenant, mesh_id, topic, created_by, created_at, epoch, blocked) \
+             VALUES (T, '\\x00', 't', '\\x00', 0, 0, 0)",
+            "INSERT INTO mesh_subscriptions (tenant, mesh_id, topic, member_id, since_seq, created_at) \
+             VALUES (T, '\\x00', 't', '\\x00', 0, 0)",
+            "INSERT INTO mesh_epoch_boxes (tenant, mesh_id, topic, epoch, member_id, minter_key, epoch_box) \
+             VALUES (T, '\\x00', 't', 1, '\\x00', '\\x00', '{}')",
+            "INSERT INTO mesh_dedupe (tenant, mesh_id, client_message_id, message_id, history_id, sender, fingerprint, \
+             destination_kind, destination_ref, first_seen_at, history_available) \
+             VALUES (T, '\\x00', 'c', '\\x00', '\\x00', '\\x00', '\\x00', 'dm', 'x', 0, 1)",
+            "INSERT INTO mesh_messages (tenant, mesh_id, message_id, client_message_id, seq, sender, sender_key, envelope, \
+             mentions, created_at) VALUES (T, '\\x00', '\\x00', 'c', 1, '\\x00', '\\x00', '{}', 0, 0)",
+            "INSERT INTO mesh_history (tenant, mesh_id, seq, history_id, message_id, sender, at) \
+             VALUES (T, '\\x00', 1, '\\x00', '\\x00', '\\x00', 0)",
+            "INSERT INTO mesh_deliveries (tenant, mesh_id, member_id, seq, message_id, created_at) \
+             VALUES (T, '\\x00', '\\x00', 1, '\\x00', 0)",
+            "INSERT INTO mesh_mentions (tenant, mesh_id, message_id, member_id) VALUES (T, '\\x00', '\\x00', '\\x00')",
+            "INSERT INTO mesh_files (tenant, mesh_id, file_id, owner, meta, size_bytes, received_bytes, chunks, state, \
+             persistent, created_at) VALUES (T, '\\x00', '\\x00', '\\x00', '', 1, 0, 0, 'arriving', 0, 0)",
+            "INSERT INTO mesh_file_chunks (tenant, mesh_id, file_id, position, bytes) \
+             VALUES (T, '\\x00', '\\x00', 0, '\\x00')",
         ] {
             on.write(&sql.replace("(T,", &format!("({tenant},"))).await.unwrap();
         }

@@ -9,9 +9,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use waybill_access::{Access, ServerKey};
-use waybill_doors::{Commons, Doors, Driver, Gatekeeper, Http, Listener, MetricsHandle, Server};
+use waybill_doors::{Beside, Commons, Doors, Driver, Gatekeeper, Http, Listener, MetricsHandle, Server};
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Error, Result};
+use waybill_mesh_door::Mesh;
 use waybill_sqs::Sqs;
 use waybill_store::Backend;
 
@@ -52,7 +53,9 @@ pub async fn run(flags: Serve) -> Result<()> {
     }
     let stopping = stop_on_signals()?;
 
-    let server = doors(&config, &opened, &server_key, metrics.clone(), &stopping).await?;
+    // After the last socket: until then its connection is kept known as one.
+    let stopped = CancellationToken::new();
+    let server = doors(&config, &opened, &server_key, metrics.clone(), &stopping, &stopped).await?;
     let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
     let sweeps = wiring::sweeps(&config, &opened.stores);
     let tended = tokio::spawn(waybill_queues::shards::tend(opened.stores.clone(), stopping.clone()));
@@ -73,6 +76,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     server.open(listeners).run().await;
 
     tracing::info!("stopping: answering what was accepted, then closing the database");
+    stopped.cancel();
     archived.cancel();
     for runner in sweeps {
         runner.stop().await;
@@ -123,7 +127,7 @@ fn chosen_by(error: Error, flag: &str) -> Error {
 /// Every protocol, ready to be opened.
 struct Protocols {
     server: Server,
-    http: Arc<Http>,
+    http: Arc<Beside<Http, Mesh>>,
     sqs: Sqs,
 }
 
@@ -145,6 +149,7 @@ async fn doors(
     server_key: &ServerKey,
     metrics: MetricsHandle,
     stopping: &CancellationToken,
+    stopped: &CancellationToken,
 ) -> Result<Protocols> {
     let store = opened.store.clone();
     let limiter = opened.limiter.clone();
@@ -162,17 +167,29 @@ async fn doors(
         settings: config.sqs.clone(),
         trusted_proxy: config.doors.trusted_proxy,
     });
+    let mesh = Mesh::new(waybill_mesh_door::Opening {
+        driver: driver.clone(),
+        store: store.clone(),
+        commons: commons.clone(),
+        settings: config.mesh_door.clone(),
+        stopped: stopped.clone(),
+    })?;
+    let mesh_limiter = opened.mesh_limiter.clone();
     let http = Http::new(Doors {
         driver: &driver,
         store,
         gatekeeper,
         metrics,
         more_figures: Arc::new(move |text| limiter.write_figures(text)),
+        more_health: Arc::new(move |health| {
+            health.insert("mesh_rate_limit".to_owned(), mesh_limiter.as_str().into());
+        }),
         settings: &config.doors,
         commons: &commons,
         stopping: stopping.clone(),
     });
     let server = Server::new(commons, &config.doors, stopping.clone());
+    let http = Beside { prefix: waybill_mesh_door::PREFIX, below: mesh, rest: http };
     Ok(Protocols { server, http: Arc::new(http), sqs })
 }
 
@@ -197,7 +214,7 @@ async fn gatekeeper(config: &Config, opened: &Opened, access: Access) -> Result<
 }
 
 /// The first signal stops in order, the second at once.
-fn stop_on_signals() -> Result<CancellationToken> {
+pub fn stop_on_signals() -> Result<CancellationToken> {
     let stopping = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::internal)?;

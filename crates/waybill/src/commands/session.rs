@@ -20,7 +20,7 @@ const PAGE: u64 = 200;
 
 /// Added to the client's own patience, so that together they are longer than the server takes before it gives up: only a
 /// call to one that has stopped answering is ended.
-const SERVER_PATIENCE: Duration = Duration::from_secs(60);
+pub const SERVER_PATIENCE: Duration = Duration::from_secs(60);
 
 pub enum Session {
     Server(Client),

@@ -3,7 +3,7 @@
 //! A line that was written by whoever had something to say would cost every request a system call, and a terminal or a pipe
 //! that takes nothing would stop the server. Here it stops the log alone: what has no room is dropped, counted, and said.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -50,10 +50,9 @@ struct Waiting {
 }
 
 impl Lines {
-    /// To standard error.
-    pub(super) fn write_on_a_thread(self) -> Result<Writing> {
+    pub(super) fn write_on_a_thread(self, mut out: impl Write + Send + 'static) -> Result<Writing> {
         let lines = self.clone();
-        let thread = Builder::new().name("log".to_owned()).spawn(move || self.write_all_to(&mut io::stderr()));
+        let thread = Builder::new().name("log".to_owned()).spawn(move || self.write_all_to(&mut out));
         Ok(Writing { lines, thread: Some(thread.map_err(Error::internal)?) })
     }
 
@@ -110,6 +109,8 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]

@@ -2,12 +2,18 @@
 
 mod format;
 mod lines;
+mod rotated;
 mod teller;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
 use waybill_kernel::{Code, Error, Result};
 
 use self::lines::{Lines, Writing};
+use self::rotated::Rotated;
 use self::teller::Teller;
 use crate::config::LogFormat;
 
@@ -23,11 +29,23 @@ pub struct Log(#[expect(dead_code, reason = "kept for its end")] Writing);
 
 /// From now on, to standard error. `wanted` is a level, or levels by the beginning of a module's name.
 pub fn start(wanted: &str, format: LogFormat) -> Result<Log> {
+    begin(wanted, format, io::stderr())
+}
+
+/// From now on, as JSON to a file that is put aside when it is large or old, and to standard error as well if it `is_told`.
+pub fn start_in_file(wanted: &str, path: &Path, bytes_max: u64, keep: Duration, is_told: bool) -> Result<Log> {
+    let file = Rotated::open(path, bytes_max, keep, is_told).map_err(|error| {
+        Error::new(Code::PathUnusable, format!("The log {} cannot be written.", path.display())).because(error)
+    })?;
+    begin(wanted, LogFormat::Json, file)
+}
+
+fn begin(wanted: &str, format: LogFormat, out: impl Write + Send + 'static) -> Result<Log> {
     let invalid = |error| Error::new(Code::ConfigInvalid, format!("--log {wanted:?}: {error}."));
     // Before what was asked for, so that naming them goes above it.
     let targets: Targets = format!("{QUIET},{wanted}").parse().map_err(invalid)?;
     let lines = Lines::default();
-    let writing = lines.clone().write_on_a_thread()?;
+    let writing = lines.clone().write_on_a_thread(out)?;
     Teller::new(targets, format, lines).install()?;
     Ok(Log(writing))
 }

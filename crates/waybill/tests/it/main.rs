@@ -19,6 +19,7 @@ mod mail;
 mod mail_archive;
 mod mail_reindex;
 mod mcp;
+mod mesh;
 mod pages;
 mod queues;
 mod receipts;

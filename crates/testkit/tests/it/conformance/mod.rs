@@ -33,6 +33,7 @@ mod list_webhook_deliveries;
 mod list_webhooks;
 mod mail;
 mod mail_files;
+mod mesh;
 mod older_tasks;
 mod open_writes;
 mod plans;
@@ -135,6 +136,11 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("search_messages_product", mail_files::CASES),
     ("fetch_inbox_product", mail_files::CASES),
     ("summarize_thread_product", mail_files::CASES),
+    ("create_mesh", mesh::CASES),
+    ("list_meshes", mesh::CASES),
+    ("get_mesh", mesh::CASES),
+    ("set_mesh_policy", mesh::CASES),
+    ("check_mesh", mesh::CASES),
     ("list_sweeps", list_sweeps::CASES),
     ("whoami", whoami::CASES),
 ];

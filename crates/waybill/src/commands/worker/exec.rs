@@ -2,6 +2,7 @@
 //! has started ends with the task.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -12,13 +13,14 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
 use waybill_client::Lease;
+use waybill_keeper::{Exit, Output, Program, Start};
 use waybill_kernel::{Error, Result};
 
 use super::handlers::{Stop, payload};
 use super::held::Refusal;
-use super::program::{Exit, Program};
-use super::streams::Output;
 
+/// What a program may need to find its way; everything else, keys above all, stays here.
+const ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 const ARGS_MAX: usize = 1_000;
 /// The program that runs here, also when its file has been replaced meanwhile.
 pub const OWN: &str = "/proc/self/exe";
@@ -70,8 +72,18 @@ impl Exec {
             return Err(Refusal::payload(format!("args must be at most {ARGS_MAX} texts without NUL.")).into());
         }
         let not_started = |why: String| Refusal::new("command_not_started", format!("It cannot be started: {why}."));
-        let mut program = Program::start(&self.own, program, &run.args, self.output_bytes_max)
-            .map_err(|error| not_started(error.to_string()))?;
+        let args: Vec<OsString> = run.args.iter().map(OsString::from).collect();
+        let environment: Vec<_> =
+            ENVIRONMENT.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))).collect();
+        let start = Start {
+            own: &self.own,
+            program,
+            args: &args,
+            environment: &environment,
+            folder: None,
+            output_bytes_max: self.output_bytes_max,
+        };
+        let mut program = Program::start(&start).map_err(|error| not_started(error.to_string()))?;
         let exit = tokio::select! {
             exit = program.finish(run.stdin.as_bytes()) => exit,
             () = tokio::time::sleep(self.timeout) => {
@@ -133,11 +145,10 @@ fn program(text: &str) -> Result<(String, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
+    use waybill_keeper::LAST_WORDS_BYTES_MAX;
     use waybill_kernel::Time;
     use waybill_kernel::id::Uuid;
 
-    use super::super::program::ENVIRONMENT;
-    use super::super::streams::LAST_WORDS_BYTES_MAX;
     use super::*;
 
     fn lease(payload: Json) -> Lease {

@@ -123,11 +123,3 @@ pub fn payload<T: DeserializeOwned>(lease: &Lease) -> std::result::Result<T, Ref
     serde_json::from_value(lease.payload.clone())
         .map_err(|error| Refusal::payload(format!("The payload of {} is not understood: {error}.", lease.kind)))
 }
-
-/// Bytes as the text of a result. A NUL is no text to the server, so it is replaced like everything else that is not UTF-8;
-/// false when anything was.
-pub fn text(bytes: &[u8]) -> (String, bool) {
-    let text = String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}");
-    let exact = text.as_bytes() == bytes;
-    (text, exact)
-}

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 use waybill_client::Lease;
 use waybill_guard::{Admitted, Guard, Judged, Refused, Resolver};
+use waybill_keeper::text;
 
-use super::handlers::{payload, text};
+use super::handlers::payload;
 use super::held::Refusal;
 
 /// Of names and values together; further headers are left out, and the result says so.

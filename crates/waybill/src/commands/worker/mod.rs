@@ -9,12 +9,8 @@ pub mod flags;
 pub mod handlers;
 pub mod held;
 pub mod http_get;
-pub mod keeper;
-mod offspring;
-mod program;
 pub mod run;
 pub mod secrecy;
-mod streams;
 
 use waybill_kernel::Result;
 

@@ -1,0 +1,45 @@
+//! The mesh: what a daemon takes from programs beside it, how long a message is on its way to another daemon, how many go, what idle
+//! sockets cost the broker, and how a day's worth of messages leaves an outbox.
+
+mod drain;
+mod pair;
+mod slices;
+mod sockets;
+
+pub use drain::Drain;
+pub use slices::{Pairs, Slice};
+pub use sockets::{SOCKETS, Sockets};
+
+use std::path::Path;
+
+use anyhow::Result;
+
+/// What is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deed {
+    /// POST /v1/send over the daemon's socket, durable when it is answered; the broker is away.
+    Send,
+    /// One message at a time, from the call to the event of the other daemon.
+    EndToEnd,
+    /// One daemon posts to 16 topics, another gets it all.
+    Topics,
+}
+
+pub const fn name(deed: Deed) -> &'static str {
+    match deed {
+        Deed::Send => "mesh send",
+        Deed::EndToEnd => "mesh end to end",
+        Deed::Topics => "mesh topics",
+    }
+}
+
+/// What is looked at once and not in rounds.
+pub struct Load {
+    pub sockets: Sockets,
+    pub drain: Drain,
+}
+
+pub async fn measure(waybill: &Path, dir: &Path) -> Result<Load> {
+    let sockets = sockets::measure(waybill, &dir.join("sockets")).await?;
+    Ok(Load { sockets, drain: drain::measure(waybill, &dir.join("drain")).await? })
+}

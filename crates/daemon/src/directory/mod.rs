@@ -1,0 +1,336 @@
+//! Who is in the mesh and which keys open what, as far as this member knows.
+//!
+//! The broker tells it and the rules ([`rules`]) decide what is believed. Rows in `inbox.db` come first, memory after their
+//! commit, so what is sealed for a member could be sealed for it again after a crash. Reads are from memory: a send that is
+//! accepted without a network asks nobody.
+
+mod rows;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::watch;
+use waybill_kernel::{Code, Error, Result};
+use waybill_mesh_protocol::{BoxPublicKey, MemberId, MemberKeys, PublicKey, TopicKey};
+use waybill_store::Store;
+
+pub use rules::Doubt;
+
+use crate::metrics;
+
+/// Members this daemon remembers; a broker that names more is not believed.
+pub const MEMBERS_MAX: usize = 100_000;
+/// Topics this daemon remembers.
+pub const TOPICS_MAX: usize = 100_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    Active,
+    Revoked,
+    /// Has left, or the broker does not name it any more.
+    Gone,
+}
+
+impl Standing {
+    const ALL: [Self; 3] = [Self::Active, Self::Revoked, Self::Gone];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Revoked => "revoked",
+            Self::Gone => "gone",
+        }
+    }
+
+    fn from_stored(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
+        found.ok_or_else(|| Error::internal(format!("the directory holds a state {text:?}")))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub id: MemberId,
+    pub name: String,
+    pub keys: MemberKeys,
+    pub is_owner: bool,
+    pub state: Standing,
+}
+
+/// A key that a member had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    pub ed25519: PublicKey,
+    pub member: MemberId,
+    pub x25519: BoxPublicKey,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    pub name: String,
+    pub subscribed: bool,
+    /// The one to post under. None while its key is not known.
+    pub epoch: Option<u32>,
+}
+
+/// Something that the directory learns.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Member(Member),
+    Former(Former),
+    Topic(Topic),
+    EpochKey { topic: String, epoch: u32, key: TopicKey },
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    members: HashMap<MemberId, Member>,
+    by_key: HashMap<PublicKey, MemberId>,
+    former: HashMap<PublicKey, Former>,
+    topics: HashMap<String, Topic>,
+    keys: HashMap<(String, u32), TopicKey>,
+}
+
+impl State {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Member(member) => {
+                if let Some(known) = self.members.get(&member.id) {
+                    self.by_key.remove(&known.keys.ed25519);
+                }
+                self.by_key.insert(member.keys.ed25519, member.id);
+                self.members.insert(member.id, member);
+            }
+            Change::Former(former) => {
+                self.former.insert(former.ed25519, former);
+            }
+            Change::Topic(topic) => {
+                self.topics.insert(topic.name.clone(), topic);
+            }
+            // The first one stays: no key replaces another of the same epoch.
+            Change::EpochKey { topic, epoch, key } => {
+                self.keys.entry((topic, epoch)).or_insert(key);
+            }
+        }
+    }
+
+    fn by_key(&self, key: &PublicKey) -> Option<&Member> {
+        self.by_key.get(key).and_then(|id| self.members.get(id))
+    }
+}
+
+#[derive(Clone)]
+pub struct Directory(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    /// As the invite has pinned it.
+    owner: PublicKey,
+    plaintext: bool,
+    state: RwLock<State>,
+    /// Changes are written one after another: a rule that reads memory must see what the change before it has left there.
+    writing: tokio::sync::Mutex<()>,
+    /// Counts changes, for those who wait for one.
+    version: watch::Sender<u64>,
+}
+
+impl Directory {
+    pub async fn open(store: Store, owner: PublicKey, plaintext: bool) -> Result<Self> {
+        let state = RwLock::new(store.system().run(rows::Load).await?);
+        let (writing, version) = (tokio::sync::Mutex::default(), watch::Sender::new(0));
+        Ok(Self(Arc::new(Inner { store, owner, plaintext, state, writing, version })))
+    }
+
+    pub fn is_plaintext(&self) -> bool {
+        self.0.plaintext
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.0.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A live member by its name or its key.
+    pub fn resolve(&self, to: &str) -> Result<Member> {
+        let key = to.to_ascii_lowercase().parse::<PublicKey>().ok();
+        self.read(|state| {
+            let mut found: Vec<&Member> = match key {
+                // A key that was rotated out still says who is meant.
+                Some(key) => {
+                    let former = || state.former.get(&key).and_then(|former| state.members.get(&former.member));
+                    state.by_key(&key).or_else(former).into_iter().collect()
+                }
+                None => state.members.values().filter(|member| member.name == to).collect(),
+            };
+            found.retain(|member| member.state == Standing::Active);
+            match found.as_slice() {
+                [member] => Ok((*member).clone()),
+                [] => Err(Error::new(Code::MemberUnknown, format!("There is no member {to:?} in the mesh."))),
+                _ => Err(Error::invalid(format!("Several members are called {to:?}: name one by its key."))),
+            }
+        })
+    }
+
+    /// Who has this key or had it.
+    pub fn holder(&self, key: &PublicKey) -> Option<Member> {
+        self.read(|state| {
+            let former = || state.former.get(key).and_then(|former| state.members.get(&former.member));
+            state.by_key(key).or_else(former).cloned()
+        })
+    }
+
+    /// The box keys that a message of this sender may have been sealed with: that of the named key first.
+    pub fn box_keys_of(&self, sender: &PublicKey) -> Vec<BoxPublicKey> {
+        self.read(|state| {
+            let own = state.by_key(sender).map(|member| member.keys.x25519);
+            let former = state.former.get(sender).map(|former| former.x25519);
+            let Some(id) = state.by_key.get(sender).copied().or_else(|| Some(state.former.get(sender)?.member)) else {
+                return Vec::new();
+            };
+            let others = state.former.values().filter(|former| former.member == id).map(|former| former.x25519);
+            let present = state.members.get(&id).map(|member| member.keys.x25519);
+            let mut keys: Vec<BoxPublicKey> = Vec::new();
+            for key in own.into_iter().chain(former).chain(others).chain(present) {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+            keys
+        })
+    }
+
+    pub fn members(&self) -> Vec<Member> {
+        let mut members: Vec<Member> = self.read(|state| state.members.values().cloned().collect());
+        members.sort_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
+        members
+    }
+
+    pub fn topics(&self) -> Vec<Topic> {
+        let mut topics: Vec<Topic> = self.read(|state| state.topics.values().cloned().collect());
+        topics.sort_by(|one, other| one.name.cmp(&other.name));
+        topics
+    }
+
+    pub fn topic(&self, name: &str) -> Option<Topic> {
+        self.read(|state| state.topics.get(name).cloned())
+    }
+
+    /// What to seal a post with; None within on a plaintext mesh.
+    ///
+    /// # Errors
+    /// `topic_unknown` when the topic or its key is not known here.
+    pub fn posting_key(&self, topic: &str) -> Result<Option<(u32, TopicKey)>> {
+        let unknown = || Error::new(Code::TopicUnknown, format!("This member holds no key of a topic {topic:?}."));
+        self.read(|state| {
+            let known = state.topics.get(topic).filter(|topic| topic.subscribed).ok_or_else(unknown)?;
+            if self.0.plaintext {
+                return Ok(None);
+            }
+            let epoch = known.epoch.ok_or_else(unknown)?;
+            let key = state.keys.get(&(topic.to_owned(), epoch)).ok_or_else(unknown)?;
+            Ok(Some((epoch, key.clone())))
+        })
+    }
+
+    pub fn epoch_key(&self, topic: &str, epoch: u32) -> Option<TopicKey> {
+        self.read(|state| state.keys.get(&(topic.to_owned(), epoch)).cloned())
+    }
+
+    /// All topic keys, for a backup.
+    pub fn epoch_keys(&self) -> Vec<(String, u32, TopicKey)> {
+        let mut keys: Vec<_> = self.read(|state| {
+            state.keys.iter().map(|((topic, epoch), key)| (topic.clone(), *epoch, key.clone())).collect()
+        });
+        keys.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+        keys
+    }
+
+    /// Changes whenever something was learnt.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.version.subscribe()
+    }
+
+    /// Learns of members, each if it is believed. `proven` says whose new key was signed by the key known before.
+    pub async fn learn_members(&self, offered: Vec<Member>, proven: impl Fn(&Member, &Member) -> bool) -> Result<()> {
+        let _one = self.0.writing.lock().await;
+        let mut changes = Vec::new();
+        // What this list has brought so far comes before memory: two of its entries may claim one key.
+        let mut fresh = State::default();
+        for member in offered {
+            let known = fresh.members.get(&member.id).cloned().or_else(|| self.member(&member.id));
+            if known.as_ref() == Some(&member) {
+                continue;
+            }
+            let is_proven = known.as_ref().is_some_and(|known| proven(known, &member));
+            let owner = self.owner_of(&fresh);
+            let key = &member.keys.ed25519;
+            let holder = fresh.by_key(key).cloned().or_else(|| self.read(|state| state.by_key(key).cloned()));
+            let judged = rules::Known { member: known.as_ref(), holder: holder.as_ref(), owner: &owner };
+            let verdict = rules::believe(&judged, &member, is_proven);
+            if let Err(doubt) = verdict {
+                metrics::invalid_inbound(doubt.name());
+                tracing::error!(member.id = %member.id, doubt = doubt.name(), "what the broker says of a member is not believed");
+                continue;
+            }
+            if known.is_none() && fresh.members.len() + self.read(|state| state.members.len()) >= MEMBERS_MAX {
+                tracing::error!("the broker names more than {MEMBERS_MAX} members");
+                break;
+            }
+            let former = known.filter(|known| known.keys.ed25519 != member.keys.ed25519).map(|known| Former {
+                ed25519: known.keys.ed25519,
+                member: known.id,
+                x25519: known.keys.x25519,
+            });
+            for change in former.map(Change::Former).into_iter().chain([Change::Member(member)]) {
+                fresh.apply(change.clone());
+                changes.push(change);
+            }
+        }
+        self.commit(changes).await
+    }
+
+    /// The pinned key, or the one that the member who had it has by now.
+    fn owner_of(&self, fresh: &State) -> PublicKey {
+        let pinned = self.0.owner;
+        let holder = match fresh.former.get(&pinned) {
+            Some(former) => fresh.members.get(&former.member).cloned(),
+            None => self.holder(&pinned).map(|holder| fresh.members.get(&holder.id).cloned().unwrap_or(holder)),
+        };
+        holder.map_or(pinned, |member| member.keys.ed25519)
+    }
+
+    pub fn member(&self, id: &MemberId) -> Option<Member> {
+        self.read(|state| state.members.get(id).cloned())
+    }
+
+    pub async fn learn(&self, changes: Vec<Change>) -> Result<()> {
+        let _one = self.0.writing.lock().await;
+        self.commit(changes).await
+    }
+
+    /// A member by this key has another standing or name. Nothing happens for one that is not known.
+    pub async fn update(&self, key: &PublicKey, change: impl FnOnce(&mut Member)) -> Result<Option<Member>> {
+        let _one = self.0.writing.lock().await;
+        let Some(mut member) = self.holder(key) else { return Ok(None) };
+        change(&mut member);
+        self.commit(vec![Change::Member(member.clone())]).await?;
+        Ok(Some(member))
+    }
+
+    /// Rows first, then memory, then those who wait.
+    async fn commit(&self, changes: Vec<Change>) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.0.store.system().run(rows::Save(changes.clone())).await?;
+        {
+            let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+            changes.into_iter().for_each(|change| state.apply(change));
+        }
+        self.0.version.send_modify(|version| *version += 1);
+        Ok(())
+    }
+}

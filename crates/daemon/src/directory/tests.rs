@@ -1,0 +1,133 @@
+use std::sync::Arc;
+
+use waybill_kernel::entropy::SeededEntropy;
+use waybill_kernel::id::Uuid;
+use waybill_kernel::{Clock, Entropy};
+use waybill_mesh_protocol::Identity;
+
+use super::*;
+use crate::inbox;
+
+fn identity(seed: u64) -> Identity {
+    Identity::generate(&SeededEntropy::new(seed))
+}
+
+fn member(id: u128, name: &str, seed: u64) -> Member {
+    Member {
+        id: MemberId(Uuid::from_u128(id)),
+        name: name.to_owned(),
+        keys: identity(seed).public(),
+        is_owner: id == 1,
+        state: Standing::Active,
+    }
+}
+
+async fn open(folder: &tempfile::TempDir, plaintext: bool) -> (Directory, Store) {
+    let (clock, entropy) = (Arc::new(Clock::system()), Arc::new(SeededEntropy::new(99)) as Arc<dyn Entropy>);
+    let (store, _) = inbox::open_store(&folder.path().join("inbox.db"), &clock, &entropy).await.unwrap();
+    (Directory::open(store.clone(), identity(1).public_key(), plaintext).await.unwrap(), store)
+}
+
+fn never(_: &Member, _: &Member) -> bool {
+    false
+}
+
+#[tokio::test]
+async fn what_was_learnt_is_known_after_a_start_without_a_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, store) = open(&folder, false).await;
+    directory.learn_members(vec![member(1, "alice", 1), member(2, "bob", 2)], never).await.unwrap();
+    let key = TopicKey::from_bytes([5; 32]);
+    let topic = Topic { name: "ops".to_owned(), subscribed: true, epoch: Some(3) };
+    let learnt = Change::EpochKey { topic: "ops".to_owned(), epoch: 3, key: key.clone() };
+    directory.learn(vec![Change::Topic(topic), learnt]).await.unwrap();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let (again, _) = open(&folder, false).await;
+    assert_eq!(again.members(), directory.members());
+    assert_eq!(again.resolve("bob").unwrap(), member(2, "bob", 2));
+    assert_eq!(again.resolve(&identity(2).public_key().to_string().to_uppercase()).unwrap().name, "bob");
+    assert_eq!(again.posting_key("ops").unwrap(), Some((3, key)));
+    assert_eq!(again.posting_key("dev").unwrap_err().code(), Code::TopicUnknown);
+    assert_eq!(again.resolve("carol").unwrap_err().code(), Code::MemberUnknown);
+    assert_eq!(again.resolve(&identity(3).public_key().to_string()).unwrap_err().code(), Code::MemberUnknown);
+}
+
+#[tokio::test]
+async fn a_topic_needs_its_key_unless_the_mesh_is_plain() {
+    let folder = tempfile::tempdir().unwrap();
+    for plaintext in [false, true] {
+        let (directory, store) = open(&folder, plaintext).await;
+        let topic = |subscribed, epoch| Change::Topic(Topic { name: "ops".to_owned(), subscribed, epoch });
+        directory.learn(vec![topic(true, Some(1))]).await.unwrap();
+        assert_eq!(directory.posting_key("ops").is_ok(), plaintext, "without a key");
+        directory.learn(vec![topic(false, None)]).await.unwrap();
+        assert!(directory.posting_key("ops").is_err(), "not subscribed");
+        tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_believed_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, _) = open(&folder, false).await;
+    directory.learn_members(vec![member(1, "alice", 1), member(2, "bob", 2)], never).await.unwrap();
+    let before = directory.members();
+    let unsigned = Member {
+        keys: MemberKeys { x25519: identity(9).public().x25519, ..member(4, "dan", 4).keys },
+        ..member(4, "dan", 4)
+    };
+    let owner = Member { is_owner: true, ..member(5, "eve", 5) };
+    // Bob with another key, a stranger with bob's, one whose box key is another's, a second owner, two who claim one key.
+    let liars = vec![member(2, "bob", 3), member(3, "thief", 2), unsigned, owner];
+    directory.learn_members(liars, never).await.unwrap();
+    assert_eq!(directory.members(), before);
+    directory.learn_members(vec![member(6, "one", 6), member(7, "two", 6)], never).await.unwrap();
+    assert_eq!(directory.members().len(), before.len() + 1, "the first to claim a key has it");
+}
+
+#[tokio::test]
+async fn a_rotation_that_the_known_key_has_signed_is_followed_and_the_old_key_stays_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, store) = open(&folder, false).await;
+    directory.learn_members(vec![member(1, "alice", 1), member(2, "bob", 2)], never).await.unwrap();
+    directory.learn_members(vec![member(2, "bob", 3)], |_, _| true).await.unwrap();
+    // The owner rotates too, and is still the owner afterwards.
+    directory.learn_members(vec![member(1, "alice", 4)], |_, _| true).await.unwrap();
+    directory.learn_members(vec![member(1, "alice", 5)], |_, _| true).await.unwrap();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let (directory, _) = open(&folder, false).await;
+    let old = identity(2).public_key();
+    assert_eq!(directory.holder(&old).unwrap().keys, identity(3).public());
+    assert_eq!(directory.resolve(&old.to_string()).unwrap().keys, identity(3).public());
+    let keys = directory.box_keys_of(&old);
+    assert_eq!(keys, [identity(2).public().x25519, identity(3).public().x25519]);
+    assert_eq!(directory.resolve("alice").unwrap().keys, identity(5).public());
+}
+
+#[tokio::test]
+async fn a_member_that_ended_is_no_recipient_and_keeps_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, _) = open(&folder, false).await;
+    directory.learn_members(vec![member(2, "bob", 2)], never).await.unwrap();
+    let key = identity(2).public_key();
+    directory.update(&key, |member| member.state = Standing::Revoked).await.unwrap();
+    assert_eq!(directory.resolve("bob").unwrap_err().code(), Code::MemberUnknown);
+    assert_eq!(directory.holder(&key).unwrap().name, "bob");
+    directory.learn_members(vec![member(3, "bob", 3)], never).await.unwrap();
+    assert_eq!(directory.resolve("bob").unwrap().id, MemberId(Uuid::from_u128(3)));
+    directory.learn_members(vec![member(4, "bob", 4)], never).await.unwrap();
+    assert_eq!(directory.resolve("bob").unwrap_err().code(), Code::InvalidRequest, "two have the name");
+}
+
+#[tokio::test]
+async fn the_first_key_of_an_epoch_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, store) = open(&folder, false).await;
+    for byte in [1, 2] {
+        let key = TopicKey::from_bytes([byte; 32]);
+        directory.learn(vec![Change::EpochKey { topic: "ops".to_owned(), epoch: 1, key }]).await.unwrap();
+    }
+    assert_eq!(directory.epoch_key("ops", 1), Some(TopicKey::from_bytes([1; 32])));
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    assert_eq!(open(&folder, false).await.0.epoch_key("ops", 1), Some(TopicKey::from_bytes([1; 32])));
+}

@@ -1,0 +1,368 @@
+//! What arrives: opened, committed in the inbox, acknowledged, told. In that order, for every message.
+//!
+//! Deliveries that wait together share a transaction. Everything else that the broker says about members and keys goes through
+//! the same line, so that a message finds the directory as it was when the broker sent it.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use waybill_kernel::{Code, Error, Result};
+use waybill_mesh_protocol::frames::{
+    Deliver, Delivered, EpochWanted, Framed, HistoryPage, HistoryRequest, KeypairRotated, MemberGone, MemberRenamed,
+    Message, Peer,
+};
+use waybill_mesh_protocol::{ClientFrame, DeliveryId, Destination, DestinationKind, EpochKey};
+
+use super::machine::HISTORY;
+use super::writer::Writer;
+use super::{Parts, epochs};
+use crate::directory::{Member, Standing};
+use crate::events::EventKind;
+use crate::files::{FileNote, FileRow};
+use crate::inbox::{Arrived, Insert, NewMessage};
+use crate::metrics;
+use crate::seal::Unopened;
+
+/// Things that wait to be stored. Beyond them the socket is not read, and the broker waits.
+pub const WAITING_MAX: usize = 256;
+/// Taken at once: what shares a transaction.
+const BATCH_MAX: usize = 64;
+/// Held messages that are looked at together when a key has arrived.
+const HELD_PAGE: i64 = 64;
+
+/// Something that arrived.
+#[derive(Debug)]
+pub enum Arrival {
+    Deliver(Box<Deliver>),
+    Page(HistoryPage),
+    Joined(Peer),
+    Left(MemberGone),
+    Renamed(MemberRenamed),
+    Rotated(Box<KeypairRotated>),
+    Revoked(MemberGone),
+    Learn(EpochKey),
+    Mint(EpochWanted),
+    /// The directory was read anew: what could not be opened may open now.
+    Refreshed,
+}
+
+pub struct Inbound {
+    parts: Arc<Parts>,
+    writer: Writer,
+    /// The history up to the present was read: from here on the sequence numbers of deliveries say what was seen.
+    caught_up: bool,
+}
+
+/// What becomes of one message.
+enum Judged {
+    /// For the inbox, opened or as it came.
+    Keep(Arrived, Option<FileNote>),
+    /// Not for the inbox: this member's own, or somebody else's, or not a message that can be believed.
+    Drop,
+}
+
+impl Inbound {
+    pub fn new(parts: Arc<Parts>, writer: Writer) -> Self {
+        Self { parts, writer, caught_up: false }
+    }
+
+    /// Ends when nothing more can arrive.
+    pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<()> {
+        self.ask_history(None).await?;
+        let mut waiting = Vec::new();
+        while arrivals.recv_many(&mut waiting, BATCH_MAX).await > 0 {
+            let mut deliveries = Vec::new();
+            for arrival in waiting.drain(..) {
+                match arrival {
+                    Arrival::Deliver(deliver) => deliveries.push(*deliver),
+                    other => {
+                        self.store(std::mem::take(&mut deliveries)).await?;
+                        self.handle(other).await?;
+                    }
+                }
+            }
+            self.store(deliveries).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_history(&self, after: Option<i64>) -> Result<()> {
+        let after = match after {
+            Some(after) => after,
+            None => self.parts.inbox.position().await?,
+        };
+        let limit = u32::try_from(self.parts.settings.history_page).unwrap_or(u32::MAX);
+        let request = HistoryRequest { after: u64::try_from(after).unwrap_or(0), limit };
+        let id = Some(HISTORY.parse()?);
+        self.writer.send(&Framed::answer(id, ClientFrame::History(request))).await
+    }
+
+    async fn handle(&mut self, arrival: Arrival) -> Result<()> {
+        let directory = &self.parts.directory;
+        match arrival {
+            Arrival::Deliver(deliver) => self.store(vec![*deliver]).await,
+            Arrival::Page(page) => self.store_page(page).await,
+            Arrival::Joined(peer) => {
+                self.parts.presence.set(peer.member_id, peer.online);
+                let data = json!({ "member_pubkey": peer.keys.ed25519, "name": peer.name });
+                let member = self.parts.member_of(&peer);
+                directory.learn_members(vec![member], |_, _| false).await?;
+                self.tell(EventKind::PeerJoin, data);
+                self.open_held().await
+            }
+            Arrival::Left(gone) => {
+                self.parts.presence.set(gone.member_id, false);
+                self.tell(EventKind::PeerLeave, json!({ "member_pubkey": gone.key, "name": self.name_of(&gone) }));
+                Ok(())
+            }
+            Arrival::Renamed(renamed) => {
+                let name = renamed.name.to_string();
+                let known = directory.update(&renamed.key, |member| member.name.clone_from(&name)).await?;
+                if known.is_some() {
+                    self.tell(EventKind::MemberRenamed, json!({ "member_pubkey": renamed.key, "name": name }));
+                }
+                Ok(())
+            }
+            Arrival::Rotated(rotated) => self.rotated(&rotated).await,
+            Arrival::Revoked(gone) => {
+                self.parts.presence.set(gone.member_id, false);
+                directory.update(&gone.key, |member| member.state = Standing::Revoked).await?;
+                self.tell(EventKind::MemberRevoked, json!({ "member_pubkey": gone.key, "name": self.name_of(&gone) }));
+                Ok(())
+            }
+            Arrival::Learn(key) => {
+                if epochs::learn(&self.parts, &key).await? {
+                    self.parts.reseal("topic", key.topic.as_str()).await?;
+                    self.open_held().await?;
+                }
+                Ok(())
+            }
+            Arrival::Mint(wanted) => {
+                let boxes = epochs::mint(&self.parts, &wanted)?;
+                self.writer.send(&ClientFrame::EpochBoxes(boxes).into()).await
+            }
+            Arrival::Refreshed => self.open_held().await,
+        }
+    }
+
+    fn name_of(&self, gone: &MemberGone) -> Option<String> {
+        self.parts.directory.holder(&gone.key).map(|member| member.name)
+    }
+
+    fn tell(&self, kind: EventKind, data: serde_json::Value) {
+        self.parts.events.publish(kind, self.parts.clock.now(), data);
+    }
+
+    /// A member has other keys. What was never sent to it is sealed anew; what may have been sent stays as it is.
+    async fn rotated(&self, rotated: &KeypairRotated) -> Result<()> {
+        let rotation = &rotated.rotation;
+        let Some(known) =
+            self.parts.directory.holder(&rotation.old).filter(|_| rotation.verify(self.parts.mesh).is_ok())
+        else {
+            metrics::invalid_inbound("rotation_unproven");
+            return Ok(());
+        };
+        let member = Member { id: rotated.member_id, keys: rotation.keys, ..known };
+        let old = rotation.old;
+        // The proof is about this very key: a member that has rotated on since has another.
+        let proven = move |known: &Member, _: &Member| known.keys.ed25519 == old;
+        self.parts.directory.learn_members(vec![member], proven).await?;
+        self.parts.reseal("dm", &rotation.old.to_string()).await?;
+        self.open_held().await
+    }
+
+    /// Commits the messages, then acknowledges them, then tells of those that are new.
+    async fn store(&mut self, deliveries: Vec<Deliver>) -> Result<()> {
+        if deliveries.is_empty() {
+            return Ok(());
+        }
+        let (ids, messages): (Vec<DeliveryId>, Vec<Message>) =
+            deliveries.into_iter().map(|deliver| (deliver.delivery_id, deliver.message)).unzip();
+        let newest = messages.iter().filter_map(|message| i64::try_from(message.seq).ok()).max();
+        self.commit(messages, newest.filter(|_| self.caught_up)).await?;
+        for delivery_id in ids {
+            self.writer.send(&ClientFrame::Delivered(Delivered { delivery_id }).into()).await?;
+        }
+        Ok(())
+    }
+
+    async fn store_page(&mut self, page: HistoryPage) -> Result<()> {
+        let next_after =
+            i64::try_from(page.next_after).map_err(|_| confused("a place in history beyond all places"))?;
+        let before = self.parts.inbox.position().await?;
+        if page.more && next_after <= before {
+            return Err(confused("a page of history that leads nowhere"));
+        }
+        self.commit(page.messages, Some(next_after)).await?;
+        if page.more {
+            return self.ask_history(Some(next_after)).await;
+        }
+        self.caught_up = true;
+        Ok(())
+    }
+
+    /// One transaction. Events come after its commit, and only for rows that are new.
+    async fn commit(&self, messages: Vec<Message>, position: Option<i64>) -> Result<()> {
+        let (mut arrived, mut notes) = (Vec::new(), Vec::new());
+        for message in &messages {
+            if let Judged::Keep(kept, note) = self.judge(message).await? {
+                arrived.push(kept);
+                notes.push(note);
+            }
+        }
+        if arrived.is_empty() && position.is_none() {
+            return Ok(());
+        }
+        let inserted = self.parts.inbox.insert(Insert { arrived: arrived.clone(), position }).await?;
+        #[cfg(feature = "sabotage")]
+        waybill_store::sabotage::point("daemon_inbox_committed");
+        for ((arrived, note), id) in arrived.into_iter().zip(notes).zip(inserted.ids) {
+            let Arrived::Opened(message) = arrived else { continue };
+            let Some(id) = id else {
+                metrics::repeat_in();
+                continue;
+            };
+            metrics::received();
+            if let Some(note) = note {
+                self.tell(EventKind::FileShared, note.event(&message));
+            }
+            self.tell(EventKind::Message, event_data(id, &message));
+        }
+        Ok(())
+    }
+
+    async fn judge(&self, message: &Message) -> Result<Judged> {
+        let (parts, envelope) = (&self.parts, &message.envelope);
+        let destination = envelope.destination();
+        let is_for_me = destination.recipient().is_some_and(|key| parts.is_own(&key));
+        let is_mine = parts.is_own(&message.sender.ed25519);
+        if !is_for_me && (is_mine || envelope.destination_kind == DestinationKind::Dm) {
+            return Ok(Judged::Drop);
+        }
+        if message.sender.verify().is_err() {
+            metrics::invalid_inbound("sender_unsigned");
+            return Ok(Judged::Drop);
+        }
+        if let Some(reason) = self.doubt_about(message, is_mine).await? {
+            return held(message, reason);
+        }
+        match parts.sealer.open(envelope, &message.sender, parts.clock.now()) {
+            Ok(opened) => {
+                let note = opened.meta.as_ref().and_then(FileNote::read);
+                let mut new = self.new_message(message, &destination, opened)?;
+                new.file = note.as_ref().map(|note| FileRow::of(note, &new));
+                Ok(Judged::Keep(Arrived::Opened(Box::new(new)), note))
+            }
+            Err(Unopened::Later(reason)) => held(message, reason),
+            Err(Unopened::Never(reason)) => {
+                metrics::invalid_inbound(reason);
+                tracing::warn!(message.id = %message.client_message_id, reason, "a message can never be opened and is left out");
+                Ok(Judged::Drop)
+            }
+        }
+    }
+
+    /// Learns of a sender that was never seen. Some when the sender's key is not believed: the broker may have the proof, and
+    /// the message waits for it.
+    async fn doubt_about(&self, message: &Message, is_mine: bool) -> Result<Option<&'static str>> {
+        let directory = &self.parts.directory;
+        if is_mine {
+            return Ok(None);
+        }
+        let believed = |holder: Option<Member>| holder.is_some_and(|member| member.id == message.sender_id);
+        if believed(directory.holder(&message.sender.ed25519)) {
+            return Ok(None);
+        }
+        let member = Member {
+            id: message.sender_id,
+            name: message.sender_name.to_string(),
+            keys: message.sender,
+            is_owner: message.sender.ed25519 == self.parts.owner,
+            state: Standing::Active,
+        };
+        directory.learn_members(vec![member], |_, _| false).await?;
+        if believed(directory.holder(&message.sender.ed25519)) {
+            return Ok(None);
+        }
+        self.parts.refresh.notify_one();
+        Ok(Some("sender_key_unproven"))
+    }
+
+    fn new_message(
+        &self,
+        message: &Message,
+        destination: &Destination,
+        opened: crate::seal::Opened,
+    ) -> Result<NewMessage> {
+        let meta = opened.meta.map(|meta| meta.canonical()).transpose()?.map(String::into_bytes);
+        let name = self.parts.directory.holder(&message.sender.ed25519).map(|member| member.name);
+        Ok(NewMessage {
+            client_message_id: message.client_message_id.to_string(),
+            broker_message_id: message.broker_message_id.to_string(),
+            mesh: self.parts.slug.clone(),
+            seq: i64::try_from(message.seq).unwrap_or(i64::MAX),
+            topic: (destination.kind == DestinationKind::Topic).then(|| destination.reference.clone()),
+            sender_pubkey: message.sender.ed25519.to_string(),
+            sender_name: name.unwrap_or_else(|| message.sender_name.to_string()),
+            body: opened.body,
+            meta,
+            priority: message.envelope.priority.name(),
+            mentioned: message.envelope.mentions.iter().any(|key| self.parts.is_own(key)),
+            reply_to_id: message.envelope.reply_to.as_ref().map(ToString::to_string),
+            file: None,
+        })
+    }
+
+    /// Tries what could not be opened before. What still cannot stays where it is.
+    async fn open_held(&self) -> Result<()> {
+        let mut after = -1;
+        loop {
+            let page = self.parts.inbox.held(after, HELD_PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.seq;
+            let mut messages = Vec::new();
+            for held in &page {
+                match serde_json::from_slice::<Message>(&held.delivery) {
+                    Ok(message) => messages.push(message),
+                    Err(error) => tracing::error!(%error, "a held message cannot be read any more"),
+                }
+            }
+            self.commit(messages, None).await?;
+        }
+    }
+}
+
+fn held(message: &Message, reason: &'static str) -> Result<Judged> {
+    let arrived = Arrived::Sealed {
+        client_message_id: message.client_message_id.to_string(),
+        seq: i64::try_from(message.seq).unwrap_or(i64::MAX),
+        delivery: serde_json::to_vec(message).map_err(Error::internal)?,
+        reason,
+    };
+    Ok(Judged::Keep(arrived, None))
+}
+
+/// The broker says something that cannot be: another connection is tried.
+fn confused(what: &str) -> Error {
+    Error::new(Code::ServerUnreachable, format!("The broker answered with {what}."))
+}
+
+fn event_data(id: i64, message: &NewMessage) -> serde_json::Value {
+    let meta = message.meta.as_deref().and_then(|meta| serde_json::from_slice::<serde_json::Value>(meta).ok());
+    json!({
+        "id": id,
+        "client_message_id": message.client_message_id,
+        "broker_message_id": message.broker_message_id,
+        "mesh": message.mesh,
+        "seq": message.seq,
+        "topic": message.topic,
+        "sender_pubkey": message.sender_pubkey,
+        "sender_name": message.sender_name,
+        "body": String::from_utf8_lossy(&message.body),
+        "meta": meta,
+        "priority": message.priority,
+        "mentioned": message.mentioned,
+        "reply_to_id": message.reply_to_id,
+    })
+}

@@ -1,0 +1,112 @@
+//! What a connection works with. All of it outlives the connection.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+use waybill_kernel::{Clock, Entropy, Result};
+use waybill_mesh_protocol::frames::Peer;
+use waybill_mesh_protocol::{MemberId, MeshId, PublicKey};
+
+use super::Broker;
+use crate::config;
+use crate::directory::{Directory, Member, Standing};
+use crate::events::Events;
+use crate::files::Files;
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::rotation::Rotator;
+use crate::seal::{Draft, Keyring, Sealer};
+
+/// Messages that are sealed anew between two looks at the outbox.
+const RESEAL_PAGE: usize = 64;
+
+pub struct Parts {
+    pub settings: config::Link,
+    /// As `http://host:port` or `https://…`.
+    pub server: String,
+    pub mesh: MeshId,
+    pub slug: String,
+    pub member: MemberId,
+    /// As the invite has pinned it.
+    pub owner: PublicKey,
+    pub keyring: Keyring,
+    pub sealer: Sealer,
+    pub directory: Directory,
+    pub inbox: Inbox,
+    pub outbox: Outbox,
+    pub events: Events,
+    pub files: Files,
+    pub broker: Broker,
+    pub rotator: Rotator,
+    pub clock: Arc<Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    pub presence: Presence,
+    /// Told when the directory should be read anew.
+    pub refresh: Notify,
+}
+
+impl Parts {
+    /// Whether this key is or was this member's.
+    pub fn is_own(&self, key: &PublicKey) -> bool {
+        self.keyring.is_own(key) || self.directory.holder(key).is_some_and(|holder| holder.id == self.member)
+    }
+
+    pub fn member_of(&self, peer: &Peer) -> Member {
+        let known = self.directory.member(&peer.member_id);
+        Member {
+            id: peer.member_id,
+            name: peer.name.to_string(),
+            keys: peer.keys,
+            is_owner: known.map_or(peer.keys.ed25519 == self.owner, |known| known.is_owner),
+            state: Standing::Active,
+        }
+    }
+
+    /// Seals anew what was never sent to this destination: its keys are others now. What may have been sent is not touched.
+    pub async fn reseal(&self, kind: &str, reference: &str) -> Result<()> {
+        if self.directory.is_plaintext() {
+            return Ok(());
+        }
+        let mut after = 0;
+        loop {
+            let page = self.outbox.unsent(kind, reference, after, RESEAL_PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.id;
+            for unsent in &page {
+                let sealed = serde_json::from_str::<Draft>(&unsent.request)
+                    .map_err(waybill_kernel::Error::internal)
+                    .and_then(|draft| self.sealer.seal(&draft));
+                match sealed {
+                    Ok(parcel) => drop(self.outbox.reseal(unsent.id, parcel).await?),
+                    Err(error) => {
+                        tracing::warn!(message.id = unsent.client_message_id, %error, "a message could not be sealed anew and is sent as it is");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Who is connected now, as far as the broker has said.
+#[derive(Debug, Default)]
+pub struct Presence(Mutex<HashSet<MemberId>>);
+
+impl Presence {
+    pub fn set(&self, member: MemberId, online: bool) {
+        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if online {
+            members.insert(member);
+        } else {
+            members.remove(&member);
+        }
+    }
+
+    pub fn is_online(&self, member: &MemberId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(member)
+    }
+
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

@@ -1,0 +1,174 @@
+//! The directory as the broker has it now: members, topics, keys of topics. Read when a connection begins and when something came
+//! that the directory cannot explain.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use waybill_kernel::Result;
+use waybill_mesh_protocol::rotation::Rotation;
+use waybill_mesh_protocol::{EpochKey, MemberId, MemberKeys};
+
+use super::inbound::Arrival;
+use super::{Parts, ending, epochs};
+use crate::directory::{Change, MEMBERS_MAX, Member, Standing, TOPICS_MAX, Topic};
+
+/// Of one page.
+const PAGE: usize = 1_000;
+/// Pages of keys in one reading; a topic that has so many epochs is read on with the next.
+const KEY_PAGES_MAX: usize = 1_000;
+/// Between two readings, however often somebody asks for one.
+const PAUSE: Duration = Duration::from_secs(1);
+/// After one that failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+#[derive(Deserialize)]
+struct MembersPage {
+    members: Vec<MemberView>,
+    next_after: Option<MemberId>,
+}
+
+// What a newer broker says beyond these is passed over.
+
+#[derive(Deserialize)]
+struct MemberView {
+    member_id: MemberId,
+    name: String,
+    is_owner: bool,
+    keys: MemberKeys,
+    online: bool,
+    /// From key to key, each step signed by both.
+    #[serde(default)]
+    rotations: Vec<Rotation>,
+}
+
+#[derive(Deserialize)]
+struct TopicsPage {
+    topics: Vec<TopicView>,
+    next_after: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TopicView {
+    topic: String,
+    subscribed: bool,
+    /// 0 while there is none.
+    epoch: u32,
+}
+
+#[derive(Deserialize)]
+struct KeysPage {
+    keys: Vec<EpochKey>,
+    more: bool,
+}
+
+pub async fn sync(parts: &Parts) -> Result<()> {
+    members(parts).await?;
+    topics(parts).await?;
+    if parts.directory.is_plaintext() { Ok(()) } else { keys(parts).await }
+}
+
+/// Reads it again whenever it is asked for, and says so when it has.
+pub async fn keep(parts: &Parts, arrivals: &mpsc::Sender<Arrival>) -> Result<()> {
+    loop {
+        parts.refresh.notified().await;
+        match sync(parts).await {
+            Ok(()) => {
+                arrivals.send(Arrival::Refreshed).await.map_err(|_| ending::lost("the inbox has ended"))?;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, cause = error.cause(), "members and topics could not be read from the broker");
+                tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                parts.refresh.notify_one();
+            }
+        }
+    }
+}
+
+async fn members(parts: &Parts) -> Result<()> {
+    let mut named = HashSet::new();
+    let mut after: Option<MemberId> = None;
+    while named.len() < MEMBERS_MAX {
+        let query = after.map_or_else(String::new, |after| format!("&after={after}"));
+        let page: MembersPage = parts.broker.get(&format!("mesh/v1/members?limit={PAGE}{query}")).await?;
+        for view in &page.members {
+            named.insert(view.member_id);
+            parts.presence.set(view.member_id, view.online);
+        }
+        let steps: Vec<Rotation> = page.members.iter().flat_map(|view| view.rotations.iter().copied()).collect();
+        let members = page.members.into_iter().map(|view| Member {
+            id: view.member_id,
+            name: view.name,
+            keys: view.keys,
+            is_owner: view.is_owner,
+            state: Standing::Active,
+        });
+        let proven = |known: &Member, offered: &Member| leads_to(parts, &steps, known, offered);
+        parts.directory.learn_members(members.collect(), proven).await?;
+        after = page.next_after;
+        if after.is_none() {
+            break;
+        }
+    }
+    let gone = parts.directory.members().into_iter().filter(|member| !named.contains(&member.id));
+    let gone = gone.filter(|member| member.state == Standing::Active);
+    let changes = gone.map(|member| Change::Member(Member { state: Standing::Gone, ..member })).collect();
+    parts.directory.learn(changes).await
+}
+
+/// Whether signed steps lead from the key that is known to the one that is offered.
+fn leads_to(parts: &Parts, steps: &[Rotation], known: &Member, offered: &Member) -> bool {
+    let mut at = known.keys.ed25519;
+    for _ in 0..=steps.len() {
+        if at == offered.keys.ed25519 {
+            return true;
+        }
+        let step = steps.iter().find(|step| step.old == at && step.verify(parts.mesh).is_ok());
+        let Some(step) = step else { return false };
+        at = step.keys.ed25519;
+    }
+    false
+}
+
+pub async fn topics(parts: &Parts) -> Result<()> {
+    let mut after: Option<String> = None;
+    let mut count = 0;
+    while count < TOPICS_MAX {
+        // Names of topics have no character that a query would read as another.
+        let query = after.map_or_else(String::new, |after| format!("&after={after}"));
+        let page: TopicsPage = parts.broker.get(&format!("mesh/v1/topics?limit={PAGE}{query}")).await?;
+        count += page.topics.len();
+        let views = page.topics.into_iter().map(|view| {
+            // Epochs only rise: a key that was pushed while this answer was on its way is newer than the answer.
+            let present = parts.directory.topic(&view.topic).and_then(|topic| topic.epoch);
+            let epoch = present.max((view.epoch > 0).then_some(view.epoch));
+            Topic { name: view.topic, subscribed: view.subscribed, epoch }
+        });
+        let changed = views.filter(|topic| parts.directory.topic(&topic.name).as_ref() != Some(topic));
+        parts.directory.learn(changed.map(Change::Topic).collect()).await?;
+        after = page.next_after;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn keys(parts: &Parts) -> Result<()> {
+    let mut query = String::new();
+    for _ in 0..KEY_PAGES_MAX {
+        let page: KeysPage = parts.broker.get(&format!("mesh/v1/epochs{query}")).await?;
+        for key in &page.keys {
+            if epochs::learn(parts, key).await? {
+                parts.reseal("topic", key.topic.as_str()).await?;
+            }
+        }
+        match page.keys.last() {
+            Some(last) if page.more => query = format!("?after_topic={}&after_epoch={}", last.topic, last.epoch),
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! The outbox: every message a local program has handed over, in `outbox.db`, durable before the program is answered.
+//!
+//! The file is a store of its own, as the server's is: one writer, one commit for all who wait, an answer only after the commit.
+//! Its work runs as the program's own ([`waybill_store::System`]): the file belongs to one member and has no tenants to keep apart.
+//!
+//! An id once written is never released. A row ends as done, dead or aborted, and stays; `prune` takes its payload alone.
+//!
+//! Only the oldest live row of a destination may be sent (`is_head`). Whoever ends a row makes the next one of its line the head,
+//! in the same transaction, so that finding what may be sent never reads the lines behind.
+
+mod accept;
+mod claim;
+mod expire;
+mod figures;
+mod inspect;
+mod known;
+mod line;
+mod list;
+mod own;
+mod prune;
+mod requeue;
+mod reseal;
+mod reset;
+pub mod rules;
+mod settle;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use waybill_kernel::{Clock, Code, Entropy, Error, Result};
+use waybill_store::{Backend, Migration, Settings as StoreSettings, SqliteOptions, Store};
+
+pub use accept::Accept;
+pub use claim::{Claimed, Flight};
+pub use figures::Figures;
+pub use inspect::{Chain, Inspected};
+pub use list::{LIMIT_MAX, Listed, Query, Summary};
+pub use prune::Pruned;
+pub(crate) use requeue::not_requeueable;
+pub use requeue::{Requeue, Requeued};
+pub use reseal::Unsent;
+pub use rules::{Conflict, Found, Outcome, Pressure, Settled, Status, Verdict};
+
+use crate::config;
+use crate::outbox::rules::Digest;
+
+/// Numbered above those of the store itself; no other file has these tables.
+pub const MIGRATIONS: &[Migration] =
+    &[Migration { version: 201, name: "outbox", sql: include_str!("../../schema/outbox/V0201__outbox.sql") }];
+
+/// Room kept for a full disk: settling what is in flight needs little.
+const BALLAST_BYTES: u64 = 1 << 20;
+/// What a row takes beside its texts: columns, indexes, page overhead.
+const ROW_BYTES: u64 = 512;
+/// How old a message may become before a broker has said how long it remembers ids.
+const MAX_AGE_UNTOLD: Duration = Duration::from_secs(168 * 3_600);
+
+/// A message as it is sent: made once, at accept, and the same at every attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parcel {
+    /// JSON of the envelope.
+    pub envelope: String,
+    pub wire_fingerprint: Digest,
+    pub destination_kind: String,
+    pub destination_ref: String,
+    pub key_id: Option<String>,
+    pub epoch: Option<i64>,
+}
+
+#[derive(Clone)]
+pub struct Outbox(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    settings: config::Outbox,
+    /// Told when there may be something to send that was not there before.
+    arrivals: Notify,
+    max_age_ms: AtomicU64,
+    /// As last measured …
+    used_bytes: AtomicU64,
+    /// … and what was accepted since.
+    added_bytes: AtomicU64,
+}
+
+impl Outbox {
+    /// Opens or creates the file; what a crash left in flight is pending again. A damaged file is refused and not touched.
+    pub async fn open(
+        path: &Path,
+        settings: config::Outbox,
+        clock: &Arc<Clock>,
+        entropy: &Arc<dyn Entropy>,
+    ) -> Result<Self> {
+        let options =
+            SqliteOptions { name: "outbox".to_owned(), ballast_bytes: BALLAST_BYTES, ..SqliteOptions::at(path) };
+        let opened = Store::open(
+            Backend::Sqlite(options),
+            MIGRATIONS,
+            StoreSettings::default(),
+            Arc::clone(clock),
+            Arc::clone(entropy),
+        );
+        let store = opened.await.map_err(|error| match error.code() {
+            Code::DatabaseUnusable => damaged(path, &error),
+            _ => error,
+        })?;
+        let max_age_ms = millis(settings.max_age_seconds.map_or(MAX_AGE_UNTOLD, Duration::from_secs));
+        let inner = Inner {
+            store,
+            arrivals: Notify::new(),
+            max_age_ms: AtomicU64::new(max_age_ms),
+            used_bytes: AtomicU64::new(0),
+            added_bytes: AtomicU64::new(0),
+            settings,
+        };
+        let outbox = Self(Arc::new(inner));
+        outbox.reset().await?;
+        outbox.measure().await?;
+        Ok(outbox)
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Whose messages these are from now on. Those of another member end; their number is returned.
+    pub async fn belongs_to(&self, member: &str) -> Result<u64> {
+        self.0.store.system().run(own::Own(member.to_owned())).await
+    }
+
+    /// The accept table. Returns after the commit; calls at the same time share one.
+    pub async fn accept(&self, accept: Accept) -> Result<Verdict> {
+        let bytes = accept.bytes() + ROW_BYTES;
+        let (id, fingerprint) = (accept.client_message_id.clone(), accept.request_fingerprint);
+        let refuses_new = self.pressure() >= Pressure::Refusing;
+        match self.0.store.system().run(accept::Write { accept, refuses_new }).await {
+            Ok(Verdict::Insert) => {
+                self.0.added_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.0.arrivals.notify_one();
+                Ok(Verdict::Insert)
+            }
+            // A full disk takes no new id, and an old one is answered from its row.
+            Err(error) if error.code() == Code::StorageFull => match self.known(&id).await? {
+                Some(found) => Ok(rules::accept(Some(found), &fingerprint)),
+                None => Err(error),
+            },
+            answered => answered,
+        }
+    }
+
+    /// The row that has the id, if any.
+    pub async fn known(&self, client_message_id: &str) -> Result<Option<Found>> {
+        self.0.store.system().run(known::Known(client_message_id.to_owned())).await
+    }
+
+    /// Takes what may be sent: in flight, and durably so, before anybody has seen it. At most one message per destination, none
+    /// for a destination that has one in flight.
+    pub async fn claim(&self, limit: usize) -> Result<Claimed> {
+        self.0.store.system().run(claim::Claim { limit, max_age: self.max_age() }).await
+    }
+
+    /// Ends an attempt. None when the row is not in flight, so that an answer that comes twice changes nothing.
+    pub async fn settle(&self, id: i64, outcome: Outcome) -> Result<Option<Settled>> {
+        let draw = rules::draw(self.0.store.entropy().as_ref());
+        let backoff = self.0.settings.backoff();
+        let settled =
+            self.0.store.system().run(settle::Settle { id, outcome, max_age: self.max_age(), backoff, draw }).await?;
+        self.0.arrivals.notify_one();
+        Ok(settled)
+    }
+
+    /// What was in flight goes back to pending, and everything is due soon. For the start, and for a connection that was lost
+    /// together with the answers to what was sent over it.
+    pub async fn reset(&self) -> Result<u64> {
+        let pause = Duration::from_millis(self.0.settings.restart_pause_ms);
+        let count = self.0.store.system().run(reset::Reset { pause }).await?;
+        self.0.arrivals.notify_one();
+        Ok(count)
+    }
+
+    /// Ends what has become too old, however long the broker was away. Returns how many.
+    pub async fn expire(&self) -> Result<u64> {
+        let mut count = 0;
+        for _ in 0..expire::ROUNDS_MAX {
+            let ended = self.0.store.system().run(expire::Expire { max_age: self.max_age() }).await?;
+            if ended == 0 {
+                break;
+            }
+            count += ended;
+        }
+        if count > 0 {
+            self.0.arrivals.notify_one();
+        }
+        Ok(count)
+    }
+
+    pub async fn list(&self, query: Query) -> Result<Listed> {
+        self.0.store.system().run(list::List::new(query)?).await
+    }
+
+    /// A message with all that it replaced and was replaced by.
+    pub async fn inspect(&self, client_message_id: &str) -> Result<Chain> {
+        self.0.store.system().run(inspect::Inspect(client_message_id.to_owned())).await
+    }
+
+    pub async fn requeue(&self, requeue: Requeue) -> Result<Requeued> {
+        if self.pressure() >= Pressure::Full {
+            return Err(no_room());
+        }
+        let requeued = self.0.store.system().run(requeue).await?;
+        self.0.arrivals.notify_one();
+        Ok(requeued)
+    }
+
+    /// Removes the payloads of messages that were delivered longer ago than this. Without `confirm` they are only counted.
+    pub async fn prune(&self, older_than: Duration, confirm: bool) -> Result<Pruned> {
+        let pruned = prune::prune(&self.0.store, older_than, confirm).await?;
+        if confirm {
+            self.measure().await?;
+        }
+        Ok(pruned)
+    }
+
+    pub fn prune_age(&self) -> Duration {
+        Duration::from_millis(self.0.settings.prune_age_ms)
+    }
+
+    /// Messages for a destination that were never sent, the oldest first, after the row named.
+    pub async fn unsent(&self, kind: &str, reference: &str, after: i64, limit: usize) -> Result<Vec<Unsent>> {
+        let read = reseal::ReadUnsent { kind: kind.to_owned(), reference: reference.to_owned(), after, limit };
+        self.0.store.system().run(read).await
+    }
+
+    /// Another envelope for a message that was never sent. False when it has been meanwhile: then it stays as it was sent.
+    pub async fn reseal(&self, id: i64, parcel: Parcel) -> Result<bool> {
+        self.0.store.system().run(reseal::Reseal { id, parcel }).await
+    }
+
+    pub async fn figures(&self) -> Result<Figures> {
+        self.0.store.system().run(figures::Read { counts_done: true }).await
+    }
+
+    /// As [`Self::figures`], without those that are done: what waits, and what is wrong.
+    pub async fn open_figures(&self) -> Result<Figures> {
+        self.0.store.system().run(figures::Read { counts_done: false }).await
+    }
+
+    /// Looks how much room is used.
+    pub async fn measure(&self) -> Result<u64> {
+        let added = self.0.added_bytes.load(Ordering::Relaxed);
+        let used = self.0.store.system().run(figures::Measure).await?;
+        self.0.used_bytes.store(used, Ordering::Relaxed);
+        // What was added meanwhile may be counted twice until the next look; never not at all.
+        self.0.added_bytes.fetch_sub(added, Ordering::Relaxed);
+        Ok(used)
+    }
+
+    fn budget(&self) -> rules::Budget {
+        let config::Outbox { bytes_max, pressure_percent, refuse_percent, .. } = self.0.settings;
+        rules::Budget { bytes_max, pressure_percent, refuse_percent }
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.0.used_bytes.load(Ordering::Relaxed) + self.0.added_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn used_percent(&self) -> u64 {
+        self.budget().percent(self.used_bytes())
+    }
+
+    pub fn pressure(&self) -> Pressure {
+        self.budget().pressure(self.used_bytes())
+    }
+
+    pub fn sweep_interval(&self) -> Duration {
+        Duration::from_millis(self.0.settings.sweep_ms)
+    }
+
+    /// Waits until something may be sent that could not be before. One waiter; a word that came before it began is kept.
+    pub async fn arrived(&self) {
+        self.0.arrivals.notified().await;
+    }
+
+    pub fn max_age(&self) -> Duration {
+        Duration::from_millis(self.0.max_age_ms.load(Ordering::Relaxed))
+    }
+
+    /// As the broker's memory of ids allows; whoever negotiates knows.
+    pub fn set_max_age(&self, max_age: Duration) {
+        self.0.max_age_ms.store(millis(max_age), Ordering::Relaxed);
+    }
+
+    /// What the operator wants it to be, which must be within what the broker remembers.
+    pub fn max_age_wanted(&self) -> Option<Duration> {
+        self.0.settings.max_age_seconds.map(Duration::from_secs)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn no_room() -> Error {
+    Error::new(Code::InsufficientStorage, Code::InsufficientStorage.entry().title)
+}
+
+/// What the store says about the server's database is not what to do about this one.
+fn damaged(path: &Path, error: &Error) -> Error {
+    let finding = error.message().split(". ").next().unwrap_or_default().trim_end_matches('.');
+    Error::new(Code::OutboxDamaged, format!("{finding}. The daemon does not start with {}.", path.display()))
+}

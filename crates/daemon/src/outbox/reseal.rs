@@ -1,0 +1,79 @@
+//! Reseal: a recipient has other keys now, and messages that were never sent get an envelope that it can open. One that may
+//! have been sent keeps its bytes: another envelope under the same id would be another message.
+
+use waybill_kernel::{Mode, Result};
+use waybill_store::{Ctx, Tx, Value, Work};
+
+use super::Parcel;
+use super::rules::Digest;
+
+/// A message that was never sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsent {
+    pub id: i64,
+    pub client_message_id: String,
+    pub request_fingerprint: Digest,
+    /// The plaintext request, JSON.
+    pub request: String,
+}
+
+pub(super) struct ReadUnsent {
+    pub(super) kind: String,
+    pub(super) reference: String,
+    pub(super) after: i64,
+    pub(super) limit: usize,
+}
+
+impl Work for ReadUnsent {
+    type Output = Vec<Unsent>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Unsent>> {
+        // An attempt that has begun either is inflight or has been counted.
+        const READ: &str = "SELECT id, client_message_id, request_fingerprint, payload FROM outbox \
+                            WHERE destination_kind = $1 AND destination_ref = $2 AND status IN ('pending', 'inflight') \
+                            AND status = 'pending' AND attempts = 0 AND id > $3 ORDER BY id LIMIT $4";
+        let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
+        let given = [Value::from(&self.kind), Value::from(&self.reference), self.after.into(), limit.into()];
+        let rows = tx.query(READ, &given).await?;
+        let read = rows.iter().map(|row| {
+            Ok(Unsent {
+                id: row.int(0)?,
+                client_message_id: row.text(1)?.to_owned(),
+                request_fingerprint: super::known::digest(row, 2)?,
+                request: row.text(3)?.to_owned(),
+            })
+        });
+        read.collect()
+    }
+}
+
+pub(super) struct Reseal {
+    pub(super) id: i64,
+    pub(super) parcel: Parcel,
+}
+
+impl Work for Reseal {
+    type Output = bool;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
+        const RESEAL: &str = "UPDATE outbox SET envelope = $2, wire_fingerprint = $3, key_id = $4, epoch = $5 \
+                              WHERE id = $1 AND status = 'pending' AND attempts = 0";
+        let Parcel { envelope, wire_fingerprint, key_id, epoch, .. } = &self.parcel;
+        let given = [
+            self.id.into(),
+            Value::from(envelope),
+            Value::from(wire_fingerprint.as_slice()),
+            Value::from(key_id.as_deref()),
+            Value::from(*epoch),
+        ];
+        Ok(tx.execute(RESEAL, &given).await? == 1)
+    }
+}

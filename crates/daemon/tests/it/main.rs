@@ -1,0 +1,16 @@
+//! The daemon from outside: over its socket and its TCP port, and its outbox against a model.
+
+mod accept_table;
+mod admin;
+mod bad_input;
+mod concurrency;
+mod disk;
+mod link;
+mod link_broker;
+mod link_rotation;
+mod link_sealed;
+mod model;
+mod order;
+mod start;
+mod streams;
+mod support;

@@ -1,0 +1,82 @@
+//! Keys of topics on an encrypted mesh: asked of a keyholder, uploaded, given to subscribers.
+
+use serde_json::json;
+use waybill_kernel::entropy::OsEntropy;
+use waybill_mesh_protocol::epoch::EpochOf;
+use waybill_mesh_protocol::frames::EpochWanted;
+use waybill_mesh_protocol::{EpochBox, EpochKey, Identity, TopicKey};
+
+use crate::world::{Socket, Wanted, World, post};
+
+async fn mint(world: &World, socket: &mut Socket, minter: &Identity, leave_out: usize) -> (TopicKey, u32) {
+    let mut wanted = socket.expect("epoch_wanted").await;
+    wanted.as_object_mut().unwrap().remove("t");
+    let wanted: EpochWanted = serde_json::from_value(wanted).unwrap();
+    let key = TopicKey::generate(&OsEntropy);
+    let of = EpochOf { mesh: world.mesh, topic: &wanted.topic, epoch: wanted.epoch };
+    let boxes: Vec<EpochBox> = wanted
+        .subscribers
+        .iter()
+        .skip(leave_out)
+        .map(|subscriber| EpochBox::seal(minter, of, &subscriber.keys, &key, &OsEntropy).unwrap())
+        .collect();
+    socket.say(&json!({ "t": "epoch_boxes", "topic": wanted.topic, "epoch": wanted.epoch, "boxes": boxes })).await;
+    (key, wanted.epoch)
+}
+
+async fn given(world: &World, socket: &mut Socket, reader: &Identity) -> (TopicKey, u32) {
+    let mut frame = socket.expect("epoch_key").await;
+    frame.as_object_mut().unwrap().remove("t");
+    let key: EpochKey = serde_json::from_value(frame).unwrap();
+    let of = EpochOf { mesh: world.mesh, topic: &key.topic, epoch: key.epoch };
+    (key.boxed.open(of, &key.minter, reader.box_secret()).unwrap(), key.epoch)
+}
+
+#[tokio::test]
+async fn the_keyholder_makes_each_epoch_and_all_subscribers_get_it() {
+    let world = World::with(Wanted { encrypted: true, ..Wanted::default() }).await;
+    let bob = world.join("bob").await;
+    let (mut owner, mut reader) = (world.connect(&world.owner).await, world.connect(&bob).await);
+    world.topic("secrets", &[&world.owner]).await;
+    let (key, epoch) = mint(&world, &mut owner, &world.owner, 0).await;
+    assert_eq!(epoch, 1);
+    assert_eq!(given(&world, &mut owner, &world.owner).await, (key, 1));
+    // Somebody subscribes: the next key is made for both.
+    world.topic("secrets", &[]).await;
+    let subscribed = world.post(&bob, "/mesh/v1/topics/secrets/subscribe", &json!({})).await;
+    assert_eq!(subscribed.status, 200);
+    let (key, epoch) = mint(&world, &mut owner, &world.owner, 0).await;
+    assert_eq!(epoch, 2);
+    for (socket, identity) in [(&mut owner, &world.owner), (&mut reader, &bob)] {
+        let (opened, epoch) = given(&world, socket, identity).await;
+        assert!(opened == key && epoch == 2);
+    }
+    let mut envelope = post("secrets", "sealed");
+    envelope.epoch = Some(2);
+    assert_eq!(owner.send("m-1", &envelope).await["status"], 201);
+    envelope.epoch = Some(9);
+    assert_eq!(owner.send("m-2", &envelope).await["error"], "epoch_unknown");
+    // What was given is there to be asked for.
+    let keys = world.get(&bob, "/mesh/v1/epochs?topic=secrets").await;
+    assert_eq!((keys.status, keys.json["keys"].as_array().unwrap().len()), (200, 1));
+}
+
+#[tokio::test]
+async fn after_a_revocation_nothing_is_posted_until_there_is_another_key() {
+    let world = World::with(Wanted { encrypted: true, ..Wanted::default() }).await;
+    let (bob, carol) = (world.join("bob").await, world.join("carol").await);
+    world.topic("secrets", &[&world.owner, &bob, &carol]).await;
+    // Who connects later is asked as well.
+    let mut owner = world.connect(&world.owner).await;
+    let (_, epoch) = mint(&world, &mut owner, &world.owner, 0).await;
+    given(&world, &mut owner, &world.owner).await;
+    let target = format!("/mesh/v1/members/{}/revoke", bob.public_key());
+    assert_eq!(world.post(&world.owner, &target, &json!({})).await.status, 200);
+    let mut envelope = post("secrets", "sealed");
+    envelope.epoch = Some(epoch);
+    let refused = owner.send("m-1", &envelope).await;
+    assert_eq!((&refused["status"], &refused["error"]), (&json!(503), &json!("epoch_pending")));
+    // Boxes that leave somebody out are not taken.
+    mint(&world, &mut owner, &world.owner, 1).await;
+    assert_eq!(owner.send("m-1", &envelope).await["error"], "epoch_pending");
+}

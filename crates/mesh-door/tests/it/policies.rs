@@ -1,0 +1,61 @@
+//! Two sockets with one key.
+
+use serde_json::json;
+
+use crate::world::{Wanted, World};
+
+async fn world(policy: &'static str) -> World {
+    World::with(Wanted { policy, ..Wanted::default() }).await
+}
+
+async fn audited(world: &World) -> i64 {
+    world.test.count("SELECT count(*) FROM mesh_events WHERE kind = 'member_concurrent_connection'").await.unwrap()
+}
+
+#[tokio::test]
+async fn the_newest_takes_the_place_of_the_older_one() {
+    let world = world("prefer_newest").await;
+    let mut older = world.connect(&world.owner).await;
+    let mut newer = world.connect(&world.owner).await;
+    assert_eq!(older.closed().await, (4003, "replaced_by_newer_connection".to_owned()));
+    newer.say(&json!({ "t": "ping" })).await;
+    newer.expect("pong").await;
+    world.connections(1).await;
+    assert_eq!(audited(&world).await, 1);
+}
+
+#[tokio::test]
+async fn the_oldest_stays() {
+    let world = world("prefer_oldest").await;
+    let mut older = world.connect(&world.owner).await;
+    let mut newer = world.connect(&world.owner).await;
+    assert_eq!(newer.closed().await, (4004, "member_already_connected".to_owned()));
+    older.say(&json!({ "t": "ping" })).await;
+    older.expect("pong").await;
+    assert_eq!(audited(&world).await, 1);
+    // Once it has gone another may come.
+    drop(older);
+    world.connections(0).await;
+    let mut next = world.connect(&world.owner).await;
+    next.say(&json!({ "t": "ping" })).await;
+    next.expect("pong").await;
+}
+
+#[tokio::test]
+async fn both_live_where_that_is_allowed() {
+    let world = world("allow_concurrent").await;
+    let bob = world.join("bob").await;
+    let (mut first, mut second) = (world.connect(&bob).await, world.connect(&bob).await);
+    let mut owner = world.connect(&world.owner).await;
+    assert_eq!(owner.send("m-1", &crate::world::dm(&bob, "to both")).await["status"], 201);
+    for socket in [&mut first, &mut second] {
+        assert_eq!(socket.expect("deliver").await["message"]["client_message_id"], "m-1");
+    }
+    world.connections(3).await;
+    assert_eq!(audited(&world).await, 1);
+    // That one of two has gone is nobody's concern; that both have is.
+    drop(first);
+    world.connections(2).await;
+    drop(second);
+    assert_eq!(owner.expect("peer_leave").await["key"], json!(bob.public_key()));
+}

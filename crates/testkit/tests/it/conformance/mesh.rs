@@ -1,0 +1,74 @@
+//! What operators do with meshes, as every door calls it: by name, with JSON. What members do is in the tests of meshes.
+
+use serde_json::json;
+use waybill_kernel::Code;
+use waybill_testkit::race::mesh_keys;
+use waybill_testkit::stores::TestStore;
+
+use crate::support::{ok, refusal};
+
+waybill_testkit::both! {
+    a_mesh_is_made_listed_shown_set_and_checked,
+    a_stranger_finds_no_mesh_of_ours,
+    what_is_no_mesh_is_refused,
+}
+
+async fn a_mesh_is_made_listed_shown_set_and_checked(on: TestStore) {
+    let new = |slug: &str| json!({ "slug": slug, "name": "alice", "keys": mesh_keys() });
+    let made = ok(&on, &on.admin, "create_mesh", new("team")).await;
+    assert_eq!((&made["plaintext"], &made["connection_policy"]), (&json!(false), &json!("prefer_newest")));
+    assert_eq!(refusal(&on, &on.admin, "create_mesh", new("team")).await, Code::AlreadyExists);
+    ok(&on, &on.admin, "create_mesh", new("crew")).await;
+    let first = ok(&on, &on.admin, "list_meshes", json!({ "limit": 1 })).await;
+    assert_eq!(first["meshes"][0]["slug"], "crew");
+    let rest = ok(&on, &on.admin, "list_meshes", json!({ "cursor": first["next_cursor"] })).await;
+    assert_eq!((rest["meshes"].as_array().map(Vec::len), &rest["meshes"][0]["slug"]), (Some(1), &json!("team")));
+    assert_eq!(rest.get("next_cursor"), None);
+    let policy = json!({ "mesh": "team", "connection_policy": "allow_concurrent" });
+    ok(&on, &on.admin, "set_mesh_policy", policy).await;
+    let shown = ok(&on, &on.admin, "get_mesh", json!({ "mesh": "team" })).await;
+    assert_eq!((&shown["connection_policy"], &shown["members"]), (&json!("allow_concurrent"), &json!(1)));
+    assert_eq!((&shown["owner_name"], &shown["owner_key"]), (&json!("alice"), &mesh_keys()["ed25519"]));
+    let check = ok(&on, &on.admin, "check_mesh", json!({ "mesh": "team" })).await;
+    assert_eq!((&check["findings"], &check["looked_at"], check.get("next_cursor")), (&json!([]), &json!(0), None));
+}
+
+async fn a_stranger_finds_no_mesh_of_ours(on: TestStore) {
+    ok(&on, &on.admin, "create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys() })).await;
+    let stranger = on.tenant("other").await.unwrap();
+    assert_eq!(ok(&on, &stranger, "list_meshes", json!({})).await["meshes"], json!([]));
+    for (name, input) in [
+        ("get_mesh", json!({ "mesh": "team" })),
+        ("check_mesh", json!({ "mesh": "team" })),
+        ("set_mesh_policy", json!({ "mesh": "team", "connection_policy": "prefer_oldest" })),
+    ] {
+        assert_eq!(refusal(&on, &stranger, name, input).await, Code::NotFound, "{name}");
+    }
+    // The name is the tenant's own.
+    ok(&on, &stranger, "create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys() })).await;
+}
+
+async fn what_is_no_mesh_is_refused(on: TestStore) {
+    let mut foreign = mesh_keys();
+    foreign["x25519"] = json!("00".repeat(32));
+    for (name, input, code) in [
+        ("create_mesh", json!({ "slug": "Team", "name": "alice", "keys": mesh_keys() }), Code::InvalidRequest),
+        ("create_mesh", json!({ "slug": "team", "name": "", "keys": mesh_keys() }), Code::InvalidRequest),
+        ("create_mesh", json!({ "slug": "team", "name": "alice" }), Code::InvalidRequest),
+        ("create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys(), "secret": 1 }), Code::InvalidRequest),
+        // The box key is not signed by the other one.
+        ("create_mesh", json!({ "slug": "team", "name": "alice", "keys": foreign }), Code::SignatureDoesNotMatch),
+        ("list_meshes", json!({ "limit": 0 }), Code::InvalidRequest),
+        ("list_meshes", json!({ "cursor": "00" }), Code::InvalidCursor),
+        ("get_mesh", json!({ "mesh": "nobody" }), Code::NotFound),
+        ("set_mesh_policy", json!({ "mesh": "nobody", "connection_policy": "prefer_oldest" }), Code::NotFound),
+        ("set_mesh_policy", json!({ "mesh": "nobody", "connection_policy": "any" }), Code::InvalidRequest),
+    ] {
+        assert_eq!(refusal(&on, &on.admin, name, input.clone()).await, code, "{name} {input}");
+    }
+    ok(&on, &on.admin, "create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys() })).await;
+    for cursor in ["", "zz", "09", "0200", "04ff"] {
+        let check = json!({ "mesh": "team", "cursor": cursor });
+        assert_eq!(refusal(&on, &on.admin, "check_mesh", check).await, Code::InvalidCursor, "{cursor}");
+    }
+}

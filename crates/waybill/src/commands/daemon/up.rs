@@ -1,0 +1,307 @@
+//! `waybill daemon up`: here with `--foreground`, else in a process of its own.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value as Json, json};
+use waybill_daemon::identity::{Mode, Stance, Surroundings, Wishes, decide};
+use waybill_daemon::run::{Config, Daemon};
+use waybill_daemon::{Folder, Membership, folder};
+use waybill_kernel::{Clock, Code, Error, Result};
+use waybill_mesh_protocol::{Identity, MemberName};
+
+use super::fleet::{Fleet, Used};
+use super::{control, detach};
+use crate::commands::mesh::join;
+use crate::commands::peer::home::{At, entropy};
+use crate::commands::serve::stop_on_signals;
+use crate::commands::worker::exec::OWN;
+use crate::{log, output};
+
+#[derive(Args, Clone)]
+pub struct Up {
+    #[command(flatten)]
+    at: At,
+    /// Every mesh of this user, each in a process of its own.
+    #[arg(long, conflicts_with_all = ["foreground", "ephemeral"])]
+    all: bool,
+    /// Stay here until stopped; the log comes to stderr as well.
+    #[arg(long)]
+    foreground: bool,
+    /// Keep the keys in memory alone, and remove the member at the end; needs --invite. Usual in CI.
+    #[arg(long, conflicts_with = "persistent")]
+    ephemeral: bool,
+    /// Use the keys in the folder, also in CI.
+    #[arg(long)]
+    persistent: bool,
+    /// End an ephemeral member after this time, as in 2h, 30m or 90s.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    ttl: Option<Duration>,
+    /// What an ephemeral member joins with.
+    #[arg(long, env = "WAYBILL_INVITE", value_name = "INVITE", hide_env_values = true)]
+    invite: Option<String>,
+    /// What the other members call you: of an ephemeral member, or with --rename.
+    #[arg(long)]
+    name: Option<MemberName>,
+    /// Take --name as the member's new name.
+    #[arg(long, requires = "name")]
+    rename: bool,
+    /// This is a container: no TCP.
+    #[arg(long)]
+    container: bool,
+    /// Listen on loopback TCP, or not [default: not in containers].
+    #[arg(long, value_name = "BOOL")]
+    tcp: Option<bool>,
+    /// Run hooks, or not [default: not in CI].
+    #[arg(long, value_name = "BOOL")]
+    hooks: Option<bool>,
+    /// What to log, as in `info` or `waybill=debug`.
+    #[arg(long, env = "WAYBILL_LOG", value_name = "FILTER", default_value = "info")]
+    log: String,
+    /// How many seconds to wait until the daemon answers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    wait: u64,
+    /// This process was started to be the daemon.
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+pub async fn run(flags: Up) -> Result<()> {
+    if flags.all {
+        return all(&flags).await;
+    }
+    // Of an ephemeral member the invite says which mesh.
+    let slug = match (&flags.at.mesh, &flags.invite, flags.at.slug()) {
+        (None, Some(invite), Err(_)) => waybill_mesh_protocol::Invite::parse(invite.trim())?.slug.to_string(),
+        (_, _, slug) => slug?,
+    };
+    let stance = decide(flags.wishes(), Surroundings::read())?;
+    flags.refuse_stranger(&slug, &stance)?;
+    if flags.foreground {
+        return here(&flags, &slug, stance).await;
+    }
+    let pid = start(&flags, &slug).await?;
+    let row = json!({ "mesh": slug, "pid": pid, "started": true });
+    if flags.at.json { output::json(&row) } else { told(&row) }
+}
+
+pub async fn restart(flags: Up) -> Result<()> {
+    let slugs = if flags.all { flags.at.home.meshes()? } else { vec![flags.at.slug()?] };
+    for slug in &slugs {
+        control::stop(&Folder::at(&flags.at.home.path()?, slug)?).await?;
+    }
+    run(flags).await
+}
+
+async fn all(flags: &Up) -> Result<()> {
+    let (home, slugs) = (flags.at.home.path()?, flags.at.home.meshes()?);
+    if slugs.is_empty() {
+        // The same words as for one that was not named.
+        flags.at.slug()?;
+    }
+    let fleet = Fleet::read(&home)?;
+    let mut rows = Vec::new();
+    for slug in &slugs {
+        let folder = Folder::at(&home, slug)?;
+        if waybill_daemon::Lock::holder(&folder)?.is_some() {
+            rows.push(json!({ "mesh": slug, "started": false }));
+            continue;
+        }
+        fleet.admit(Used::measure(&home, &slugs)?)?;
+        let pid = start(flags, slug).await?;
+        rows.push(json!({ "mesh": slug, "pid": pid, "started": true }));
+    }
+    if flags.at.json {
+        return output::json(&json!({ "daemons": rows }));
+    }
+    rows.iter().try_for_each(told)
+}
+
+fn told(row: &Json) -> Result<()> {
+    let (mesh, pid) = (output::cell(&row["mesh"]), output::cell(&row["pid"]));
+    output::line(&match row["started"] == true {
+        true => format!("{mesh}: the daemon runs, as process {pid}."),
+        false => format!("{mesh}: a daemon was running already."),
+    })
+}
+
+/// In a process of its own.
+async fn start(flags: &Up, slug: &str) -> Result<u32> {
+    let home = flags.at.home.path()?;
+    let folder = Folder::open(&home, slug)?;
+    if let Some(pid) = waybill_daemon::Lock::holder(&folder)? {
+        let message = format!("Process {pid} runs a daemon in {}.", folder.path().display());
+        return Err(Error::new(Code::DaemonRunning, message));
+    }
+    detach::start(&folder, &flags.again(&home, slug), Duration::from_secs(flags.wait)).await
+}
+
+impl Up {
+    fn wishes(&self) -> Wishes {
+        Wishes {
+            ephemeral: self.ephemeral,
+            persistent: self.persistent,
+            ttl: self.ttl,
+            container: self.container,
+            tcp: self.tcp,
+            hooks: self.hooks,
+        }
+    }
+
+    /// The arguments of the process that becomes the daemon. The invite comes by its environment, which only this user reads.
+    fn again(&self, home: &Path, slug: &str) -> Vec<OsString> {
+        let mut args: Vec<OsString> =
+            ["daemon", "up", "--foreground", "--detached", "--mesh", slug].map(OsString::from).into();
+        args.extend(["--home".into(), home.into(), "--log".into(), self.log.clone().into()]);
+        for (flag, is_set) in [
+            ("--ephemeral", self.ephemeral),
+            ("--persistent", self.persistent),
+            ("--container", self.container),
+            ("--rename", self.rename),
+        ] {
+            if is_set {
+                args.push(flag.into());
+            }
+        }
+        let ttl = self.ttl.map(|ttl| format!("{}s", ttl.as_secs()));
+        let name = self.name.as_ref().map(ToString::to_string);
+        let (tcp, hooks) = (self.tcp.map(|tcp| tcp.to_string()), self.hooks.map(|hooks| hooks.to_string()));
+        for (flag, value) in
+            [("--ttl", ttl), ("--name", name), ("--tcp", tcp), ("--hooks", hooks), ("--invite", self.invite.clone())]
+        {
+            if let Some(value) = value {
+                args.extend([flag.into(), value.into()]);
+            }
+        }
+        args
+    }
+
+    /// What needs no daemon to be refused.
+    fn refuse_stranger(&self, slug: &str, stance: &Stance) -> Result<()> {
+        match stance.mode {
+            Mode::Persistent => {
+                let member = At { mesh: Some(slug.to_owned()), ..self.at.clone() }.member()?;
+                match &self.name {
+                    Some(name) if name.as_str() != member.membership.name && !self.rename => {
+                        let message = format!("The member is called {}, and not {name}.", member.membership.name);
+                        Err(Error::invalid(message).with_cure("Leave --name out, or say --rename as well."))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Mode::Ephemeral { .. } if self.invite.is_none() => {
+                Err(Error::invalid("An ephemeral member joins anew each time, and there is no invite.").with_cure(
+                    "Say --invite INVITE or set WAYBILL_INVITE; in CI, say --persistent to use the keys in the folder.",
+                ))
+            }
+            Mode::Ephemeral { .. } => Ok(()),
+        }
+    }
+
+    async fn ephemeral_member(&self, mode: Mode) -> Result<Option<(Membership, Identity)>> {
+        let Mode::Ephemeral { ttl } = mode else { return Ok(None) };
+        let text = self.invite.as_deref().unwrap_or_default().trim();
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => host_name()?,
+        };
+        let identity = Identity::generate(entropy().as_ref());
+        let membership = join::enroll(text, &identity, &name, ttl.map(|ttl| ttl.as_secs())).await?;
+        Ok(Some((membership, identity)))
+    }
+}
+
+/// This process is the daemon.
+async fn here(flags: &Up, slug: &str, stance: Stance) -> Result<()> {
+    if flags.detached {
+        detach::let_go()?;
+    }
+    let home = flags.at.home.path()?;
+    let folder = Folder::open(&home, slug)?;
+    let settings = folder.settings()?;
+    let keep = Duration::from_millis(settings.log.keep_ms);
+    let _log =
+        log::start_in_file(&flags.log, &folder.file(folder::LOG), settings.log.bytes_max, keep, !flags.detached)?;
+    let served = serve(flags, slug, home, stance).await;
+    if let Err(error) = &served {
+        // The one place where it is told in the log; the other is the exit code.
+        tracing::error!(
+            code = error.code().entry().code,
+            cause = error.cause(),
+            "the daemon ends: {}",
+            error.message()
+        );
+    }
+    served
+}
+
+async fn serve(flags: &Up, slug: &str, home: std::path::PathBuf, stance: Stance) -> Result<()> {
+    if flags.rename
+        && let (Mode::Persistent, Some(name)) = (stance.mode, &flags.name)
+    {
+        rename(flags, slug, name).await?;
+    }
+    let config = Config {
+        home,
+        mesh: slug.to_owned(),
+        ephemeral: flags.ephemeral_member(stance.mode).await?,
+        stance,
+        own: OWN.into(),
+        clock: Arc::new(Clock::system()),
+        entropy: entropy(),
+    };
+    // What a keeper of hooks that was killed leaves behind comes to us.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::internal)?;
+    let service = Daemon::open(config).await?;
+    tracing::info!(mesh = slug, "the daemon answers on its socket");
+    service.run(stop_on_signals()?).await
+}
+
+async fn rename(flags: &Up, slug: &str, name: &MemberName) -> Result<()> {
+    let member = At { mesh: Some(slug.to_owned()), ..flags.at.clone() }.member()?;
+    if member.membership.name == name.as_str() {
+        return Ok(());
+    }
+    let _: Json = member.broker()?.post("mesh/v1/rename", &json!({ "name": name })).await?;
+    Membership { name: name.to_string(), ..member.membership }.save(&member.folder)
+}
+
+fn host_name() -> Result<MemberName> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.parse().map_err(|_| Error::invalid("This host's name cannot be a member's.").with_cure("Say --name NAME."))
+}
+
+/// As in 2h, 30m, 90s; a number alone means seconds.
+fn time(text: &str) -> std::result::Result<Duration, String> {
+    let (digits, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let seconds: Option<u64> = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    match seconds {
+        Some(seconds @ 1..) => Ok(Duration::from_secs(seconds)),
+        _ => Err("write it as 2h, 30m or 90s".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in [("2h", 7_200), ("30m", 1_800), ("90s", 90), ("90", 90), ("1d", 86_400)] {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "h", "0s", "2w", "-1s", "1.5h", "99999999999999999999d"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+}

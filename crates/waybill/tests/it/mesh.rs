@@ -1,0 +1,302 @@
+//! A mesh as its users meet it: one server, members with folders of their own, a daemon each.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::Code;
+use waybill_testkit::server;
+
+use crate::world::{Ended, World, until};
+
+/// One user: a WAYBILL_HOME, and the daemons that run on it.
+struct User {
+    /// In /tmp itself: the path of a socket must be short.
+    home: tempfile::TempDir,
+    data: PathBuf,
+}
+
+/// Set where tests run, and would make every daemon an ephemeral one.
+const SURROUNDINGS: &[&str] =
+    &["CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", "JENKINS_URL", "KUBERNETES_SERVICE_HOST"];
+
+impl User {
+    fn new(world: &World) -> Self {
+        let home = tempfile::Builder::new().prefix("wb").tempdir_in("/tmp").unwrap();
+        Self { home, data: world.server.data_dir.clone() }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(server::binary());
+        let ours =
+            std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("WAYBILL_"));
+        for name in ours {
+            command.env_remove(name);
+        }
+        for name in SURROUNDINGS {
+            command.env_remove(name);
+        }
+        command.env("WAYBILL_HOME", self.home.path()).env("WAYBILL_DATA", &self.data);
+        command.args(args).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        let output = self.command(args).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ended { exit: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    fn json(&self, args: &[&str]) -> Json {
+        let ended = self.run(&[args, &["--json"]].concat());
+        assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
+        ended.json()
+    }
+
+    fn folder(&self, slug: &str) -> PathBuf {
+        self.home.path().join("daemon").join(slug)
+    }
+
+    fn up(&self, slug: &str) {
+        // What hooks and sockets do is no concern here; a quick link is.
+        let settings =
+            "[link]\nbackoff_min_ms = 50\nbackoff_max_ms = 500\n[outbox]\nbackoff_min_ms = 50\nrestart_pause_ms = 50\n";
+        std::fs::write(self.folder(slug).join("config.toml"), settings).unwrap();
+        self.json(&["daemon", "up", "--mesh", slug]);
+    }
+
+    async fn connected(&self, slug: &str) {
+        until("the daemon is connected", || async {
+            self.json(&["daemon", "status", "--mesh", slug])["connected"] == true
+        })
+        .await;
+    }
+
+    fn inbox(&self, slug: &str) -> Vec<Json> {
+        self.json(&["inbox", "--mesh", slug])["messages"].as_array().unwrap().clone()
+    }
+
+    async fn gets(&self, slug: &str, body: &str) -> Json {
+        until(body, || async { self.inbox(slug).iter().any(|message| message["body"] == body) }).await;
+        self.inbox(slug).into_iter().find(|message| message["body"] == body).unwrap()
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // A test that failed leaves no daemon behind.
+        let _ = self.run(&["daemon", "down", "--all"]);
+        if std::thread::panicking() {
+            let logs = std::fs::read_dir(self.home.path().join("daemon")).into_iter().flatten().flatten();
+            for log in logs {
+                let text = |name: &str| std::fs::read_to_string(log.path().join(name)).unwrap_or_default();
+                println!("{}:\n{}{}", log.path().display(), text("daemon.log"), text("daemon.stderr"));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_members_write_to_each_other_and_to_a_topic_until_one_is_revoked() {
+    let world = World::start().await;
+    let (alice, bob) = (User::new(&world), User::new(&world));
+    let made = alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    assert_eq!((&made["slug"], &made["name"]), (&json!("team"), &json!("alice")));
+    let invite = alice.json(&["mesh", "invite", "team"])["invite"].as_str().unwrap().to_owned();
+    let joined = bob.json(&["mesh", "join", &invite, "--name", "bob"]);
+    assert_eq!(joined["name"], "bob");
+    let again = User::new(&world).run(&["mesh", "join", &invite, "--name", "carol"]);
+    again.must_be(Code::InviteUsedUp, "an invite for one");
+    for user in [&alice, &bob] {
+        user.up("team");
+    }
+    for user in [&alice, &bob] {
+        user.connected("team").await;
+    }
+
+    // A direct message, its answer, and the same again.
+    let sent = alice.json(&["send", "bob", "hello", "--id", "m-1"]);
+    assert_eq!((&sent["client_message_id"], &sent["duplicate"]), (&json!("m-1"), &json!(false)));
+    let got = bob.gets("team", "hello").await;
+    assert_eq!((&got["sender_name"], &got["client_message_id"]), (&json!("alice"), &json!("m-1")));
+    until("the outbox is told", || async { alice.json(&["send", "bob", "hello", "--id", "m-1"])["duplicate"] == true })
+        .await;
+    let conflict = alice.run(&["send", "bob", "other", "--id", "m-1"]);
+    conflict.must_be(Code::IdempotencyKeyReused, "an id means one message");
+    bob.json(&["send", "alice", "yes?", "--reply-to", "m-1"]);
+    assert_eq!(alice.gets("team", "yes?").await["reply_to_id"], "m-1");
+    let peers = alice.json(&["peers"]);
+    let names: Vec<&str> = peers["peers"].as_array().unwrap().iter().filter_map(|peer| peer["name"].as_str()).collect();
+    assert!(names.contains(&"bob"), "{peers}");
+
+    // A topic, whose key both get.
+    alice.json(&["mesh", "topics", "create", "team", "builds"]);
+    bob.json(&["mesh", "topics", "subscribe", "team", "builds"]);
+    until("a post is taken", || async { bob.run(&["post", "builds", "green"]).exit == 0 }).await;
+    assert_eq!(alice.gets("team", "green").await["topic"], "builds");
+    let unknown = bob.run(&["post", "nowhere", "x"]);
+    unknown.must_be(Code::TopicUnknown, "a topic that is none");
+
+    let checked = alice.json(&["mesh", "check", "team"]);
+    assert!(checked["findings"] == json!([]) && checked["looked_at"].as_i64() > Some(0), "{checked}");
+
+    // Revoked, its daemon ends and says why.
+    let key = joined["key"].as_str().unwrap();
+    alice.json(&["mesh", "member", "revoke", key, "--mesh", "team"]);
+    until("the daemon of a revoked member ends", || async {
+        let ps = bob.json(&["daemon", "ps"]);
+        ps["daemons"][0]["state"] == "stopped"
+    })
+    .await;
+    let log = bob.run(&["daemon", "logs", "-n", "50"]).stdout;
+    assert!(log.contains("member_revoked"), "{log}");
+
+    let down = alice.json(&["daemon", "down"]);
+    assert_eq!(down["daemons"][0]["was_running"], true);
+    assert_eq!(alice.json(&["daemon", "down"])["daemons"][0]["was_running"], false);
+}
+
+#[tokio::test]
+async fn without_a_daemon_a_message_is_sent_directly_and_that_is_said() {
+    let world = World::start().await;
+    let (alice, bob) = (User::new(&world), User::new(&world));
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    let invite = alice.json(&["mesh", "invite", "team"])["invite"].as_str().unwrap().to_owned();
+    bob.json(&["mesh", "join", &invite, "--name", "bob"]);
+    let sent = alice.run(&["send", "bob", "early", "--id", "d-1", "--json"]);
+    assert_eq!(sent.exit, 0, "{}", sent.stderr);
+    assert!(sent.stderr.contains("No daemon runs"), "{}", sent.stderr);
+    assert_eq!(sent.json()["duplicate"], false);
+    assert_eq!(alice.json(&["send", "bob", "early", "--id", "d-1"])["duplicate"], true, "the same bytes again");
+    let again = alice.run(&["send", "bob", "late", "--id", "d-1", "--json"]);
+    again.must_be(Code::IdempotencyKeyReused, "another message under the same id");
+    bob.up("team");
+    bob.gets("team", "early").await;
+    let inbox = alice.run(&["inbox"]);
+    inbox.must_be_cured(Code::DaemonUnreachable, "waybill daemon up --mesh team", "no daemon to ask");
+}
+
+#[tokio::test]
+async fn a_daemon_is_started_once_and_a_killed_one_is_not_taken_for_running() {
+    let world = World::start().await;
+    let alice = User::new(&world);
+    let up = alice.run(&["daemon", "up", "--mesh", "team"]);
+    up.must_be_cured(Code::NotFound, "waybill mesh join", "no member");
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    alice.run(&["mesh", "create", "team", "--name", "alice"]).must_be_cured(
+        Code::AlreadyExists,
+        "daemon reset",
+        "twice",
+    );
+    alice.up("team");
+    alice.run(&["daemon", "up", "--mesh", "team"]).must_be(Code::DaemonRunning, "a second one");
+    let pid = alice.json(&["daemon", "ps"])["daemons"][0]["pid"].as_u64().unwrap();
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    until("it is gone", || async { !Path::new(&format!("/proc/{pid}")).exists() }).await;
+    assert!(alice.folder("team").join("sock").exists(), "a killed daemon leaves its socket");
+    assert_eq!(alice.json(&["daemon", "ps"])["daemons"][0]["state"], "stopped");
+    alice.json(&["daemon", "up", "--mesh", "team"]);
+    alice.connected("team").await;
+    let lines = alice.run(&["daemon", "logs", "-n", "5"]).stdout;
+    assert!(lines.lines().all(|line| serde_json::from_str::<Json>(line).is_ok()), "{lines}");
+    // Settings that cannot work are told by whoever started it.
+    alice.json(&["daemon", "down"]);
+    std::fs::write(alice.folder("team").join("config.toml"), "[ipc]\nin_flight_max = 0\n").unwrap();
+    let refused = alice.run(&["daemon", "up", "--mesh", "team"]);
+    assert!(refused.stderr.contains("ipc.in_flight_max"), "{}", refused.stderr);
+    refused.must_be(Code::ConfigInvalid, "a setting out of its range");
+}
+
+#[tokio::test]
+async fn a_member_comes_back_from_its_backup_and_is_taken_away() {
+    let world = World::start().await;
+    let (alice, elsewhere) = (User::new(&world), User::new(&world));
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    let phrase = alice.home.path().join("phrase");
+    std::fs::write(&phrase, "correct horse battery\n").unwrap();
+    let phrase = phrase.to_str().unwrap();
+    let files = ["one", "two"].map(|name| alice.home.path().join(name).to_str().unwrap().to_owned());
+    alice.json(&["daemon", "backup", &files[0], "--passphrase-file", phrase]);
+    alice.up("team");
+    alice.connected("team").await;
+    alice.json(&["daemon", "backup", &files[1], "--passphrase-file", phrase]);
+    alice
+        .run(&["daemon", "backup", &files[1], "--passphrase-file", phrase])
+        .must_be(Code::AlreadyExists, "over another");
+    alice.json(&["daemon", "down"]);
+    let restored = elsewhere.json(&["daemon", "restore", &files[1], "--passphrase-file", phrase]);
+    assert_eq!(restored["slug"], "team");
+    elsewhere.up("team");
+    elsewhere.connected("team").await;
+    let wrong = elsewhere.home.path().join("wrong");
+    std::fs::write(&wrong, "another phrase\n").unwrap();
+    let refused =
+        User::new(&world).run(&["daemon", "restore", &files[0], "--passphrase-file", wrong.to_str().unwrap()]);
+    refused.must_be_cured(Code::InvalidRequest, "Check the passphrase", "another passphrase");
+    alice.run(&["daemon", "reset"]).must_be_cured(Code::InvalidRequest, "--yes", "without being sure");
+    alice.json(&["daemon", "reset", "--yes"]);
+    assert!(!alice.folder("team").exists());
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_told_with_its_cure() {
+    let world = World::start().await;
+    let alice = User::new(&world);
+    alice.run(&["send", "bob", "hi"]).must_be_cured(Code::NotFound, "waybill mesh join", "no membership");
+    alice.run(&["inbox", "--mesh", "../x"]).must_be(Code::InvalidRequest, "a slug that is a path");
+    alice.run(&["mesh", "join", "wbi_nonsense", "--name", "bob"]).must_be(Code::InviteInvalid, "no invite");
+    for (args, named) in [
+        (&["daemon", "outbox", "requeue", "--id", "x"][..], "--auto"),
+        (&["mesh", "create", "Team", "--name", "a"], "lower-case"),
+        (&["mesh", "join", "wbi_x"], "--name"),
+        (&["daemon", "up", "--ephemeral", "--persistent"], "--persistent"),
+        (&["daemon", "up", "--ttl", "2w"], "2h"),
+        (&["daemon", "backup", "x"], "--passphrase-file"),
+        (&["send", "bob"], "<TEXT>"),
+    ] {
+        let ended = alice.run(args);
+        assert_eq!(ended.exit, 2, "{args:?}: {}", ended.stderr);
+        assert!(ended.stdout.is_empty() && ended.stderr.contains(named), "{args:?}: {}", ended.stderr);
+    }
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    let in_ci = alice.command(&["daemon", "install-service"]).env("CI", "true").output().unwrap();
+    assert_eq!(in_ci.status.code(), Some(i32::from(Code::NotInCi.entry().exit)));
+    let up = alice.command(&["daemon", "up"]).env("CI", "true").output().unwrap();
+    let told = String::from_utf8(up.stderr).unwrap();
+    assert!(told.contains("WAYBILL_INVITE") && told.contains("--persistent"), "{told}");
+    let renamed = alice.run(&["daemon", "up", "--name", "other"]);
+    renamed.must_be_cured(Code::InvalidRequest, "--rename", "another name");
+    alice.run(&["daemon", "status"]).must_be_cured(
+        Code::DaemonUnreachable,
+        "waybill daemon up --mesh team",
+        "none runs",
+    );
+    alice.run(&["daemon", "recover"]).must_be_cured(Code::NotFound, "The first start", "no outbox yet");
+    let none = alice.json(&["daemon", "outbox", "list"]);
+    assert_eq!(none["messages"], json!([]), "without a daemon the file is read here");
+    alice.run(&["daemon", "outbox", "inspect", "nothing"]).must_be(Code::NotFound, "no such message");
+    assert_eq!(alice.json(&["daemon", "recover"])["damaged"], false);
+    assert_eq!(alice.json(&["mesh", "list"])["memberships"][0]["name"], "alice");
+    assert_eq!(alice.json(&["mesh", "members", "team"])["members"][0]["name"], "alice");
+}
+
+#[tokio::test]
+async fn an_ephemeral_member_comes_and_goes_with_its_daemon() {
+    let world = World::start().await;
+    let (alice, runner) = (User::new(&world), User::new(&world));
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    let invite = alice.json(&["mesh", "invite", "team", "--uses", "2"])["invite"].as_str().unwrap().to_owned();
+    let names = || {
+        let members = alice.json(&["mesh", "members", "team"]);
+        members["members"].as_array().unwrap().iter().map(|member| member["name"].clone()).collect::<Vec<_>>()
+    };
+    let up =
+        ["daemon", "up", "--mesh", "team", "--ephemeral", "--ttl", "1h", "--name", "runner-7", "--invite", &invite];
+    let started = runner.json(&up);
+    assert_eq!(started["started"], true);
+    assert_eq!(names(), ["alice", "runner-7"]);
+    assert!(!runner.folder("team").join("keypair.json").exists(), "its keys are in memory alone");
+    let down = runner.json(&["daemon", "down", "--mesh", "team"]);
+    assert_eq!(down["daemons"][0]["was_running"], true);
+    assert_eq!(names(), ["alice"]);
+}
