@@ -58,6 +58,12 @@ impl Folder {
         Ok(Self { fd: fd.map_err(Error::os("opening the folder", &path))?, path })
     }
 
+    /// The same folder, open a second time.
+    pub fn again(&self) -> Result<Self> {
+        let fd = self.fd.try_clone().map_err(Error::io("opening the folder", &self.path))?;
+        Ok(Self { fd, path: self.path.clone() })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -157,6 +163,26 @@ impl Folder {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, FILE_MODE);
         fd.map(File::from).map_err(Error::os("creating", &self.path.join(name)))
+    }
+
+    /// As [`Self::put`], for a file that programs run.
+    pub fn put_program(&self, name: &str, content: &[u8]) -> Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), TEMPORARIES.fetch_add(1, Ordering::Relaxed));
+        let path = self.path.join(name);
+        let write = || -> Result<()> {
+            let mut file = self.create_new(&temporary)?;
+            file.write_all(content).map_err(Error::io("writing", &path))?;
+            let mode = std::fs::Permissions::from_mode(0o755);
+            file.set_permissions(mode).map_err(Error::io("setting the mode of", &path))?;
+            file.sync_all().map_err(Error::io("syncing", &path))?;
+            self.rename(&temporary, name)
+        };
+        let written = write();
+        if written.is_err() {
+            let _ = self.remove(&temporary);
+        }
+        written
     }
 
     /// For reading and writing, made if there is none.

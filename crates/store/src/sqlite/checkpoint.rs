@@ -61,7 +61,11 @@ impl Wal {
 
     /// Has the log's length looked at after every commit over this connection: a few large batches outgrow the bound between
     /// two looks of the checkpointer.
-    pub(super) fn watch(self: &Arc<Self>, connection: &mut rusqlite::Connection, condition: &Arc<Condition>) -> Result<()> {
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        connection: &mut rusqlite::Connection,
+        condition: &Arc<Condition>,
+    ) -> Result<()> {
         let (wal, condition) = (Arc::clone(self), Arc::clone(condition));
         let longest = wal.bytes_max + SLACK_BYTES;
         let look = move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
