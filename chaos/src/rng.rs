@@ -21,6 +21,8 @@ pub enum Stream {
     Crew { round: u32, hand: u32 },
     /// What one sender or receiver of queues does in one round.
     Queue { round: u32, hand: u32 },
+    /// What one writer of mail does in one round.
+    Mail { round: u32, hand: u32 },
 }
 
 pub struct Rng(Generator);
@@ -35,6 +37,7 @@ impl Rng {
             Stream::Fault => (5, 0, 0),
             Stream::Crew { round, hand } => (6, round, hand),
             Stream::Queue { round, hand } => (7, round, hand),
+            Stream::Mail { round, hand } => (8, round, hand),
         };
         // Each part passes through the mixer, so that neighbouring streams share no bits.
         let mix = |state: u64, part: u64| Generator::new(state).draw().wrapping_add(part);

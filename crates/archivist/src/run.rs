@@ -62,6 +62,7 @@ impl Archivist {
             lag_yellow: Duration::from_secs(settings.lag_yellow_s),
             lag_red: Duration::from_secs(settings.lag_red_s),
         });
+        health.set_history(crate::history::reader(Arc::clone(&archive)));
         Self {
             hand: Hand { store, archive, settings: Arc::new(settings), watch: None },
             health,

@@ -1,9 +1,9 @@
 //! Is somebody at work on certain files? Told by when they were changed last, and by the commits that changed them.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use waybill_archive::repo::Oid;
-use waybill_archive::repo::reading::{Commit, FileType, Folder, Kind, Objects, entries};
+use waybill_archive::repo::reading::{Commit, Entry, FileType, Folder, Kind, Objects, entries};
 use waybill_kernel::Result;
 
 use crate::gitdir::GitDir;
@@ -132,11 +132,12 @@ impl Look<'_> {
             }
             // A merge brings what others have committed before.
             if let [] | [_] = commit.parents.as_slice() {
-                let before = match commit.parents.first() {
-                    Some(parent) => Some(Commit::decode(&objects.read(Kind::Commit, *parent).map_err(unusable)?)),
+                let before = match commit.parents.first().map(|parent| objects.read(Kind::Commit, *parent)) {
                     None => None,
+                    Some(Ok(parent)) => Some(Commit::decode(&parent).map_err(unusable)?.tree),
+                    // The first commit of a shallow clone: what it changed nobody can say.
+                    Some(Err(_)) => continue,
                 };
-                let before = before.transpose().map_err(unusable)?.map(|parent| parent.tree);
                 if let Some(path) = self.differing(&mut objects, before, Some(commit.tree), "", 0)? {
                     return Ok(Some(Sign::Committed { path, at_s: commit.committed_s }));
                 }
@@ -163,17 +164,23 @@ impl Look<'_> {
             return Ok(None);
         }
         let mut read = |tree: Option<Oid>| tree.map_or_else(|| Ok(Default::default()), |id| objects.tree(id));
-        let (before, after) = (read(before).map_err(unusable)?, read(after).map_err(unusable)?);
-        let (before, after) = (entries(&before).map_err(unusable)?, entries(&after).map_err(unusable)?);
-        let mut names: Vec<&[u8]> = before.iter().chain(&after).map(|entry| entry.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        for name in names {
+        let (Ok(old_tree), Ok(new_tree)) = (read(before), read(after)) else {
+            // A clone that has not all of its trees.
+            self.is_partial = true;
+            return Ok(None);
+        };
+        let (before, after) = (entries(&old_tree).map_err(unusable)?, entries(&new_tree).map_err(unusable)?);
+        let mut names: BTreeMap<&[u8], (Option<&Entry<'_>>, Option<&Entry<'_>>)> = BTreeMap::new();
+        for entry in &before {
+            names.entry(entry.name).or_default().0 = Some(entry);
+        }
+        for entry in &after {
+            names.entry(entry.name).or_default().1 = Some(entry);
+        }
+        for (name, (old, new)) in names {
             if !self.spend() {
                 return Ok(None);
             }
-            let old = before.iter().find(|entry| entry.name == name);
-            let new = after.iter().find(|entry| entry.name == name);
             if old.map(|entry| entry.id) == new.map(|entry| entry.id) {
                 continue;
             }
@@ -182,9 +189,7 @@ impl Look<'_> {
             if is_file && (self.holds)(&path) {
                 return Ok(Some(path));
             }
-            let folder = |entry: Option<&waybill_archive::repo::reading::Entry<'_>>| {
-                entry.filter(|entry| entry.is_folder()).map(|entry| entry.id)
-            };
+            let folder = |entry: Option<&Entry<'_>>| entry.filter(|entry| entry.is_folder()).map(|entry| entry.id);
             if let Some(found) = self.differing(objects, folder(old), folder(new), &path, depth + 1)? {
                 return Ok(Some(found));
             }
@@ -291,7 +296,7 @@ mod tests {
         let committed = Sign::Committed { path: "src/b.rs".to_owned(), at_s: SINCE_S + 7 };
         assert_eq!(tree.look("src/*.rs").sign, Some(committed.clone()));
         assert_eq!(tree.look("src/api").sign, None);
-        // Packed, and seen from a linked working tree.
+        // Packed as well.
         tree.git(OLD_S, &["gc", "-q"]);
         assert_eq!(tree.look("src/*.rs").sign, Some(committed));
         tree.git(OLD_S, &["rm", "-q", "src/api/a.rs"]);

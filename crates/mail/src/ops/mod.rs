@@ -44,7 +44,7 @@ pub(crate) fn register(registry: Registry) -> Registry {
         .with::<get_project::GetProject>()
         .with::<register_agent::RegisterAgent>()
         .with::<create_agent_identity::CreateAgentIdentity>()
-        .with::<whois::Whois>()
+        .with::<whois::WithCommits>()
         .with::<list_agents::ListAgents>()
         .with::<retire_agent::RetireAgent>()
         .with::<unretire_agent::UnretireAgent>()

@@ -168,7 +168,13 @@ async fn look(flow: &Flow<'_>, of: &ForceReleaseFileReservation) -> Result<Optio
         let holds = |path: &str| reach.holds(&Target::of(path, false));
         signs(&checkout, &pattern, since_s, &holds).map(Some)
     };
-    tokio::task::spawn_blocking(look).await.map_err(Error::internal)?
+    let looked = tokio::task::spawn_blocking(look).await.map_err(Error::internal)?;
+    // A tree that cannot be read shows nothing: the database decides alone, as where nobody may look.
+    Ok(looked.unwrap_or_else(|error| {
+        let cause = error.cause().unwrap_or_default();
+        tracing::warn!(%error, cause, "the files of a reservation could not be looked at");
+        None
+    }))
 }
 
 /// Which files a reservation is about, for those who may act for an agent of its project.
