@@ -9,6 +9,9 @@ use waybill_mail::archive_health::{CommitView, CommitsOf, History};
 use crate::probe::FindPlace;
 use crate::turn::blocking;
 
+/// Newest commits of a project that are looked at.
+const LOOKED_MAX: usize = 1_000;
+
 pub(crate) fn reader(archive: Arc<Archive>) -> History {
     Arc::new(move |of: CommitsOf| {
         let archive = Arc::clone(&archive);
@@ -16,17 +19,19 @@ pub(crate) fn reader(archive: Arc<Archive>) -> History {
             let Some(place) = of.store.system().run(FindPlace((of.tenant, of.project))).await? else {
                 return Ok(Vec::new());
             };
-            let look = move || archive.log(&place.key(), of.limit, &|author, message| is_about(&of.agent, author, message));
-            let unreadable = |error| Error::new(Code::Unavailable, "The archive cannot be read now.").because(error);
+            let (key, now) = (place.key(), of.store.now());
+            let look = move || if archive.exists(&key) { archive.log(&key, LOOKED_MAX, now) } else { Ok(Vec::new()) };
+            let unreadable = |error| Error::new(Code::StoreUnavailable, "The archive cannot be read now.").because(error);
             let found = blocking(look).await?.map_err(unreadable)?;
-            Ok(found.into_iter().map(view).collect())
+            let about = found.into_iter().filter(|commit| is_about(&of.agent, &commit.author, &commit.message));
+            Ok(about.take(of.limit).map(view).collect())
         })
     })
 }
 
 fn view(commit: Logged) -> CommitView {
     CommitView {
-        commit: commit.id.to_string(),
+        commit: commit.commit.to_string(),
         committed_ts: Time::from_micros(commit.at_s.saturating_mul(1_000_000)),
         author: commit.author,
         subject: commit.subject,

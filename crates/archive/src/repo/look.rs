@@ -111,38 +111,6 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-/// A commit as it is shown in a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logged {
-    pub id: Oid,
-    pub at_s: i64,
-    pub author: String,
-    pub subject: String,
-}
-
-/// Commits of one look, newest first.
-const LOGGED_MAX: usize = 2_000;
-
-/// The newest commits that are wanted, by author and message. Empty where there is no repository.
-pub fn log(path: &Path, limit: usize, wanted: &dyn Fn(&str, &str) -> bool) -> Result<Vec<Logged>> {
-    let mut found = Vec::new();
-    let Some(git) = Folder::existing(path)?.map(|folder| folder.find(GIT)).transpose()?.flatten() else {
-        return Ok(found);
-    };
-    let mut objects = Objects::open(&git.path().join("objects"))?;
-    let mut next = refs::read(&git, BRANCH)?;
-    for _ in 0..LOGGED_MAX {
-        let Some(id) = next.filter(|_| found.len() < limit) else { break };
-        let commit = Commit::decode(&objects.read(Kind::Commit, id)?)?;
-        if wanted(&commit.author, &commit.message) {
-            let subject = commit.message.lines().next().unwrap_or_default().to_owned();
-            found.push(Logged { id, at_s: commit.at_s, author: commit.author, subject });
-        }
-        next = commit.parents.first().copied();
-    }
-    Ok(found)
-}
-
 pub fn projects(root: &Path) -> Result<Vec<ProjectKey>> {
     let mut projects = Vec::new();
     let Some(root) = Folder::existing(root)? else { return Ok(projects) };

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-pub use look::{Logged, Look, free_bytes};
+pub use look::{Look, free_bytes};
 pub use objects::Oid;
 use project::Project;
 use serde::Deserialize;
@@ -261,11 +261,6 @@ impl Archive {
     /// Lets go of every repository: their locks, files and memory.
     pub fn close(&self) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    /// The newest commits of a project that are wanted, by author and message.
-    pub fn log(&self, key: &ProjectKey, limit: usize, wanted: &dyn Fn(&str, &str) -> bool) -> Result<Vec<Logged>> {
-        look::log(&key.below(&self.root), limit, wanted)
     }
 
     /// What a project's archive holds, read beside whoever writes it: nothing is locked, made or healed. None where there is none.
