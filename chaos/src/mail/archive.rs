@@ -54,7 +54,9 @@ pub fn judge(project: &Path, all: &BTreeMap<String, Sent>) -> Vec<Violation> {
     for (key, sent) in all {
         let Some(id) = sent.promised() else { continue };
         match canonical.get(&id) {
-            None => violations.push(Violation::new(Invariant::Unfiled, format!("mail {key} (message {id}) has no file"))),
+            None => {
+                violations.push(Violation::new(Invariant::Unfiled, format!("mail {key} (message {id}) has no file")))
+            }
             Some(head) if head["subject"] != key.as_str() => {
                 violations.push(Violation::new(Invariant::Unfiled, format!("the file of message {id} is not {key}")));
             }
@@ -147,7 +149,8 @@ mod tests {
     #[test]
     fn each_harm_to_the_archive_has_its_name() {
         let ack = Some(("A".to_owned(), true));
-        let sent = Sent { request: Value::Null, recipients: BTreeSet::from(["A".to_owned()]), fate: Fate::Promised(7), ack };
+        let sent =
+            Sent { request: Value::Null, recipients: BTreeSet::from(["A".to_owned()]), fate: Fate::Promised(7), ack };
         let all = BTreeMap::from([("k".to_owned(), sent)]);
         let message = format!("---json\n{}\n---\n\nText\n", json!({ "id": 7, "subject": "k" }));
         let names = |harm: &dyn Fn(&Path)| -> Vec<&'static str> {
@@ -160,7 +163,10 @@ mod tests {
         assert!(names(&|_| {}).is_empty());
         let gone = |project: &Path| fs::remove_file(project.join("files/messages/2026/x__7.md")).unwrap();
         assert_eq!(names(&gone), ["unfiled"]);
-        assert_eq!(names(&|project| put(project, "messages/2026/x__7.md", "---json\n{", 0o600)), ["unfiled", "unfiled"]);
+        assert_eq!(
+            names(&|project| put(project, "messages/2026/x__7.md", "---json\n{", 0o600)),
+            ["unfiled", "unfiled"]
+        );
         assert_eq!(names(&|project| put(project, "agents/A/state/0.json", "[]", 0o600)), ["outdated"]);
         assert_eq!(names(&|project| put(project, "messages/.tmp-1-1", "half", 0o644)), ["exposed"]);
         assert!(names(&|project| put(project, "messages/.tmp-1-1", "half", 0o600)).is_empty());

@@ -44,6 +44,13 @@ impl Record {
     }
 }
 
+/// What came to one agent, by number and subject, and where its feed goes on.
+#[derive(Default)]
+struct Feed {
+    cursor: Option<String>,
+    came: Vec<(i64, String)>,
+}
+
 pub struct Mail {
     seed: u64,
     project: String,
@@ -51,7 +58,7 @@ pub struct Mail {
     record: Record,
     hands: JoinSet<Count>,
     /// How far each agent's feed was read, and what came by it.
-    feeds: BTreeMap<String, (Option<String>, Vec<(i64, String)>)>,
+    feeds: BTreeMap<String, Feed>,
     journal: PathBuf,
     resolved: u64,
     archived: u64,
@@ -154,10 +161,13 @@ impl Mail {
     async fn follow(&mut self, at: &Site) -> Result<()> {
         let mut client = Client::new(at.endpoint.clone());
         for agent in &self.agents {
-            let (cursor, came) = self.feeds.entry(agent.clone()).or_default();
+            let Feed { cursor, came } = self.feeds.entry(agent.clone()).or_default();
             loop {
                 let after = cursor.as_ref().map(|cursor| format!("&after={cursor}")).unwrap_or_default();
-                let query = format!("project_key={}&agent_name={agent}&limit={EVENTS}{after}", self.project.replace('/', "%2F"));
+                let query = format!(
+                    "project_key={}&agent_name={agent}&limit={EVENTS}{after}",
+                    self.project.replace('/', "%2F")
+                );
                 let path = format!("/v1/mail/inbox/events?{query}");
                 let answer = expect(patiently(async || client.get(&path).await).await?)?;
                 for event in answer.body["events"].as_array().context("a feed without events")? {
@@ -177,7 +187,7 @@ impl Mail {
         let mut violations = self.settle(at).await?;
         self.follow(at).await?;
         let feeds: BTreeMap<&str, &[(i64, String)]> =
-            self.feeds.iter().map(|(agent, (_, came))| (agent.as_str(), came.as_slice())).collect();
+            self.feeds.iter().map(|(agent, feed)| (agent.as_str(), feed.came.as_slice())).collect();
         violations.extend(judge::deliveries(&self.record.lock(), &feeds));
         self.save()?;
         if violations.is_empty() {

@@ -31,8 +31,7 @@ enum Trouble {
     Deleted,
 }
 
-const ALL: [Trouble; 5] =
-    [Trouble::Collected, Trouble::Locked, Trouble::ReadOnly, Trouble::Full, Trouble::Deleted];
+const ALL: [Trouble; 5] = [Trouble::Collected, Trouble::Locked, Trouble::ReadOnly, Trouble::Full, Trouble::Deleted];
 
 pub struct Archive {
     folder: PathBuf,
@@ -128,7 +127,11 @@ impl Archive {
                 let filler = self.root()?.join("filler");
                 let left = 4096 * (1 + self.rng.below(64));
                 let _ = Command::new("sh")
-                    .args(["-c", "head -c $(($(df -B1 --output=avail \"$1\" | tail -1) - $2)) /dev/zero > \"$3\"", "sh"])
+                    .args([
+                        "-c",
+                        "head -c $(($(df -B1 --output=avail \"$1\" | tail -1) - $2)) /dev/zero > \"$3\"",
+                        "sh",
+                    ])
                     .args([&root, &left.to_string(), &filler.display().to_string()])
                     .status();
                 sleep(TROUBLE).await;

@@ -255,7 +255,9 @@ pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
         "power" | "disk-full" => {
             image::available().err().map(|why| format!("{name} needs root and loop mounts on this machine: {why:#}"))
         }
-        "archive" => archive::available().err().map(|why| format!("{name} needs root and mounts on this machine: {why:#}")),
+        "archive" => {
+            archive::available().err().map(|why| format!("{name} needs root and mounts on this machine: {why:#}"))
+        }
         "fsync-kill" | "fsync-error" => no_strace(),
         "kill-points" => {
             let build = "cargo build -p waybill --features sabotage --bin waybill-sabotaged";

@@ -21,7 +21,8 @@ pub(crate) fn reader(archive: Arc<Archive>) -> History {
             };
             let (key, now) = (place.key(), of.store.now());
             let look = move || if archive.exists(&key) { archive.log(&key, LOOKED_MAX, now) } else { Ok(Vec::new()) };
-            let unreadable = |error| Error::new(Code::StoreUnavailable, "The archive cannot be read now.").because(error);
+            let unreadable =
+                |error| Error::new(Code::StoreUnavailable, "The archive cannot be read now.").because(error);
             let found = blocking(look).await?.map_err(unreadable)?;
             let about = found.into_iter().filter(|commit| is_about(&of.agent, &commit.author, &commit.message));
             Ok(about.take(of.limit).map(view).collect())
@@ -55,7 +56,8 @@ mod tests {
 
     #[test]
     fn a_commit_is_about_whoever_acts_in_it() {
-        let batch = "batch: 2 changes (1 message, 1 agent)\n\n- mail: GreenCastle -> BlueLake | Hi\n- agent: profile RedFox\n";
+        let batch =
+            "batch: 2 changes (1 message, 1 agent)\n\n- mail: GreenCastle -> BlueLake | Hi\n- agent: profile RedFox\n";
         assert!(is_about("GreenCastle", "Waybill", batch) && is_about("RedFox", "Waybill", batch));
         assert!(!is_about("BlueLake", "Waybill", batch) && !is_about("Green", "Waybill", batch));
         assert!(is_about("BlueLake", "BlueLake", "state: x"));

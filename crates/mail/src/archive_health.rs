@@ -39,7 +39,8 @@ pub struct CommitsOf {
 }
 
 /// How commits are read by whoever has the archive.
-pub type History = Arc<dyn Fn(CommitsOf) -> Pin<Box<dyn Future<Output = Result<Vec<CommitView>>> + Send>> + Send + Sync>;
+pub type History =
+    Arc<dyn Fn(CommitsOf) -> Pin<Box<dyn Future<Output = Result<Vec<CommitView>>> + Send>> + Send + Sync>;
 
 #[derive(Default)]
 struct Inner {

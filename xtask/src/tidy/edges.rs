@@ -20,10 +20,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
     // Between mail, which says what is to be archived, and the archive, which knows no database.
     ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
     // From files to rows: the one place beside the archiver that knows both. Its tests go from rows to files first.
-    (
-        "waybill-reindex",
-        &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail", "waybill-archivist"],
-    ),
+    ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail", "waybill-archivist"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
     // They tell of receipts, and their secrets are boxed under the server's key.

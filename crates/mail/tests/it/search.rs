@@ -438,9 +438,14 @@ async fn an_agents_own_mail_is_found_by_its_name(on: TestStore) {
         send(&on, &alice, letter(&format!("deploy {n}"))).await;
     }
     send(&on, &bob, with(letter("deploy fox"), json!({ "sender_name": "BlueLake", "to": ["RedFox"] }))).await;
-    let search = |name: &str, limit: i64| json!({ "project_key": HOME, "query": "deploy", "agent_name": name, "limit": limit });
+    let search =
+        |name: &str, limit: i64| json!({ "project_key": HOME, "query": "deploy", "agent_name": name, "limit": limit });
     let found = ok(&on, &alice, "search_messages", search("RedFox", 2)).await;
-    assert_eq!(subjects(found["result"].as_array().unwrap()), ["deploy fox"], "older pages are looked through: {found}");
+    assert_eq!(
+        subjects(found["result"].as_array().unwrap()),
+        ["deploy fox"],
+        "older pages are looked through: {found}"
+    );
     let found = ok(&on, &alice, "search_messages", search("GreenCastle", 4)).await;
     assert_eq!(subjects(found["result"].as_array().unwrap()), ["deploy 5", "deploy 4", "deploy 3", "deploy 2"]);
     let rest = with(search("GreenCastle", 4), json!({ "cursor": found["next_cursor"] }));
