@@ -95,7 +95,7 @@ fn files_of(project: &Folder) -> Result<Option<From>> {
         return Ok(Some(From::Folder(files)));
     }
     let kept = project.find(GIT)?.map(|git| Kept::of(&git)).transpose()?;
-    Ok(kept.map(|kept| From::Repository(Mutex::new(kept))))
+    Ok(kept.map(|kept| From::Repository(Box::new(Mutex::new(kept)))))
 }
 
 /// The message of this number in this file.

@@ -51,7 +51,7 @@ impl Refusals {
 pub(super) enum From {
     Folder(Folder),
     /// The repository, where the files beside it are gone.
-    Repository(Mutex<Kept>),
+    Repository(Box<Mutex<Kept>>),
 }
 
 impl From {
