@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::checker::{Invariant, Violation};
 use crate::journal::Journal;
 use crate::load::{Load, Tally};
+use crate::mail::Mail;
 use crate::queues::Queues;
 use crate::rng::{Rng, Stream};
 use crate::saved::Saved;
@@ -111,6 +112,9 @@ impl Work {
         let mut others: Vec<Box<dyn Workload>> = Vec::new();
         if scenario.takes_queues() {
             others.push(Box::new(Queues::new(journal.path(), plan.choices())?));
+        }
+        if scenario.takes_mail() {
+            others.push(Box::new(Mail::new(journal.path(), plan.choices())));
         }
         Ok(Work { tasks, others })
     }

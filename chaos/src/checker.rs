@@ -56,10 +56,16 @@ pub enum Invariant {
     Misowed,
     /// A message was received while an earlier one of its group was there, or is numbered before it.
     Disordered,
+    /// The archive says that it has everything, and lacks a message or holds half of one.
+    Unfiled,
+    /// The archive shows an older state than the database has.
+    Outdated,
+    /// Others than its owner may read a file of the archive.
+    Exposed,
 }
 
 impl Invariant {
-    pub const ALL: [Invariant; 22] = [
+    pub const ALL: [Invariant; 25] = [
         Invariant::Lost,
         Invariant::Doubled,
         Invariant::Phantom,
@@ -82,6 +88,9 @@ impl Invariant {
         Invariant::Orphaned,
         Invariant::Misowed,
         Invariant::Disordered,
+        Invariant::Unfiled,
+        Invariant::Outdated,
+        Invariant::Exposed,
     ];
 
     pub fn name(self) -> &'static str {
@@ -108,6 +117,9 @@ impl Invariant {
             Invariant::Orphaned => "orphaned",
             Invariant::Misowed => "misowed",
             Invariant::Disordered => "disordered",
+            Invariant::Unfiled => "unfiled",
+            Invariant::Outdated => "outdated",
+            Invariant::Exposed => "exposed",
         }
     }
 }

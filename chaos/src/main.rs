@@ -18,6 +18,7 @@ mod leases;
 mod ledger;
 mod listing;
 mod load;
+mod mail;
 mod mesh;
 mod proxy;
 mod queues;

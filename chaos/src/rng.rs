@@ -23,6 +23,8 @@ pub enum Stream {
     Queue { round: u32, hand: u32 },
     /// What one sender of a mesh does in one round.
     Mesh { round: u32, hand: u32 },
+    /// What one writer of mail does in one round.
+    Mail { round: u32, hand: u32 },
 }
 
 pub struct Rng(Generator);
@@ -38,6 +40,7 @@ impl Rng {
             Stream::Crew { round, hand } => (6, round, hand),
             Stream::Queue { round, hand } => (7, round, hand),
             Stream::Mesh { round, hand } => (8, round, hand),
+            Stream::Mail { round, hand } => (9, round, hand),
         };
         // Each part passes through the mixer, so that neighbouring streams share no bits.
         let mix = |state: u64, part: u64| Generator::new(state).draw().wrapping_add(part);

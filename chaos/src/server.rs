@@ -43,6 +43,7 @@ pub struct Server {
     pub endpoint: Endpoint,
     /// Where clients of SQS find it.
     pub sqs: SocketAddr,
+    data: PathBuf,
 }
 
 impl Server {
@@ -75,7 +76,7 @@ impl Server {
         let pid = child.id().context("the server has no process id")?;
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = Endpoint { addr: nowhere, key: String::new() };
-        let mut server = Server { child, pid, endpoint, sqs: nowhere };
+        let mut server = Server { child, pid, endpoint, sqs: nowhere, data: data.to_owned() };
         match timeout(START_MAX, server.await_ready(data, &announced)).await {
             Ok(Ok(())) => Ok(server),
             Ok(Err(error)) => Err(error.context(tail(&launch.log))),
@@ -113,7 +114,7 @@ impl Server {
     }
 
     pub fn site(&self) -> Site {
-        Site { endpoint: self.endpoint.clone(), sqs: self.sqs }
+        Site { endpoint: self.endpoint.clone(), sqs: self.sqs, data: self.data.clone() }
     }
 
     pub fn pid(&self) -> u32 {

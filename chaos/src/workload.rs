@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,8 @@ pub type Held<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 pub struct Site {
     pub endpoint: Endpoint,
     pub sqs: SocketAddr,
+    /// Its data folder.
+    pub data: PathBuf,
 }
 
 /// What those who make a round's load listen to, whichever workload they belong to.

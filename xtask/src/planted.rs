@@ -87,6 +87,15 @@ const PLANTS: &[Plant] = &[
     plant("mesh-b0-after-limiter", "the broker charges for what it has accepted before", "mesh-limit", "miscounted"),
     plant(PROXY_LIES, "commits are answered and rolled back before PostgreSQL", "commit-cut", "lost"),
     plant(STANDBY_LATE, "commits are answered before the standby has them", "failover-sync", "lost"),
+    plant(
+        "archive-row-apart",
+        "the archive's row is not in the message's transaction, and is lost at times",
+        "kill",
+        "unfiled",
+    ),
+    plant("state-left-behind", "an older state of what was acknowledged is written for the newest", "kill", "outdated"),
+    plant("archive-readable", "files of the archive may be read by others", "kill", "exposed"),
+    plant("recipients-apart", "recipients are not in the message's transaction, and are lost at times", "kill", "lost"),
 ];
 
 /// Of the scenario, until the bug has to have been noticed: not every torn page is one that somebody reads.

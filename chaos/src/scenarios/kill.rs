@@ -19,6 +19,10 @@ impl Scenario for Kill {
         Ok(self.data.clone())
     }
 
+    fn takes_mail(&self) -> bool {
+        true
+    }
+
     /// Answers that still arrive afterwards are promises too: the server sent them after its commit.
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
         server.kill().await?;

@@ -1,6 +1,7 @@
 //! The faults, by name. A scenario owns the data folder and knows how to take the server away from it, or what to do to it;
 //! load, restart and checks are the same for all and live in `campaign`.
 
+pub mod archive;
 pub mod clock;
 pub mod commit_cut;
 pub mod damage;
@@ -82,6 +83,11 @@ pub const ALL: &[About] = &[
         name: "damage",
         rounds: 10,
         what: "log flipped or cut, database torn or rolled back while the server is down",
+    },
+    About {
+        name: "archive",
+        rounds: 10,
+        what: "the archive of mail collected by git, locked, read-only, full and deleted under load (needs root)",
     },
     About { name: "disk-full", rounds: 10, what: "a disk that fills up under load and is cleared again (needs root)" },
     About {
@@ -171,6 +177,11 @@ pub trait Scenario {
     /// Whether queues are worked on beside the tasks.
     fn takes_queues(&self) -> bool {
         true
+    }
+
+    /// Whether mail is written beside the tasks. Where there is an archive, it is judged as well.
+    fn takes_mail(&self) -> bool {
+        false
     }
 
     /// Called before each start.
@@ -278,6 +289,9 @@ pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
         "power" | "disk-full" | "mesh-power" => {
             image::available().err().map(|why| format!("{name} needs root and loop mounts on this machine: {why:#}"))
         }
+        "archive" => {
+            archive::available().err().map(|why| format!("{name} needs root and mounts on this machine: {why:#}"))
+        }
         "fsync-kill" | "fsync-error" => no_strace(),
         "kill-points" | "mesh-points" => {
             let build = "cargo build -p waybill --features sabotage --bin waybill-sabotaged";
@@ -297,7 +311,7 @@ pub fn lacking(name: &str, setting: &Setting) -> Option<String> {
 /// Can a run that was broken off be continued? Which of two servers was the primary then is nowhere written down, and the
 /// address by which daemons know their broker ends with the harness.
 pub fn resumes(name: &str) -> bool {
-    !matches!(name, "failover-sync" | "failover-async") && !name.starts_with("mesh-")
+    !matches!(name, "failover-sync" | "failover-async" | "archive") && !name.starts_with("mesh-")
 }
 
 /// A run that must meet each of its points needs as many rounds.
@@ -319,6 +333,7 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
         "fsync-error" => campaign::run(plan, &mut fsync_error::FsyncError::new(folder, seed), report).await,
         "kill-points" => campaign::run(plan, &mut kill_points::KillPoints::new(folder, sabotaged, seed), report).await,
         "damage" => campaign::run(plan, &mut damage::Damage::new(folder, seed), report).await,
+        "archive" => campaign::run(plan, &mut archive::Archive::new(folder, seed), report).await,
         "disk-full" => campaign::run(plan, &mut disk_full::DiskFull::new(folder, keep, seed), report).await,
         "clock" => {
             let library = clock::library(faketime.as_deref()).context("no libfaketime")?;

@@ -68,6 +68,8 @@ pub enum Item {
         page: Digest,
     },
     Reservation(Reservation),
+    /// It ended so long ago that its row is gone: its file goes too, and stays in the history.
+    ForgottenReservation(i64),
     BuildSlot(BuildSlot),
     Product(Product),
 }
@@ -113,6 +115,7 @@ impl Item {
                 into.push(Change::put(layout::digest_path(thread, *message)?, page.write(thread)?));
             }
             Item::Reservation(held) => into.push(Change::put(layout::reservation_path(held.id)?, held.write()?)),
+            Item::ForgottenReservation(id) => into.push(Change::remove(layout::reservation_path(*id)?)),
             Item::BuildSlot(held) => {
                 into.push(Change::put(layout::build_slot_path(&held.slot, &held.agent)?, held.write()?));
             }
@@ -169,6 +172,10 @@ impl Line {
     pub fn reservation(held: &Reservation) -> Self {
         let text = format!("file_reservation: {} {}", held.agent, held.path_pattern);
         Self { kind: "reservations", text, by: Some(held.agent.clone()) }
+    }
+
+    pub fn forgotten_reservation(id: i64) -> Self {
+        Self { kind: "reservations", text: format!("file_reservation: {id} ended long ago"), by: None }
     }
 
     pub fn state(name: &str) -> Self {

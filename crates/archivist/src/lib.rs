@@ -7,6 +7,7 @@
 mod breaker;
 mod disk;
 mod draft;
+mod history;
 mod metrics;
 mod probe;
 mod read;

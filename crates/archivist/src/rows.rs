@@ -193,9 +193,15 @@ async fn fill(tx: &mut Tx<'_>, draft: &mut Draft, rows: &[Found]) -> Result<()> 
     let ids = about(ArchiveKind::Message);
     Messages { place: &place, ids: &ids }.file(tx, draft).await?;
     for id in about(ArchiveKind::Reservation) {
-        if let Some(held) = read::reservation(tx, &place, id).await? {
-            draft.lines.push(Line::reservation(&held));
-            draft.items.push(Item::Reservation(held));
+        match read::reservation(tx, &place, id).await? {
+            Some(held) => {
+                draft.lines.push(Line::reservation(&held));
+                draft.items.push(Item::Reservation(held));
+            }
+            None => {
+                draft.lines.push(Line::forgotten_reservation(id));
+                draft.items.push(Item::ForgottenReservation(id));
+            }
         }
     }
     for id in about(ArchiveKind::Product) {

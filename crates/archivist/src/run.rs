@@ -62,8 +62,9 @@ impl Archivist {
             lag_yellow: Duration::from_secs(settings.lag_yellow_s),
             lag_red: Duration::from_secs(settings.lag_red_s),
         });
+        health.set_history(crate::history::reader(Arc::clone(&archive)));
         Self {
-            hand: Hand { store, archive, settings: Arc::new(settings) },
+            hand: Hand { store, archive, settings: Arc::new(settings), watch: None },
             health,
             slots: HashMap::new(),
             hands: JoinSet::new(),
@@ -73,6 +74,13 @@ impl Archivist {
             measured: None,
             progressed: false,
         }
+    }
+
+    /// `watch` is called on the thread that is about to write a window: for tests of what becomes of it when that thread dies.
+    #[must_use]
+    pub fn watched(mut self, watch: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hand.watch = Some(Arc::new(watch));
+        self
     }
 
     /// As [`Self::run`], begun again when it dies: nothing is lost, since what is not written is in the database.

@@ -75,7 +75,11 @@ pub(crate) struct Hand {
     pub store: Store,
     pub archive: Arc<Archive>,
     pub settings: Arc<Settings>,
+    /// Called by whoever is about to write a window.
+    pub watch: Option<Watch>,
 }
+
+pub(crate) type Watch = Arc<dyn Fn() + Send + Sync>;
 
 impl Hand {
     pub(crate) async fn turn(self, task: Task) -> Ended {
@@ -254,7 +258,13 @@ impl Hand {
 
     async fn apply(&self, draft: &Arc<Draft>) -> std::result::Result<Applied, Trouble> {
         let (archive, draft) = (Arc::clone(&self.archive), Arc::clone(draft));
-        let apply = move || -> ArchiveResult<Applied> { archive.apply(&draft.place.key(), &draft.window()?) };
+        let watch = self.watch.clone();
+        let apply = move || -> ArchiveResult<Applied> {
+            if let Some(watch) = watch {
+                watch();
+            }
+            archive.apply(&draft.place.key(), &draft.window()?)
+        };
         Ok(blocking(apply).await??)
     }
 

@@ -89,6 +89,33 @@ pub struct Registered {
     pub registration_token: Option<String>,
 }
 
+/// An agent that a call is about.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// The project's absolute path or slug.
+    pub project_key: String,
+    pub agent_name: String,
+    /// The agent's token, where another key has registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
+}
+
+/// Takes an agent out of use, or brings it back. One that is so already is left as it is.
+pub(crate) async fn retire(ctx: &Ctx<'_>, tx: &mut Tx<'_>, named: &Named, is_retired: bool) -> Result<AgentView> {
+    const UPDATE: &str = "UPDATE mail_agents SET retired_at = $3 WHERE tenant = $1 AND agent = $2";
+    let project = acting::project(tx, &named.project_key).await?;
+    let token = named.registration_token.as_deref();
+    let agent = acting::act_as(ctx, tx, &project, &named.agent_name, token).await?.agent;
+    let mut agent = acting::locked(tx, &agent).await?;
+    if agent.retired_at.is_some() != is_retired {
+        agent.retired_at = is_retired.then_some(ctx.now);
+        tx.execute(UPDATE, &[agent.id.into(), agent.retired_at.into()]).await?;
+        archive_rows::note(tx, ctx.now, project.id, ArchiveKind::Agent, agent.id).await?;
+    }
+    Ok(AgentView::from(&agent))
+}
+
 /// What an agent says about itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile<'a> {
@@ -169,6 +196,22 @@ pub(crate) async fn create(
         Some(registered) => Ok(registered),
         None => Err(Error::new(Code::AgentNameTaken, format!("The project {} has an agent {name}.", project.slug))),
     }
+}
+
+/// Whom people write as. Made with the first message, for whichever admin writes it; everybody may answer.
+pub(crate) async fn overseer(ctx: &Ctx<'_>, tx: &mut Tx<'_>, project: &Project) -> Result<Agent> {
+    const OPEN: &str = "UPDATE mail_agents SET policy = $3 WHERE tenant = $1 AND agent = $2";
+    const PERSON: Profile<'_> =
+        Profile { program: "person", model: "none", task: None, attachments_policy: None, reaper_exempt: Some(true) };
+    if let Some(agent) = acting::find_agent(tx, project.id, names::OVERSEER).await? {
+        return Ok(agent);
+    }
+    let made = insert(ctx, tx, project, names::OVERSEER, &PERSON, &mint(ctx)).await?;
+    let agent = acting::agent(tx, project, names::OVERSEER).await?;
+    if made.is_some() {
+        tx.execute(OPEN, &[agent.id.into(), Policy::Open.as_str().into()]).await?;
+    }
+    Ok(agent)
 }
 
 /// Random names are drawn until one is free: a project with many agents meets taken ones often.

@@ -1,21 +1,50 @@
 //! How the archive is, as the process that writes it knows it: for `health_check`, which asks the database for the rest.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use waybill_kernel::{Result, Tenant, Time};
+use waybill_store::Store;
 
 /// Characters of an error that are shown.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// Shared by the archiver, which writes it, and `health_check`.
-#[derive(Clone, Debug, Default)]
+/// Shared by the archiver, which writes it, and those who tell of it.
+#[derive(Clone, Default)]
 pub struct ArchiveHealth(Arc<Inner>);
 
-#[derive(Debug, Default)]
+/// A commit of the archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct CommitView {
+    pub commit: String,
+    pub committed_ts: Time,
+    pub author: String,
+    pub subject: String,
+}
+
+/// Which commits are asked for: those about an agent, the newest first.
+#[derive(Clone)]
+pub struct CommitsOf {
+    /// Where the project is looked up: whoever reads commits must not keep a store open.
+    pub store: Store,
+    pub tenant: Tenant,
+    pub project: i64,
+    pub agent: String,
+    pub limit: usize,
+}
+
+/// How commits are read by whoever has the archive.
+pub type History =
+    Arc<dyn Fn(CommitsOf) -> Pin<Box<dyn Future<Output = Result<Vec<CommitView>>> + Send>> + Send + Sync>;
+
+#[derive(Default)]
 struct Inner {
+    history: OnceLock<History>,
     bounds: Mutex<HealthBounds>,
     /// Projects whose archive failed so often that it rests.
     breakers_open: AtomicU64,
@@ -77,6 +106,15 @@ pub struct ArchiveState {
 impl ArchiveHealth {
     pub fn set_bounds(&self, bounds: HealthBounds) {
         *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner) = bounds;
+    }
+
+    /// Set once, by the archiver.
+    pub fn set_history(&self, history: History) {
+        let _ = self.0.history.set(history);
+    }
+
+    pub fn history(&self) -> Option<History> {
+        self.0.history.get().cloned()
     }
 
     pub fn set_troubles(&self, failing: u64, breakers_open: u64) {

@@ -6,14 +6,16 @@ use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Ctx, Row, Tx, Value};
 
 use crate::Settings;
-use crate::acting::{Agent, Project};
+use crate::acting::{self, Agent, Project};
 use crate::archive_rows;
+use crate::attaching::Whose;
 use crate::projects::one_at_a_time;
 use crate::recipients::Recipient;
 use crate::rules::addresses::{Kind, foreign};
 use crate::rules::contact::Policy;
 use crate::rules::message::Importance;
 use crate::sending::{self, Files, Outgoing};
+use crate::sent;
 
 pub(crate) const REQUEST_TTL_S: i64 = 7 * 86_400;
 pub(crate) const APPROVAL_TTL_S: i64 = 30 * 86_400;
@@ -147,6 +149,66 @@ impl Pair<'_> {
         }
         Ok(())
     }
+}
+
+/// Who asks whom, found by their names.
+pub(crate) struct Asking {
+    pub project: Project,
+    pub from: Agent,
+    pub to_project: Project,
+    pub to: Agent,
+}
+
+impl Asking {
+    /// `to_project` is the one of the agent that is asked, where that is another.
+    pub(crate) async fn find(
+        ctx: &Ctx<'_>,
+        tx: &mut Tx<'_>,
+        whose: &Whose,
+        to_project: Option<&str>,
+        to: &str,
+    ) -> Result<Self> {
+        let project = acting::project(tx, &whose.project_key).await?;
+        let from = acting::act_as(ctx, tx, &project, &whose.agent_name, whose.token.as_deref()).await?.agent;
+        sent::check_active(&from)?;
+        let to_project = match to_project {
+            Some(key) => acting::project(tx, key).await?,
+            None => project.clone(),
+        };
+        let to = acting::agent(tx, &to_project, to).await?;
+        Ok(Self { project, from, to_project, to })
+    }
+
+    pub(crate) fn pair(&self) -> Pair<'_> {
+        Pair { project: &self.project, from: &self.from, to_project: &self.to_project, to: &self.to }
+    }
+
+    /// As whoever asks is shown it.
+    pub(crate) fn shown(&self, link: &Link, intro: Option<i64>) -> ContactRequested {
+        ContactRequested {
+            from: self.from.name.clone(),
+            to: self.to.name.clone(),
+            to_project: self.to_project.human_key.clone(),
+            status: link.status,
+            expires_ts: link.expires_at,
+            intro_message_id: intro,
+        }
+    }
+}
+
+/// A request for contact.
+#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
+pub struct ContactRequested {
+    pub from: String,
+    pub to: String,
+    pub to_project: String,
+    /// Approved or blocked where it was answered before.
+    pub status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ts: Option<Time>,
+    /// The message that told of it; absent where one had told of it before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intro_message_id: Option<i64>,
 }
 
 /// Asks for contact. A repeated request prolongs the one that waits; one that was approved stays so, and one that was refused

@@ -7,9 +7,11 @@ pub mod acting;
 mod agents;
 pub mod archive_health;
 pub mod archive_rows;
+pub mod attaching;
 mod contacts;
 mod files_and_search;
 pub mod guard;
+mod images;
 pub mod import;
 mod inbox;
 pub mod keys;
@@ -62,6 +64,7 @@ const MIGRATIONS: &[Migration] = &[
     },
     Migration { version: 44, name: "mail_archive", sql: include_str!("../schema/V0044__mail_archive.sql") },
     Migration { version: 45, name: "mail_import", sql: include_str!("../schema/V0045__mail_import.sql") },
+    Migration { version: 46, name: "mail_retention", sql: include_str!("../schema/V0046__mail_retention.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {

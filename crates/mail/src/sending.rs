@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use waybill_kernel::visible::unseen;
-use waybill_kernel::{Code, Error, Result, Tenant, Time, hex};
+use waybill_kernel::{Error, Result, Tenant, Time, hex};
 use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Topic, Tx, Value};
 
 use crate::Settings;
@@ -53,36 +53,47 @@ pub struct Attachment {
 }
 
 /// Decoded files, in order.
+#[derive(Debug, Default)]
 pub struct Files(Vec<(Attachment, [u8; 32], Vec<u8>)>);
 
 impl Files {
     pub const NONE: Files = Files(Vec::new());
 
     pub fn decode(settings: &Settings, files: &[File]) -> Result<Self> {
-        if files.len() > settings.attachments_max {
+        let mut decoded = Self::NONE;
+        for file in files {
+            decoded.add(settings, file.decode(settings.attachment_bytes_max)?)?;
+        }
+        Ok(decoded)
+    }
+
+    /// One more: its name, its media type and its bytes, which are within the bound of one file.
+    pub(crate) fn add(&mut self, settings: &Settings, file: (String, String, Vec<u8>)) -> Result<()> {
+        if self.0.len() >= settings.attachments_max {
             let max = settings.attachments_max;
             return Err(Error::invalid(format!("A message has at most {max} attachments.")).with("limit", max));
         }
-        let mut left = settings.attachments_bytes_max;
-        let mut decoded = Vec::with_capacity(files.len());
-        for file in files {
-            let (attachment, digest, content) = file.decode(settings.attachment_bytes_max)?;
-            left = left.checked_sub(content.len()).ok_or_else(|| {
-                let max = settings.attachments_bytes_max;
-                too_large(&format!("The attachments have more than {max} bytes together."), max)
-            })?;
-            decoded.push((attachment, digest, content));
+        let (max, together) = (settings.attachments_bytes_max, self.0.iter().map(|(one, ..)| one.bytes).sum::<usize>());
+        if together + file.2.len() > max {
+            return Err(too_large(&format!("The attachments have more than {max} bytes together."), max));
         }
-        Ok(Self(decoded))
+        self.0.push(digested(file));
+        Ok(())
+    }
+
+    /// Images that `smaller` has something better for, under the name that goes with it.
+    pub(crate) fn convert(&mut self, smaller: impl Fn(&[u8]) -> Option<Vec<u8>>) {
+        for file in &mut self.0 {
+            if let Some(content) = smaller(&file.2) {
+                let stem = file.0.name.rsplit_once('.').map_or(file.0.name.as_str(), |(stem, _)| stem);
+                *file = digested((format!("{stem}.webp"), "image/webp".to_owned(), content));
+            }
+        }
     }
 
     /// As an archive has them: whoever sent them was held to the bounds of the time.
     pub(crate) fn restored(files: Vec<(String, String, Vec<u8>)>) -> Self {
-        let of = |(name, media_type, content): (String, String, Vec<u8>)| {
-            let digest: [u8; 32] = Sha256::digest(&content).into();
-            (Attachment { name, media_type, bytes: content.len(), sha256: hex::encode(&digest) }, digest, content)
-        };
-        Self(files.into_iter().map(of).collect())
+        Self(files.into_iter().map(digested).collect())
     }
 
     /// The rows of what came with the message of this number.
@@ -99,8 +110,13 @@ impl Files {
     }
 }
 
+fn digested((name, media_type, content): (String, String, Vec<u8>)) -> (Attachment, [u8; 32], Vec<u8>) {
+    let digest: [u8; 32] = Sha256::digest(&content).into();
+    (Attachment { name, media_type, bytes: content.len(), sha256: hex::encode(&digest) }, digest, content)
+}
+
 impl File {
-    fn decode(&self, max: usize) -> Result<(Attachment, [u8; 32], Vec<u8>)> {
+    fn decode(&self, max: usize) -> Result<(String, String, Vec<u8>)> {
         let length = self.name.chars().count();
         if length == 0 || length > FILE_NAME_CHARS_MAX || self.name.contains(['/', '\\']) {
             let message = format!("An attachment's name has 1 to {FILE_NAME_CHARS_MAX} characters and no path.");
@@ -124,29 +140,8 @@ impl File {
         if content.len() > max {
             return Err(too_large(&format!("The attachment {:?} has more than {max} bytes.", self.name), max));
         }
-        let digest: [u8; 32] = Sha256::digest(&content).into();
-        let attachment = Attachment {
-            name: self.name.clone(),
-            media_type: media_type.to_owned(),
-            bytes: content.len(),
-            sha256: hex::encode(&digest),
-        };
-        Ok((attachment, digest, content))
+        Ok((self.name.clone(), media_type.to_owned(), content))
     }
-}
-
-/// Files on the server's disk are not read: an agent would reach what its own system keeps from it.
-pub fn refuse_paths(settings: &Settings, paths: Option<&[String]>) -> Result<()> {
-    if paths.is_none_or(<[String]>::is_empty) {
-        return Ok(());
-    }
-    let message = if settings.project_roots.is_empty() {
-        "attachment_paths is not offered: this server reads no files of projects."
-    } else {
-        "attachment_paths is not offered."
-    };
-    Err(Error::new(Code::FeatureDisabled, message)
-        .with_cure("Send each file's bytes in `attachments`, as content_base64."))
 }
 
 /// A message that is about to be written.
@@ -222,6 +217,25 @@ impl Outgoing<'_> {
         }
     }
 
+    /// The values of its row, from the project to the time.
+    pub(crate) fn columns<'a>(&'a self, names: &'a str, attachments: Option<&'a str>, at: Time) -> Vec<Value<'a>> {
+        vec![
+            self.project.id.into(),
+            self.sender.id.into(),
+            Value::from(&self.sender.name),
+            self.thread.into(),
+            Value::Int(self.reply_to),
+            self.subject.into(),
+            self.body.into(),
+            self.importance.as_str().into(),
+            self.ack_required.into(),
+            self.intro.into(),
+            Value::from(names),
+            attachments.into(),
+            at.into(),
+        ]
+    }
+
     /// As the column `names` has them.
     pub(crate) fn all_names(&self) -> String {
         let [to, cc, bcc] = [Kind::To, Kind::Cc, Kind::Bcc].map(|kind| self.names(kind));
@@ -275,21 +289,7 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Resul
         importance, ack_required, intro, names, attachments, created_at) \
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING message";
     let (names, attachments) = (message.all_names(), message.attachments()?);
-    let params = [
-        message.project.id.into(),
-        message.sender.id.into(),
-        Value::from(&message.sender.name),
-        message.thread.into(),
-        Value::Int(message.reply_to),
-        message.subject.into(),
-        message.body.into(),
-        message.importance.as_str().into(),
-        message.ack_required.into(),
-        message.intro.into(),
-        Value::from(&names),
-        attachments.as_deref().into(),
-        ctx.now.into(),
-    ];
+    let params = message.columns(&names, attachments.as_deref(), ctx.now);
     let row = tx.query_opt(INSERT, &params).await?.ok_or_else(|| Error::internal("a message got no number"))?;
     row.int(0)
 }
@@ -355,6 +355,8 @@ pub fn deliveries(payload: &Payload, body: Option<String>, recipients: &[Recipie
 
 #[cfg(test)]
 mod tests {
+    use waybill_kernel::Code;
+
     use super::*;
 
     fn file(name: &str, content: &str) -> File {

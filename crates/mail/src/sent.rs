@@ -1,16 +1,49 @@
 //! A message that was sent, as its sender is shown it again: for calls that are repeated under their key.
 
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::Tx;
+use waybill_store::{Ctx, Tx};
 
-use crate::acting::{AFTER_AGENT, Agent, Project, agent_columns, project_columns};
+use crate::acting::{self, AFTER_AGENT, Acting, Agent, Project, agent_columns, project_columns};
+use crate::attaching::Whose;
 use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
+use crate::keys::{self, Claim};
 use crate::recipients::Recipient;
 use crate::rules::addresses::Kind;
 use crate::sending::Payload;
 
+/// How a call that writes a message begins.
+pub(crate) struct Begun<'a> {
+    pub project: Project,
+    pub acting: Acting,
+    pub scope: keys::Scope<'a>,
+    /// What was sent under its key before: then nothing is done again.
+    pub again: Option<(Payload, Vec<Recipient>)>,
+}
+
+/// Whom the call acts for and what its key says. `meaning` is everything that makes the call this call.
+pub(crate) async fn begin<'a>(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    tool: &'static str,
+    whose: &Whose,
+    key: Option<&'a str>,
+    meaning: &serde_json::Value,
+) -> Result<Begun<'a>> {
+    let project = acting::project(tx, &whose.project_key).await?;
+    let acting = acting::act_as(ctx, tx, &project, &whose.agent_name, whose.token.as_deref()).await?;
+    let scope = keys::Scope { project: project.id, agent: acting.agent.id, tool, key };
+    let again = match keys::claim(ctx, tx, scope, meaning).await? {
+        Claim::Replay(answer) => Some(again(tx, &project, &answer).await?),
+        Claim::Fresh => {
+            check_active(&acting.agent)?;
+            None
+        }
+    };
+    Ok(Begun { project, acting, scope, again })
+}
+
 /// `answer` is what was kept under the key: the number of the message.
-pub(crate) async fn again(tx: &mut Tx<'_>, project: &Project, answer: &str) -> Result<(Payload, Vec<Recipient>)> {
+async fn again(tx: &mut Tx<'_>, project: &Project, answer: &str) -> Result<(Payload, Vec<Recipient>)> {
     const MESSAGE: &str =
         concat!("SELECT ", message_columns!(), ", m.body FROM mail_messages m WHERE m.tenant = $1 AND m.message = $2");
     let id: i64 = answer.parse().map_err(|_| Error::internal("a key was kept without the message's number"))?;

@@ -31,6 +31,8 @@ pub struct Settings {
     pub attachments_bytes_max: usize,
     /// Files of one message.
     pub attachments_max: usize,
+    /// PNG images of messages become WebP where that is smaller, unless a call says otherwise.
+    pub convert_images: bool,
     /// Active reservations of one project.
     pub reservations_max: i64,
     /// Active reservations of one agent.
@@ -43,6 +45,11 @@ pub struct Settings {
     pub events_retention_s: u64,
     /// How often deliveries and keys that are over are looked for.
     pub sweep_interval_s: u64,
+    /// What is over stays for so long: reservations that were released or have expired.
+    pub reservations_retention_s: u64,
+    /// Waits for the database of so many milliseconds (95 of 100 calls) are yellow in `health_check`, and red.
+    pub pool_yellow_ms: u64,
+    pub pool_red_ms: u64,
     /// Let projects be named after folders whose contents do not last, such as /tmp.
     pub allow_ephemeral_projects: bool,
     /// Folders beneath which the server may read and write files of projects. None by default: then files come as bytes in
@@ -62,12 +69,16 @@ impl Default for Settings {
             attachment_bytes_max: 10 << 20,
             attachments_bytes_max: 20 << 20,
             attachments_max: 16,
+            convert_images: true,
             reservations_max: 5_000,
             reservations_of_agent_max: 500,
             contact_auto_ttl_s: 86_400,
             ack_ttl_s: 1_800,
             events_retention_s: 30 * 86_400,
             sweep_interval_s: 60,
+            reservations_retention_s: 30 * 86_400,
+            pool_yellow_ms: 10,
+            pool_red_ms: 50,
             allow_ephemeral_projects: false,
             project_roots: Vec::new(),
         }
@@ -92,6 +103,9 @@ impl Settings {
             setting("ack_ttl_s", self.ack_ttl_s, SECONDS),
             setting("events_retention_s", self.events_retention_s, SECONDS),
             setting("sweep_interval_s", self.sweep_interval_s, SECONDS),
+            setting("reservations_retention_s", self.reservations_retention_s, SECONDS),
+            setting("pool_yellow_ms", self.pool_yellow_ms, 0..=600_000),
+            setting("pool_red_ms", self.pool_red_ms, 0..=600_000),
         ]
     }
 

@@ -1,17 +1,20 @@
-//! What recurs about mail: old deliveries and old keys go, and the index of words is merged.
+//! What recurs about mail: old deliveries, keys and reservations go, and the index of words is merged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use waybill_kernel::{Result, Time};
+use waybill_kernel::{Result, Tenant, Time};
 use waybill_store::effects::{Plan, Runner, Sweep};
 use waybill_store::{Ctx, Tx, Value};
 
+use crate::archive_rows::ArchiveKind;
 use crate::search::merge::MergeSearch;
-use crate::{Settings, keys};
+use crate::{Settings, archive_rows, keys};
 
 pub(crate) fn start(runner: Runner, settings: &Settings) -> Runner {
-    runner.with(OldEvents::new(settings)).with(OldKeys::new(settings)).with(MergeSearch)
+    let runner =
+        runner.with(OldEvents::new(settings)).with(OldKeys::new(settings)).with(OldReservations::new(settings));
+    runner.with(MergeSearch)
 }
 
 fn before(now: Time, age: Duration) -> Time {
@@ -84,5 +87,45 @@ impl Sweep for OldKeys {
         const DELETE: &str = "DELETE FROM mail_keys WHERE created_at <= $1 AND (tenant, project, agent, tool, key) IN \
             (SELECT tenant, project, agent, tool, key FROM mail_keys WHERE created_at <= $1 ORDER BY created_at LIMIT $2)";
         tx.execute(DELETE, &[Value::from(before(ctx.now, keys::WINDOW)), limit.into()]).await
+    }
+}
+
+/// Reservations that ended long ago. Their files go from the archive's tree and stay in its history.
+#[derive(Clone, Debug)]
+pub struct OldReservations {
+    interval: Duration,
+    retention: Duration,
+}
+
+impl OldReservations {
+    pub fn new(settings: &Settings) -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            interval: seconds(settings.sweep_interval_s.max(1)),
+            retention: seconds(settings.reservations_retention_s),
+        }
+    }
+}
+
+impl Sweep for OldReservations {
+    const NAME: &'static str = "mail.reservations";
+
+    fn plan(&self) -> Plan {
+        Plan::every(self.interval)
+    }
+
+    async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
+        // The newest one stays: SQLite would give its number out again.
+        const DELETE: &str = "DELETE FROM mail_reservations WHERE reservation IN \
+            (SELECT reservation FROM mail_reservations WHERE expires_at < $1 ORDER BY expires_at LIMIT $2) \
+            AND reservation < (SELECT max(reservation) FROM mail_reservations) RETURNING tenant, project, reservation";
+        let over = before(ctx.now, self.retention);
+        let rows = tx.query(DELETE, &[over.into(), limit.into()]).await?;
+        for row in &rows {
+            let (tenant, project, id) = (Tenant(row.int(0)?), row.int(1)?, row.int(2)?);
+            let (sql, params) = archive_rows::noting(tx, ctx.now, project, ArchiveKind::Reservation, id);
+            tx.as_tenant(tenant).execute(sql, &params).await?;
+        }
+        Ok(rows.len() as u64)
     }
 }

@@ -27,10 +27,12 @@ pub mod stores;
 mod tenant_check;
 mod tx;
 mod value;
+mod waits;
 mod wake;
 
 pub use decode::decode;
 pub use domain::{Domain, Mcp, Naming};
+pub use metrics::OperationFigures;
 pub use migrate::Migration;
 pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Until, Wait, Work};
 pub use postgres::Options as PostgresOptions;
@@ -42,6 +44,7 @@ pub use store::{Backend, Health, Store, System};
 pub use stores::{Shard, StoreRole, Stores};
 pub use tx::{AsTenant, Gate, Kind, Otherwise, STATEMENTS_MAX, Sql, Statement, Tx};
 pub use value::{Cell, Row, Value};
+pub use waits::PoolFigures;
 pub use wake::{Topic, WakeFlag};
 
 /// The tables the store itself needs.

@@ -1,7 +1,9 @@
 //! The store's metric names, each with its unit and meaning.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use metrics::{Histogram, describe_counter, describe_gauge, describe_histogram};
 
@@ -15,6 +17,10 @@ pub(crate) const VOIDED: &str = "waybill_store_voided_batches_total";
 pub(crate) const RETRIES: &str = "waybill_store_retries_total";
 pub(crate) const REOPENED: &str = "waybill_store_reopened_total";
 pub(crate) const WAL_BYTES: &str = "waybill_store_wal_bytes";
+pub(crate) const POOL_LATENCY: &str = "waybill_pool_acquire_latency_us";
+pub(crate) const POOL_ACQUIRES: &str = "waybill_pool_acquires_total";
+pub(crate) const POOL_ERRORS: &str = "waybill_pool_acquire_errors_total";
+pub(crate) const POOL_ACTIVE: &str = "waybill_pool_active_connections";
 pub(crate) const CLOCK_OFFSET: &str = "waybill_clock_offset_microseconds";
 
 pub(crate) const SWEEP_RUNS: &str = "waybill_sweep_runs_total";
@@ -45,6 +51,10 @@ pub(crate) fn describe() {
     describe_counter!(RETRIES, "Transactions run again after a serialization failure or a lost connection");
     describe_counter!(REOPENED, "Times the SQLite database was opened again and verified after a failed commit");
     describe_gauge!(WAL_BYTES, "Size of SQLite's write-ahead log");
+    describe_histogram!(POOL_LATENCY, "How long calls waited for a reader, the writer or a lane, in microseconds");
+    describe_counter!(POOL_ACQUIRES, "Calls that got a connection");
+    describe_counter!(POOL_ERRORS, "Calls that got none");
+    describe_gauge!(POOL_ACTIVE, "Connections that run something");
     describe_gauge!(CLOCK_OFFSET, "How far the wall clock is ahead of the program's clock");
     describe_counter!(SWEEP_RUNS, "Runs of each sweep on this node");
     describe_counter!(SWEEP_ROWS, "Rows each sweep has done on this node");
@@ -66,18 +76,61 @@ pub(crate) fn describe() {
     describe_gauge!(JOB_LAG, "How long the first job of a kind that is not yet taken has been due");
 }
 
-/// The histogram of each operation, kept so that a call does not look it up by name and label: names are written in the
-/// program, so there are only so many.
+/// How often an operation was called since the start, and how long that took together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationFigures {
+    pub name: &'static str,
+    pub calls: u64,
+    pub errors: u64,
+    pub total_us: u64,
+}
+
+/// The meters of one operation.
+pub(crate) struct Meter {
+    seconds: Histogram,
+    calls: AtomicU64,
+    errors: AtomicU64,
+    total_us: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn record(&self, took: Duration, failed: bool) {
+        self.seconds.record(took.as_secs_f64());
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.errors.fetch_add(u64::from(failed), Ordering::Relaxed);
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.total_us.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+/// Each operation's, kept so that a call does not look its histogram up by name and label: names are written in the
+/// program, so there are only so many. By domain and name.
 #[derive(Default)]
-pub(crate) struct OperationTimes(RwLock<HashMap<&'static str, Histogram>>);
+pub(crate) struct OperationTimes(RwLock<HashMap<(&'static str, &'static str), Arc<Meter>>>);
 
 impl OperationTimes {
-    pub(crate) fn of(&self, operation: &'static str) -> Histogram {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(operation).cloned();
+    pub(crate) fn of(&self, domain: &'static str, operation: &'static str) -> Arc<Meter> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(domain, operation)).cloned();
         known.unwrap_or_else(|| {
-            let made = metrics::histogram!(OPERATION_SECONDS, "operation" => operation);
-            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(operation, made.clone());
-            made
+            let made = Arc::new(Meter {
+                seconds: metrics::histogram!(OPERATION_SECONDS, "operation" => operation),
+                calls: AtomicU64::new(0),
+                errors: AtomicU64::new(0),
+                total_us: AtomicU64::new(0),
+            });
+            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry((domain, operation)).or_insert(made))
         })
+    }
+
+    pub(crate) fn figures(&self, domain: &str) -> Vec<OperationFigures> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |((_, name), meter): (&(&'static str, &'static str), &Arc<Meter>)| OperationFigures {
+            name,
+            calls: meter.calls.load(Ordering::Relaxed),
+            errors: meter.errors.load(Ordering::Relaxed),
+            total_us: meter.total_us.load(Ordering::Relaxed),
+        };
+        all.iter().filter(|((of, _), _)| *of == domain).map(of).collect()
     }
 }

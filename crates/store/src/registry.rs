@@ -119,6 +119,8 @@ pub struct Registry {
     domains: Vec<Domain>,
     operations: Vec<Arc<dyn Entry>>,
     streams: Vec<Arc<dyn StreamEntry>>,
+    /// Ids of those that are no tools here.
+    not_tools: Vec<&'static str>,
 }
 
 impl Registry {
@@ -145,6 +147,17 @@ impl Registry {
         self.refuse_taken(const { &<O as Operation>::SPEC });
         self.streams.push(Arc::new(Typed::<O>(std::marker::PhantomData)));
         self
+    }
+
+    /// Not offered as tools by this server, by their ids; whoever knows another way calls them all the same and is told why not.
+    #[must_use]
+    pub fn without_tools(mut self, ids: &[&'static str]) -> Self {
+        self.not_tools.extend(ids);
+        self
+    }
+
+    pub fn is_tool(&self, spec: &OperationSpec) -> bool {
+        spec.tool && !self.not_tools.contains(&self.id(spec).as_ref())
     }
 
     fn refuse_taken(&self, spec: &OperationSpec) {

@@ -40,7 +40,7 @@ const POINTS: [&str; 18] = [
     "broker_b3_committed",
 ];
 
-const PLANTS: [&str; 41] = [
+const PLANTS: [&str; 45] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -82,6 +82,10 @@ const PLANTS: [&str; 41] = [
     "mesh-id-freed",
     "mesh-inbox-unkeyed",
     "mesh-reencrypt",
+    "archive-row-apart",
+    "state-left-behind",
+    "archive-readable",
+    "recipients-apart",
 ];
 
 /// A kill inside one long call of SQLite comes from another thread, up to this much later.
@@ -338,6 +342,21 @@ pub(crate) fn statement(text: String) -> String {
         Some("delete-hollow") => &[(
             "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3",
             "DELETE FROM flights WHERE tenant = ?1 AND mid = ?2 AND token = ?3 AND ?3 = 0",
+        )],
+        // As if they were written after the commit, by somebody who sometimes dies before.
+        Some("archive-row-apart") => &[(
+            "VALUES (?1, ?2, ?3, ?4, ?5, 'waiting', ?5)",
+            "SELECT ?1, ?2, ?3, ?4, ?5, 'waiting', ?5 WHERE abs(random()) % 40 > 0",
+        )],
+        Some("recipients-apart") => &[(
+            "created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "created_at) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE abs(random()) % 40 > 0",
+        )],
+        // A state of a moment ago is written as if it were the newest.
+        Some("state-left-behind") => &[(
+            "AND (read_at IS NOT NULL OR ack_at IS NOT NULL) ORDER BY message",
+            "AND (read_at IS NOT NULL OR ack_at IS NOT NULL) AND coalesce(ack_at, read_at) < \
+             (SELECT max(coalesce(n.ack_at, n.read_at)) FROM mail_recipients n) - 300000 ORDER BY message",
         )],
         _ => &[],
     };

@@ -16,6 +16,7 @@ use crate::postgres::{self, Postgres};
 use crate::shares::{Limits, Share, Shares};
 use crate::sqlite::{self, Sqlite};
 use crate::stores::HOME;
+use crate::waits::PoolFigures;
 use crate::wake::{Hub, Subscription, Topic, WakeFlag};
 use crate::{Gate, Migration, Settings, Tx, Value, metrics};
 
@@ -189,11 +190,11 @@ impl Store {
         if O::ADMITS {
             call.work.0.admit(&call.ctx(self.now())).await?;
         }
-        let took = self.0.times.of(O::SPEC.name);
+        let meter = self.0.times.of(O::SPEC.domain, O::SPEC.name);
         let Some(wait) = wait else {
             let began = Instant::now();
             let outcome = self.execute_admitted(&call, gate.as_ref()).await;
-            took.record(began.elapsed().as_secs_f64());
+            meter.record(began.elapsed(), outcome.is_err());
             return outcome;
         };
 
@@ -202,14 +203,15 @@ impl Store {
         let mut deadline = entered + wait.at_most;
         loop {
             let began = Instant::now();
-            let (reply, turn) = self.execute_admitted(&call, gate.as_ref()).await?;
+            let outcome = self.execute_admitted(&call, gate.as_ref()).await;
+            let (reply, turn) = outcome.inspect_err(|_| meter.record(began.elapsed(), true))?;
             if let Reply::Empty { until: Until { at_most: Some(at_most), .. }, .. } = &reply {
                 deadline = entered + wait.at_most.min(*at_most);
             }
             let until = match &reply {
                 Reply::Empty { until, .. } if Instant::now() < deadline && !self.0.hub.is_closed() => *until,
                 _ => {
-                    took.record(began.elapsed().as_secs_f64());
+                    meter.record(began.elapsed(), false);
                     if !matches!(reply, Reply::Empty { .. }) {
                         subscription.satisfied();
                     }
@@ -224,6 +226,19 @@ impl Store {
     }
 
     /// `home`, or that of a shard.
+    /// How long calls wait for a connection.
+    pub fn pool(&self) -> PoolFigures {
+        match &self.0.engine {
+            Engine::Sqlite(sqlite) => sqlite.waits().figures(),
+            Engine::Postgres(postgres) => postgres.waits().figures(),
+        }
+    }
+
+    /// How often each operation of a domain was called since the start.
+    pub fn operations(&self, domain: &str) -> Vec<metrics::OperationFigures> {
+        self.0.times.figures(domain)
+    }
+
     pub fn name(&self) -> &str {
         &self.0.name
     }

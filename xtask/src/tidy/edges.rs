@@ -13,7 +13,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-access", &["waybill-kernel", "waybill-store"]),
     ("waybill-tasks", &["waybill-kernel", "waybill-store"]),
     ("waybill-queues", &["waybill-kernel", "waybill-store"]),
-    ("waybill-mail", &["waybill-kernel", "waybill-store"]),
+    ("waybill-mail", &["waybill-kernel", "waybill-store", "waybill-checkout"]),
     // What daemons and the broker say to each other; both stand on it, and it does no I/O.
     ("waybill-mesh-protocol", &["waybill-kernel"]),
     ("waybill-mesh", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
@@ -22,10 +22,12 @@ const MEMBERS: &[(&str, &[&str])] = &[
     // How programs of others are started and ended: by the worker and by the daemon's hooks.
     ("waybill-keeper", &[]),
     ("waybill-archive", &["waybill-kernel"]),
+    // Working trees of projects, which are read as the archive's own repositories are.
+    ("waybill-checkout", &["waybill-kernel", "waybill-archive"]),
     // Between mail, which says what is to be archived, and the archive, which knows no database.
     ("waybill-archivist", &["waybill-kernel", "waybill-store", "waybill-mail", "waybill-archive"]),
-    // From files to rows: the one place beside the archiver that knows both.
-    ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail"]),
+    // From files to rows: the one place beside the archiver that knows both. Its tests go from rows to files first.
+    ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail", "waybill-archivist"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
     // They tell of receipts, and their secrets are boxed under the server's key.
@@ -74,6 +76,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
             "waybill-archive",
             "waybill-archivist",
             "waybill-reindex",
+            "waybill-checkout",
             "waybill-doors",
             "waybill-sqs",
             "waybill-mesh",

@@ -11,7 +11,7 @@ use rustix::fs::FileType;
 use serde_json::{Value, json};
 
 use super::message::split;
-use super::scan::{Refusals, Scanned, root, settle_numbers};
+use super::scan::{From, Refusals, Scanned, root, settle_numbers};
 use super::{Message, json};
 use crate::error::{Error, Result};
 
@@ -53,7 +53,7 @@ impl Legacy {
                 FileType::Directory if !name.starts_with('.') => {
                     let Some(below) = folder.find(&name)? else { continue };
                     let label = format!("projects/{name}");
-                    found.projects.push(Scanned::of(below, label, name, false, &mut found.refused)?);
+                    found.projects.push(Scanned::of(From::Folder(below), label, name, false, &mut found.refused)?);
                 }
                 FileType::Symlink => found.refused.add(format!("projects/{name}"), "is a link, which is not followed"),
                 _ => {}

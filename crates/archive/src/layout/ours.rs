@@ -1,16 +1,20 @@
-//! Reads an archive of ours: `{root}/{tenant}/{project}/files/…`, one folder for each tenant and in it one for each project.
+//! Reads an archive of ours: `{root}/{tenant}/{project}/files/…`, one folder for each tenant and in it one for each project. Where
+//! the files are gone they are read from the repository beside them.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use rustix::fs::FileType;
 
-use super::scan::{Refusals, Scanned, root, settle_numbers};
+use super::scan::{From, Refusals, Scanned, root, settle_numbers};
 use super::{Message, TENANT, attachment_path};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::repo::disk::Folder;
+use crate::repo::look::Kept;
 
 const FILES: &str = "files";
+const GIT: &str = "archive.git";
 
 /// The archives below one root.
 #[derive(Debug)]
@@ -54,10 +58,17 @@ impl Ours {
             let label = format!("{folder}/{name}");
             match kind {
                 FileType::Directory if !name.starts_with('.') => {
-                    let files = tenant.find(&name)?.map(|project| project.find(FILES)).transpose()?.flatten();
-                    let Some(files) = files else {
-                        found.refused.add(label, "has no folder `files`");
-                        continue;
+                    let files = match tenant.find(&name)?.map(|project| files_of(&project)) {
+                        Some(Ok(Some(files))) => files,
+                        None | Some(Ok(None)) => {
+                            found.refused.add(label, "has neither files nor a repository");
+                            continue;
+                        }
+                        Some(Err(error @ Error::Damaged(_))) => {
+                            found.refused.add(label, format!("has no files, and {error}"));
+                            continue;
+                        }
+                        Some(Err(error)) => return Err(error),
                     };
                     let slug = names::name(&name).unwrap_or_default();
                     let scanned = Scanned::of(files, label, slug, true, &mut found.refused)?;
@@ -74,6 +85,17 @@ impl Ours {
         settle_numbers(&mut found.projects, &mut found.refused);
         Ok(found)
     }
+}
+
+/// The files beside the repository; where they are gone, those in it.
+fn files_of(project: &Folder) -> Result<Option<From>> {
+    if let Some(files) = project.find(FILES)?
+        && !files.list()?.is_empty()
+    {
+        return Ok(Some(From::Folder(files)));
+    }
+    let kept = project.find(GIT)?.map(|git| Kept::of(&git)).transpose()?;
+    Ok(kept.map(|kept| From::Repository(Box::new(Mutex::new(kept)))))
 }
 
 /// The message of this number in this file.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::FileType;
 use sha2::{Digest, Sha256};
@@ -15,6 +16,7 @@ use super::{BuildSlot, Kind, Product, Profile, Reservation, Seen, State, json, k
 use crate::error::{Error, Result};
 use crate::names;
 use crate::repo::disk::Folder;
+use crate::repo::look::Kept;
 
 /// Bytes of a message with its head.
 const MESSAGE_MAX: u64 = 40 << 20;
@@ -44,10 +46,39 @@ impl Refusals {
     }
 }
 
+/// Where the files of a project are read from.
+#[derive(Debug)]
+pub(super) enum From {
+    Folder(Folder),
+    /// The repository, where the files beside it are gone.
+    Repository(Box<Mutex<Kept>>),
+}
+
+impl From {
+    /// None for what is not there, or is a link.
+    fn read(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>> {
+        match self {
+            From::Folder(at) => match path.rsplit_once('/') {
+                None => at.read_up_to(path, max),
+                Some((folder, name)) => Ok(at.find(folder)?.map(|at| at.read_up_to(name, max)).transpose()?.flatten()),
+            },
+            From::Repository(kept) => {
+                let content = kept.lock().unwrap_or_else(PoisonError::into_inner).read(path)?;
+                match content {
+                    Some(content) if content.len() as u64 > max => {
+                        Err(Error::Format(format!("{path} has more than {max} bytes")))
+                    }
+                    content => Ok(content.map(|content| content.to_vec())),
+                }
+            }
+        }
+    }
+}
+
 /// A project as its files tell it.
 #[derive(Debug)]
 pub struct Scanned {
-    folder: Folder,
+    from: From,
     /// The name of its folder, for messages to people.
     pub label: String,
     pub slug: String,
@@ -69,15 +100,9 @@ pub struct Scanned {
 impl Scanned {
     /// Looks through the folder of one project.
     /// What only our archives have is passed over in those of others.
-    pub(super) fn of(
-        folder: Folder,
-        label: String,
-        slug: String,
-        is_ours: bool,
-        refused: &mut Refusals,
-    ) -> Result<Self> {
+    pub(super) fn of(from: From, label: String, slug: String, is_ours: bool, refused: &mut Refusals) -> Result<Self> {
         let project = Self {
-            folder,
+            from,
             label,
             slug,
             id: None,
@@ -93,7 +118,7 @@ impl Scanned {
         };
         let mut scan = Scan { project, is_ours, reservations: BTreeMap::new(), files: 0, refused };
         let mut paths = Vec::new();
-        scan.list(None, "", 0, &mut paths)?;
+        scan.list_all(&mut paths)?;
         for path in paths {
             if let Err(error) = scan.file(&path) {
                 scan.refuse(&path, error);
@@ -108,13 +133,7 @@ impl Scanned {
             return Err(Error::Path(path.to_owned()));
         }
         let missing = || Error::Format("there is no such file, or it is a link".to_owned());
-        let content = match path.rsplit_once('/') {
-            None => self.folder.read_up_to(path, max)?,
-            Some((folder, name)) => {
-                self.folder.find(folder)?.map(|folder| folder.read_up_to(name, max)).transpose()?.flatten()
-            }
-        };
-        content.ok_or_else(missing)
+        self.from.read(path, max)?.ok_or_else(missing)
     }
 
     pub(super) fn message(&self, path: &str) -> Result<Vec<u8>> {
@@ -146,9 +165,20 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    fn list(&mut self, below: Option<&Folder>, prefix: &str, depth: usize, paths: &mut Vec<String>) -> Result<()> {
-        let entries = below.unwrap_or(&self.project.folder).list()?;
-        for (name, kind) in entries {
+    fn list_all(&mut self, paths: &mut Vec<String>) -> Result<()> {
+        let folder = match &self.project.from {
+            From::Folder(folder) => folder.again()?,
+            From::Repository(kept) => {
+                let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                paths.extend(kept.files.keys().take(FILES_MAX).cloned());
+                return Ok(());
+            }
+        };
+        self.list(&folder, "", 0, paths)
+    }
+
+    fn list(&mut self, at: &Folder, prefix: &str, depth: usize, paths: &mut Vec<String>) -> Result<()> {
+        for (name, kind) in at.list()? {
             let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
             // Repositories, lock files, and what a crash has left.
             if name.starts_with('.') {
@@ -164,8 +194,8 @@ impl Scan<'_> {
                 }
                 FileType::Directory if depth >= DEPTH_MAX => self.refuse(&path, "folders nest too deep"),
                 FileType::Directory => {
-                    if let Some(folder) = below.unwrap_or(&self.project.folder).find(&name)? {
-                        self.list(Some(&folder), &path, depth + 1, paths)?;
+                    if let Some(folder) = at.find(&name)? {
+                        self.list(&folder, &path, depth + 1, paths)?;
                     }
                 }
                 FileType::Symlink => self.refuse(&path, "is a link, which is not followed"),

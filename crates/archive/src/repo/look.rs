@@ -64,18 +64,51 @@ pub fn look(path: &Path) -> Result<Option<Look>> {
 
 /// The tree of the last commit made here, and whether the branch is elsewhere.
 fn tree_of(git: &Folder) -> Result<(BTreeMap<String, Oid>, bool)> {
-    let mut tree = BTreeMap::new();
-    let Some(ours) = refs::read(git, OURS)? else { return Ok((tree, false)) };
+    let Some(ours) = refs::read(git, OURS)? else { return Ok((BTreeMap::new(), false)) };
     let branch_differs = refs::read(git, BRANCH).is_ok_and(|branch| branch != Some(ours));
-    let mut objects = Objects::open(&git.path().join("objects"))?;
-    let commit = Commit::decode(&objects.read(Kind::Commit, ours)?)?;
-    tree::walk(&mut objects, commit.tree, &mut |objects, path, id| {
+    let mut kept = Kept::of(git)?;
+    for id in kept.files.values() {
         // That it can be read is a part of what is looked for.
-        objects.read(Kind::Blob, id)?;
-        tree.insert(path.to_owned(), id);
-        Ok(())
-    })?;
-    Ok((tree, branch_differs))
+        kept.objects.read(Kind::Blob, *id)?;
+    }
+    Ok((kept.files, branch_differs))
+}
+
+/// The files of a repository, read from it without those beside it.
+pub(crate) struct Kept {
+    objects: Objects,
+    pub(crate) files: BTreeMap<String, Oid>,
+}
+
+impl Kept {
+    /// Of the last commit that was made here, else of the branch: of a clone there is nothing else.
+    pub(crate) fn of(git: &Folder) -> Result<Self> {
+        let mut objects = Objects::open(&git.path().join("objects"))?;
+        let mut files = BTreeMap::new();
+        let at = match refs::read(git, OURS)? {
+            Some(ours) => Some(ours),
+            None => refs::read(git, BRANCH)?,
+        };
+        if let Some(at) = at {
+            let commit = Commit::decode(&objects.read(Kind::Commit, at)?)?;
+            tree::walk(&mut objects, commit.tree, &mut |_, path, id| {
+                files.insert(path.to_owned(), id);
+                Ok(())
+            })?;
+        }
+        Ok(Self { objects, files })
+    }
+
+    /// None for a file that it has not.
+    pub(crate) fn read(&mut self, path: &str) -> Result<Option<bytes::Bytes>> {
+        self.files.get(path).map(|id| self.objects.read(Kind::Blob, *id)).transpose()
+    }
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} files of a repository", self.files.len())
+    }
 }
 
 pub fn projects(root: &Path) -> Result<Vec<ProjectKey>> {

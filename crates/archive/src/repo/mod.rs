@@ -5,7 +5,7 @@
 pub(crate) mod disk;
 mod heal;
 mod locks;
-mod look;
+pub(crate) mod look;
 mod merge;
 mod mirror;
 mod objects;
@@ -13,6 +13,16 @@ mod pack;
 mod project;
 mod refs;
 mod tree;
+
+/// For those who read repositories and folders that are not the archive's own.
+pub mod reading {
+    pub use rustix::fs::FileType;
+
+    pub use super::disk::Folder;
+    pub use super::objects::{Kind, Objects};
+    pub use super::refs::read as read_ref;
+    pub use super::tree::{Commit, Entry, entries};
+}
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -176,6 +176,8 @@ pub struct Commit {
     pub parents: Vec<Oid>,
     /// Of the author, seconds since 1970.
     pub at_s: i64,
+    /// Of whoever made this commit of it, which may be much later.
+    pub committed_s: i64,
     pub author: String,
     pub message: String,
 }
@@ -224,19 +226,21 @@ impl Commit {
         let wrong = || Error::damaged("a commit that cannot be read");
         let text = String::from_utf8_lossy(data);
         let (head, message) = text.split_once("\n\n").ok_or_else(wrong)?;
-        let (mut tree, mut parents, mut author, mut at_s) = (None, Vec::new(), String::new(), 0);
+        let (mut tree, mut parents, mut author, mut at_s, mut committed_s) = (None, Vec::new(), String::new(), 0, 0);
+        let time = |who: &str| who.rsplit(' ').nth(1).and_then(|at| at.parse().ok()).unwrap_or_default();
         for line in head.lines() {
             match line.split_once(' ') {
                 Some(("tree", id)) if tree.is_none() => tree = Oid::from_hex(id),
                 Some(("parent", id)) => parents.push(Oid::from_hex(id).ok_or_else(wrong)?),
                 Some(("author", who)) => {
                     author = who.split(" <").next().unwrap_or_default().to_owned();
-                    at_s = who.rsplit(' ').nth(1).and_then(|at| at.parse().ok()).unwrap_or_default();
+                    at_s = time(who);
                 }
+                Some(("committer", who)) => committed_s = time(who),
                 _ => {}
             }
         }
-        Ok(Self { tree: tree.ok_or_else(wrong)?, parents, at_s, author, message: message.to_owned() })
+        Ok(Self { tree: tree.ok_or_else(wrong)?, parents, at_s, committed_s, author, message: message.to_owned() })
     }
 }
 

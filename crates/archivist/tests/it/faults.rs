@@ -18,6 +18,7 @@ waybill_testkit::both! {
     an_archive_that_was_removed_is_written_again,
     an_archive_that_is_removed_while_it_is_written_again_is_whole_in_the_end,
     a_damaged_repository_begins_again_and_is_completed,
+    rule_49_the_figures_of_the_contract_move,
     rule_33_locks_of_git_and_its_collections_harm_nothing,
     a_row_that_cannot_be_filed_stands_in_nobodys_way,
 }
@@ -234,4 +235,46 @@ async fn a_row_that_cannot_be_filed_stands_in_nobodys_way(on: TestStore) {
         (Some("yellow"), Some(1)),
         "{health}"
     );
+}
+
+/// The six of the contract, each where it should move: pressure, failed commits, a thread that died, a file that is missing.
+async fn rule_49_the_figures_of_the_contract_move(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    let names = ["wbq_errors_total", "commit_errors_total", "commit_sync_fallbacks_total"];
+    let before = names.map(figure);
+    // Pressure.
+    world.send("one", json!({})).await;
+    world.archivist(Settings { disk_critical_mb: 1_000_000_000, ..settings() }).settle().await.unwrap();
+    assert_eq!((figure("wbq_depth"), figure("needs_reindex_total")), (1.0, 1.0));
+    // A folder that cannot be written.
+    world.archive.close();
+    fs::rename(world.root(), world.folder.path().join("away")).unwrap();
+    fs::write(world.root(), "in the way").unwrap();
+    let mut archivist = world.archivist(Settings { tries_max: 1, breaker_s: 60, ..settings() });
+    archivist.settle().await.unwrap();
+    fs::remove_file(world.root()).unwrap();
+    fs::rename(world.folder.path().join("away"), world.root()).unwrap();
+    // A thread that dies.
+    let deaths = std::sync::atomic::AtomicU32::new(0);
+    let dying = move || {
+        if deaths.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+            panic!("this thread dies, as the test wants");
+        }
+    };
+    world.archivist(settings()).watched(dying).settle().await.unwrap();
+    for (name, before) in names.into_iter().zip(before) {
+        assert!(figure(name) > before, "{name}");
+    }
+    assert_eq!(figure("wbq_depth"), 0.0);
+    // A file that is missing.
+    let (path, _) = world.file(&["messages/2", "__one__"]);
+    fs::remove_file(world.project().join("files").join(path)).unwrap();
+    world.archivist(settings()).probe().await;
+    assert_eq!(figure("needs_reindex_total"), 1.0);
+    // Opened after the recorder, which the case's own store was not.
+    let late = waybill_testkit::stores::open_sqlite().await.unwrap();
+    late.count("SELECT count(*) FROM mail_messages").await.unwrap();
+    let waited = rendered().lines().filter(|line| line.starts_with("waybill_pool_acquire_latency_us")).count();
+    assert!(waited > 0, "waits for the database are told");
 }

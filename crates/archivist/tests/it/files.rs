@@ -10,6 +10,7 @@ waybill_testkit::both! {
     rule_22_each_tool_has_the_files_that_it_should,
     rule_22_secret_recipients_stand_nowhere_that_others_read,
     rule_07_state_is_derived_from_changed_rows,
+    who_an_agent_is_tells_of_its_commits,
     contacts_stand_with_both_agents,
     mail_between_projects_is_filed_where_it_was_sent_and_where_it_arrived,
     attachments_are_files_of_their_own,
@@ -183,4 +184,19 @@ async fn products_are_in_the_archive_of_their_tenant(on: TestStore) {
         files_of(&waybill_archive::repo::ProjectKey::new("default", "_tenant").below(&world.root()).join("files"));
     let product: serde_json::Value = serde_json::from_str(own.values().next().unwrap()).unwrap();
     assert_eq!((product["key"].as_str(), product["projects"][0]["slug"].as_str()), (Some("shop"), Some(SLUG)));
+}
+
+async fn who_an_agent_is_tells_of_its_commits(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    world.send("Plan", json!({})).await;
+    world.settle().await;
+    let whois = |name: &str| json!({ "project_key": HOME, "agent_name": name, "include_recent_commits": true, "commit_limit": 1 });
+    let shown = world.call(&world.alice, "whois", whois("GreenCastle")).await;
+    assert_eq!(shown["recent_commits"][0]["subject"], "mail: GreenCastle -> BlueLake | Plan", "{shown}");
+    assert_eq!(shown["recent_commits"].as_array().map(Vec::len), Some(1));
+    let other = world.call(&world.alice, "whois", whois("BlueLake")).await;
+    assert_ne!(other["recent_commits"][0]["commit"], shown["recent_commits"][0]["commit"]);
+    let plain = json!({ "project_key": HOME, "agent_name": "GreenCastle" });
+    assert!(world.call(&world.alice, "whois", plain).await.get("recent_commits").is_none());
 }

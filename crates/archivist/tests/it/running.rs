@@ -7,7 +7,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use waybill_archive::repo::Archive;
 use waybill_archivist::{Archivist, Settings};
-use waybill_testkit::stores::TestStore;
+use waybill_store::effects::{Holder, sweep_once};
+use waybill_testkit::stores::{TestStore, readable};
 
 use crate::support::*;
 
@@ -16,7 +17,11 @@ waybill_testkit::both! {
     rule_28_one_at_a_time_writes_an_archive,
     rule_26_an_older_state_never_replaces_a_newer_one,
     windows_are_bounded_by_rows_and_by_bytes,
+    rule_23_the_answer_waits_for_neither_file_nor_commit,
+    rule_34_whoever_dies_with_a_window_has_it_written_by_another,
     rule_46_nothing_is_lost_when_many_write,
+    rule_47_gauges_return_to_nothing_and_health_to_green,
+    a_reservation_that_was_forgotten_leaves_the_tree_and_stays_in_the_history,
     what_waits_is_written_before_the_end,
     rule_35_whoever_dies_before_the_record_writes_the_window_again,
 }
@@ -156,4 +161,78 @@ async fn rule_35_whoever_dies_before_the_record_writes_the_window_again(on: Test
     world.settle().await;
     assert_eq!(world.commits(), commits, "what is there is not written twice");
     world.judge().await;
+}
+
+/// Nobody writes the archive: every call is answered all the same, and what it has to write waits in the order of commits.
+async fn rule_23_the_answer_waits_for_neither_file_nor_commit(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    let (commits, files) = (world.commits(), world.files().len());
+    let mut ids = Vec::new();
+    for n in 0..20 {
+        ids.push(world.send(&format!("note {n}"), json!({})).await);
+        let read = json!({ "project_key": HOME, "agent_name": "BlueLake", "message_id": ids[n] });
+        world.call(&world.bob, "mark_message_read", read).await;
+    }
+    assert_eq!((world.commits(), world.files().len()), (commits, files), "nothing was written");
+    let rows = world.on.rows("SELECT ref FROM mail_archive_rows ORDER BY xact, row").await.unwrap();
+    let waiting: Vec<i64> = rows.iter().map(|row| row.int(0).unwrap()).collect();
+    assert_eq!(waiting, ids);
+    world.settle().await;
+    world.judge().await;
+}
+
+async fn rule_34_whoever_dies_with_a_window_has_it_written_by_another(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    let before = figure("commit_sync_fallbacks_total");
+    world.send("one", json!({})).await;
+    let deaths = std::sync::atomic::AtomicU32::new(0);
+    let dying = move || {
+        if deaths.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+            panic!("this thread dies, as the test wants");
+        }
+    };
+    world.archivist(settings()).watched(dying).settle().await.map_err(readable).unwrap();
+    assert_eq!(figure("commit_sync_fallbacks_total") - before, 1.0);
+    world.judge().await;
+    assert!(world.file(&["messages/2", "__one__"]).1.contains("Hello."));
+}
+
+async fn rule_47_gauges_return_to_nothing_and_health_to_green(on: TestStore) {
+    let world = World::new(on).await;
+    let full = Settings { disk_critical_mb: 1_000_000_000, ..settings() };
+    let mut archivist = world.archivist(full);
+    world.send("one", json!({})).await;
+    archivist.settle().await.map_err(readable).unwrap();
+    assert_eq!(world.health_check().await["health_level"], "red");
+    assert!(figure("wbq_depth") > 0.0 && figure("needs_reindex_total") > 0.0);
+    drop(archivist);
+    world.settle().await;
+    let health = world.health_check().await;
+    assert_eq!((health["status"].as_str(), health["health_level"].as_str()), (Some("ok"), Some("green")), "{health}");
+    assert_eq!(world.on.store.pool().active, 0);
+    for gauge in ["wbq_depth", "needs_reindex_total", "commit_pending_requests"] {
+        assert_eq!(figure(gauge), 0.0, "{gauge}");
+    }
+}
+
+async fn a_reservation_that_was_forgotten_leaves_the_tree_and_stays_in_the_history(on: TestStore) {
+    let world = World::new(on).await;
+    let reserve =
+        |path: &str| json!({ "project_key": HOME, "agent_name": "BlueLake", "paths": [path], "ttl_seconds": 60 });
+    world.call(&world.bob, "file_reservation_paths", reserve("src/old.rs")).await;
+    world.call(&world.bob, "file_reservation_paths", reserve("src/new.rs")).await;
+    world.settle().await;
+    let (path, _) = world.file(&["file_reservations/", "id-1"]);
+    world.on.time.pass(Duration::from_secs(31 * 86_400));
+    let sweep = waybill_mail::sweeps::OldReservations::new(&waybill_mail::Settings::default());
+    let done = sweep_once(&world.on.store, &Arc::new(sweep), Holder::new(&world.on.store)).await;
+    assert_eq!(done.map_err(readable).unwrap().rows, 1);
+    assert_eq!(world.on.count("SELECT count(*) FROM mail_reservations").await.unwrap(), 1, "the newest one stays");
+    world.settle().await;
+    world.judge().await;
+    assert!(!world.files().contains_key(&path));
+    let kept = git(&world.project().join("archive.git"), &["log", "--all", "--format=%H", "--", &path]);
+    assert_eq!(kept.lines().count(), 2, "written once and removed once");
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde_json::{Value as Json, json};
 use waybill_archive::repo::{Archive, ProjectKey};
 use waybill_archivist::{Archivist, Settings, reconcile};
@@ -28,6 +29,7 @@ pub struct World {
 impl World {
     /// GreenCastle of alice and BlueLake of bob, who let each other write.
     pub async fn new(on: TestStore) -> Self {
+        metrics();
         let folder = tempfile::tempdir().unwrap();
         let archive = Arc::new(Archive::new(folder.path().join("root"), settings().limits()));
         let (alice, bob) = (person(&on, "alice"), person(&on, "bob"));
@@ -136,6 +138,23 @@ impl World {
     pub fn commits(&self) -> usize {
         git(&self.project().join("archive.git"), &["rev-list", "--count", "HEAD"]).trim().parse().unwrap()
     }
+}
+
+/// What `/metrics` would say. The recorder is the process's: one case at a time is judged by it, as nextest runs them.
+pub fn rendered() -> String {
+    metrics().render()
+}
+
+fn metrics() -> &'static PrometheusHandle {
+    static METRICS: OnceLock<PrometheusHandle> = OnceLock::new();
+    METRICS.get_or_init(|| PrometheusBuilder::new().install_recorder().unwrap())
+}
+
+/// One figure of mail, by its name in the contract; 0 where nothing was counted.
+pub fn figure(name: &str) -> f64 {
+    let name = format!("waybill_mail_{name}");
+    let line = rendered().lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' ').map(str::to_owned));
+    line.map_or(0.0, |value| value.parse().unwrap())
 }
 
 /// Quick, and with no opinion about the disk of this machine.

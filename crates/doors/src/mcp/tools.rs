@@ -44,7 +44,7 @@ impl Toolbox {
         let namer = Namer::new(registry, domain, settings.tool_names);
         let mut entries: Vec<&Arc<dyn Entry>> = registry
             .entries()
-            .filter(|entry| entry.spec().tool && domain.is_none_or(|domain| entry.spec().domain == domain))
+            .filter(|entry| registry.is_tool(entry.spec()) && domain.is_none_or(|domain| entry.spec().domain == domain))
             .collect();
         // Reads first: whoever tries the first tool of a list to see what happens changes nothing.
         entries.sort_by_key(|entry| entry.spec().mode == Mode::Write);

@@ -1,7 +1,7 @@
 //! Messages of an archive, with their recipients, what came with them, their deliveries and their words.
 
 use waybill_kernel::{Mode, Result, Tenant, Time};
-use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Value, Work};
+use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Work};
 
 use super::{BATCH_MAX, Put, check_number, check_text, numbered};
 use crate::acting::{Agent, Project};
@@ -202,22 +202,8 @@ async fn insert(tx: &mut Tx<'_>, message: &Outgoing<'_>, record: &MessageRecord)
         "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15"
     );
     let (names, attachments) = (message.all_names(), message.attachments()?);
-    let params = [
-        message.project.id.into(),
-        message.sender.id.into(),
-        Value::from(&message.sender.name),
-        message.thread.into(),
-        Value::Int(message.reply_to),
-        message.subject.into(),
-        message.body.into(),
-        message.importance.as_str().into(),
-        message.ack_required.into(),
-        message.intro.into(),
-        Value::from(&names),
-        attachments.as_deref().into(),
-        record.created_at.into(),
-        record.number.into(),
-    ];
+    let mut params = message.columns(&names, attachments.as_deref(), record.created_at);
+    params.push(record.number.into());
     let sql = tx.text(INSERT);
     tx.execute(sql, &params).await
 }

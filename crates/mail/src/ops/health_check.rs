@@ -1,28 +1,55 @@
 //! Health: a write that is kept and read back, and how far the archive is behind.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Role, Route, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Tx};
+use waybill_store::{Answered, Ctx, Flow, Operation, PoolFigures, Procedure, Reply, Row, Tx};
 
+use crate::Settings;
 use crate::archive_health::{ArchiveHealth, ArchiveState, Pressure};
 
 /// Unwritten rows are counted no further than this: an answer of bounded cost.
 const COUNTED_MAX: i64 = 100_000;
+/// Calls within a minute from which on their waits are judged.
+const POOL_CALLS_MIN: usize = 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct HealthCheck {}
+pub struct HealthCheck {
+    /// How calls have waited for the database.
+    #[serde(skip)]
+    pub pool: PoolFigures,
+}
+
+/// The operation with the figures that the process has beside its database.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transparent)]
+pub struct WithPool(HealthCheck);
+
+impl Procedure for WithPool {
+    const SPEC: OperationSpec = <HealthCheck as Operation>::SPEC;
+    type Output = Health;
+
+    async fn call(self, flow: &Flow<'_>) -> Answered<Health> {
+        let mut check = self.0;
+        check.pool = flow.home().pool();
+        flow.home().run_in_turn(check, flow.caller.clone()).await
+    }
+}
 
 /// How mail is.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Health {
-    /// `ok`, or `degraded` while the archive has trouble. Mail itself works: the answer comes after a write that was kept.
+    /// `ok`, or `degraded` while the archive has trouble or calls wait for long. Mail itself works: the answer comes after a write that was kept.
     pub status: &'static str,
     /// The worst of what follows. A server that cannot write answers with an error, never with a colour.
     pub health_level: Level,
     pub probed_at: Time,
     pub projects: i64,
+    pub pool: PoolView,
     /// Absent where this server writes no archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchiveView>,
@@ -35,6 +62,36 @@ pub enum Level {
     Green,
     Yellow,
     Red,
+}
+
+/// How long calls wait for the database.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct PoolView {
+    pub health_level: Level,
+    /// As long as 95 of 100 calls of the last minute have waited at most for a reader, the writer or a lane.
+    pub pool_acquire_latency_us: u64,
+    pub pool_acquires_total: u64,
+    pub pool_acquire_errors_total: u64,
+    pub pool_active_connections: u64,
+}
+
+impl PoolView {
+    fn new(pool: &PoolFigures, settings: &Settings) -> Self {
+        // A few slow calls of a server that has nothing to do are no trouble.
+        let judged = if pool.recent >= POOL_CALLS_MIN { pool.wait_p95 } else { Duration::ZERO };
+        Self {
+            health_level: match judged {
+                wait if wait > Duration::from_millis(settings.pool_red_ms) => Level::Red,
+                wait if wait > Duration::from_millis(settings.pool_yellow_ms) => Level::Yellow,
+                _ => Level::Green,
+            },
+            pool_acquire_latency_us: u64::try_from(pool.wait_p95.as_micros()).unwrap_or(u64::MAX),
+            pool_acquires_total: pool.acquires,
+            pool_acquire_errors_total: pool.errors,
+            pool_active_connections: pool.active as u64,
+        }
+    }
 }
 
 /// How far the archive is behind the database. Nothing of it keeps a call from succeeding.
@@ -69,7 +126,8 @@ impl Operation for HealthCheck {
         example: Example {
             arguments: "{}",
             answer: r#"{"status": "ok", "health_level": "green", "probed_at": "2026-01-05T12:30:00.000000Z",
-                "projects": 3, "archive": {"health_level": "green", "wbq_depth": 0, "wbq_capacity": 8192, "lag_seconds": 0,
+                "projects": 3, "pool": {"health_level": "green", "pool_acquire_latency_us": 40, "pool_acquires_total": 812,
+                "pool_acquire_errors_total": 0, "pool_active_connections": 1}, "archive": {"health_level": "green", "wbq_depth": 0, "wbq_capacity": 8192, "lag_seconds": 0,
                 "needs_reindex_total": 0, "disk_pressure": "none"}}"#,
         },
         ..OperationSpec::WRITE
@@ -92,9 +150,10 @@ impl Operation for HealthCheck {
             Some(health) => Some(archive(ctx, tx, &health.state()).await?),
             None => None,
         };
-        let health_level = archive.as_ref().map_or(Level::Green, |archive| archive.health_level);
+        let pool = PoolView::new(&self.pool, ctx.settings());
+        let health_level = archive.as_ref().map_or(Level::Green, |archive| archive.health_level).max(pool.health_level);
         let status = if health_level == Level::Green { "ok" } else { "degraded" };
-        Ok(Reply::Done(Health { status, health_level, probed_at: ctx.now, projects: number(1)?, archive }))
+        Ok(Reply::Done(Health { status, health_level, probed_at: ctx.now, projects: number(1)?, pool, archive }))
     }
 }
 
@@ -140,4 +199,23 @@ async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, state: &ArchiveState) -> Result
         disk_pressure: state.disk,
         last_error: state.error.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_48_waits_for_the_database_turn_yellow_above_10_ms_and_red_above_50() {
+        let level = |ms: u64, recent: usize| {
+            let pool = PoolFigures { recent, wait_p95: Duration::from_millis(ms), ..PoolFigures::default() };
+            PoolView::new(&pool, &Settings::default()).health_level
+        };
+        for (ms, expected) in
+            [(0, Level::Green), (10, Level::Green), (11, Level::Yellow), (50, Level::Yellow), (51, Level::Red)]
+        {
+            assert_eq!(level(ms, POOL_CALLS_MIN), expected, "{ms} ms");
+            assert_eq!(level(ms, POOL_CALLS_MIN - 1), Level::Green, "{ms} ms of a server that rests");
+        }
+    }
 }

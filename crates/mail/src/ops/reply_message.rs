@@ -6,15 +6,16 @@ use serde_json::json;
 use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting::{self, AFTER_AGENT, Agent, Project, agent_columns, project_columns};
+use crate::acting::{AFTER_AGENT, Agent, Project, agent_columns, project_columns};
+use crate::attaching::{Attaches, Brought, Whose};
 use crate::inbox::{self, Found};
-use crate::keys::{self, Claim};
+use crate::keys;
 use crate::recipients::{self, Recipient};
 use crate::rules::addresses::{Kind, Names};
 use crate::rules::message::{self, Importance};
 use crate::rules::threads;
 use crate::sending::{self, Delivery, File, Files, Outgoing, Payload};
-use crate::sent;
+use crate::sent::{self, Begun};
 
 const PREFIX_CHARS_MAX: usize = 64;
 
@@ -50,6 +51,12 @@ pub struct ReplyMessage {
     #[serde(default)]
     #[schemars(extend("x-rare" = true))]
     pub attachments: Vec<File>,
+    /// Files of the project by their paths, where the operator has set `mail.project_roots`.
+    #[schemars(extend("x-rare" = true))]
+    pub attachment_paths: Option<Vec<String>>,
+    /// PNG images become WebP where that is smaller. Nothing of them is lost.
+    #[schemars(extend("x-rare" = true))]
+    pub convert_images: Option<bool>,
     /// Your agent's registration token, to prove who is writing.
     #[schemars(extend("x-rare" = true))]
     pub sender_token: Option<String>,
@@ -57,6 +64,9 @@ pub struct ReplyMessage {
     #[schemars(length(min = 1, max = 255))]
     #[schemars(extend("x-rare" = true))]
     pub idempotency_key: Option<String>,
+    /// What `attachments` and `attachment_paths` have come to.
+    #[serde(skip)]
+    pub files: Files,
 }
 
 /// The answer as it was sent.
@@ -102,20 +112,12 @@ impl Operation for ReplyMessage {
         if prefix.chars().count() > PREFIX_CHARS_MAX {
             return Err(Error::invalid(format!("subject_prefix has at most {PREFIX_CHARS_MAX} characters.")));
         }
-        let files = Files::decode(ctx.settings(), &self.attachments)?;
-        let project = acting::project(tx, &self.project_key).await?;
-        let acting = acting::act_as(ctx, tx, &project, &self.sender_name, self.sender_token.as_deref()).await?;
-        let scope = keys::Scope {
-            project: project.id,
-            agent: acting.agent.id,
-            tool: "reply_message",
-            key: self.idempotency_key.as_deref(),
-        };
-        if let Claim::Replay(answer) = keys::claim(ctx, tx, scope, &self.meaning(&files)).await? {
-            let (payload, recipients) = sent::again(tx, &project, &answer).await?;
+        let key = self.idempotency_key.as_deref();
+        let begun = sent::begin(ctx, tx, "reply_message", &self.whose(), key, &self.meaning()).await?;
+        let Begun { project, acting, scope, again } = begun;
+        if let Some((payload, recipients)) = again {
             return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
         }
-        sent::check_active(&acting.agent)?;
         let parent = inbox::find(tx, &project, &acting.agent, self.message_id).await?;
         let parent = parent.ok_or_else(|| inbox::no_message(&acting.agent))?;
         let subject = threads::reply_subject(prefix, &parent.view.subject);
@@ -136,12 +138,27 @@ impl Operation for ReplyMessage {
             ack_required: self.ack_required.unwrap_or(parent.view.ack_required),
             thread: Some(&thread),
             reply_to: Some(self.message_id),
-            files: &files,
+            files: &self.files,
             intro: false,
         };
         let payload = sending::deliver(ctx, tx, &message).await?;
         keys::keep(tx, scope, &payload.id.to_string()).await?;
         Ok(Reply::Done(of(payload, &recipients, acting.verified)))
+    }
+}
+
+impl Attaches for ReplyMessage {
+    fn bring(&mut self) -> Brought {
+        Brought {
+            whose: self.whose(),
+            files: std::mem::take(&mut self.attachments),
+            paths: self.attachment_paths.take().unwrap_or_default(),
+            convert_images: self.convert_images,
+        }
+    }
+
+    fn attach(&mut self, files: Files) {
+        self.files = files;
     }
 }
 
@@ -153,11 +170,16 @@ fn of(mut message: Payload, recipients: &[Recipient], verified_sender: bool) -> 
 }
 
 impl ReplyMessage {
-    fn meaning(&self, files: &Files) -> serde_json::Value {
+    fn whose(&self) -> Whose {
+        let (project_key, agent_name) = (self.project_key.clone(), self.sender_name.clone());
+        Whose { project_key, agent_name, token: self.sender_token.clone() }
+    }
+
+    fn meaning(&self) -> serde_json::Value {
         json!({
             "message_id": self.message_id, "body_md": self.body_md, "to": self.to, "cc": self.cc, "bcc": self.bcc,
             "subject_prefix": self.subject_prefix, "importance": self.importance, "ack_required": self.ack_required,
-            "attachments": files.shown(),
+            "attachments": self.files.shown(),
         })
     }
 

@@ -1,12 +1,12 @@
 //! Ask an agent for contact.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use waybill_kernel::{Example, OperationSpec, Profile, Result, Role, Route, Scope, Time};
+use serde::Deserialize;
+use waybill_kernel::{Example, OperationSpec, Profile, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::contacts::{self, Pair, REASON_CHARS_MAX, REQUEST_TTL_S, Status};
-use crate::{acting, sent};
+use crate::attaching::Whose;
+use crate::contacts::{self, Asking, ContactRequested, REASON_CHARS_MAX, REQUEST_TTL_S};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -36,21 +36,6 @@ pub struct RequestContact {
     pub register_if_missing: Option<bool>,
 }
 
-/// A request for contact.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct ContactRequested {
-    pub from: String,
-    pub to: String,
-    pub to_project: String,
-    /// Approved or blocked where it was answered before.
-    pub status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_ts: Option<Time>,
-    /// The message that told of it; absent where one had told of it before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub intro_message_id: Option<i64>,
-}
-
 impl Operation for RequestContact {
     const SPEC: OperationSpec = OperationSpec {
         name: "request_contact",
@@ -74,24 +59,13 @@ impl Operation for RequestContact {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ContactRequested>> {
         let ttl = contacts::ttl(self.ttl_seconds, REQUEST_TTL_S)?;
-        let project = acting::project(tx, &self.project_key).await?;
-        let token = self.registration_token.as_deref();
-        let from = acting::act_as(ctx, tx, &project, &self.from_agent, token).await?.agent;
-        sent::check_active(&from)?;
-        let to_project = match &self.to_project {
-            Some(key) => acting::project(tx, key).await?,
-            None => project.clone(),
+        let whose = Whose {
+            project_key: self.project_key.clone(),
+            agent_name: self.from_agent.clone(),
+            token: self.registration_token.clone(),
         };
-        let to = acting::agent(tx, &to_project, &self.to_agent).await?;
-        let pair = Pair { project: &project, from: &from, to_project: &to_project, to: &to };
-        let requested = contacts::request(ctx, tx, pair, &self.reason, ttl).await?;
-        Ok(Reply::Done(ContactRequested {
-            from: from.name,
-            to: to.name,
-            to_project: to_project.human_key,
-            status: requested.link.status,
-            expires_ts: requested.link.expires_at,
-            intro_message_id: requested.intro,
-        }))
+        let asking = Asking::find(ctx, tx, &whose, self.to_project.as_deref(), &self.to_agent).await?;
+        let requested = contacts::request(ctx, tx, asking.pair(), &self.reason, ttl).await?;
+        Ok(Reply::Done(asking.shown(&requested.link, requested.intro)))
     }
 }

@@ -5,20 +5,12 @@ use serde::Deserialize;
 use waybill_kernel::{Example, OperationSpec, Profile, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting;
-use crate::agents::AgentView;
-use crate::archive_rows::{self, ArchiveKind};
+use crate::agents::{AgentView, Named, retire};
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RetireAgent {
-    /// The project's absolute path or slug.
-    pub project_key: String,
-    pub agent_name: String,
-    /// The agent's token, where another key has registered it.
-    #[schemars(extend("x-rare" = true))]
-    pub registration_token: Option<String>,
-}
+#[serde(transparent)]
+#[schemars(transparent)]
+pub struct RetireAgent(Named);
 
 impl Operation for RetireAgent {
     const SPEC: OperationSpec = OperationSpec {
@@ -43,16 +35,6 @@ impl Operation for RetireAgent {
     type Output = AgentView;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<AgentView>> {
-        const UPDATE: &str = "UPDATE mail_agents SET retired_at = $3 WHERE tenant = $1 AND agent = $2";
-        let project = acting::project(tx, &self.project_key).await?;
-        let token = self.registration_token.as_deref();
-        let agent = acting::act_as(ctx, tx, &project, &self.agent_name, token).await?.agent;
-        let mut agent = acting::locked(tx, &agent).await?;
-        if agent.retired_at.is_none() {
-            agent.retired_at = Some(ctx.now);
-            tx.execute(UPDATE, &[agent.id.into(), agent.retired_at.into()]).await?;
-            archive_rows::note(tx, ctx.now, project.id, ArchiveKind::Agent, agent.id).await?;
-        }
-        Ok(Reply::Done(AgentView::from(&agent)))
+        retire(ctx, tx, &self.0, true).await.map(Reply::Done)
     }
 }

@@ -7,15 +7,16 @@ use waybill_kernel::{Code, Error, Example, OperationSpec, Result, Role, Route, S
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
-use crate::acting::{self, Acting, Project};
+use crate::acting::{Acting, Project};
+use crate::attaching::{Attaches, Brought, Whose};
 use crate::contacts::{self, Pair, REQUEST_TTL_S};
-use crate::keys::{self, Claim};
+use crate::keys;
 use crate::recipients::{self, Recipient, Walls};
 use crate::rules::addresses::Names;
 use crate::rules::message::{self, Importance};
 use crate::rules::threads;
 use crate::sending::{self, Attachment, Delivery, File, Files, Outgoing, Payload};
-use crate::sent;
+use crate::sent::{self, Begun};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -40,11 +41,11 @@ pub struct SendMessage {
     #[serde(default)]
     #[schemars(extend("x-rare" = true))]
     pub attachments: Vec<File>,
-    /// Not offered: files come as bytes in `attachments`.
+    /// Files of the project by their paths, where the operator has set `mail.project_roots`.
     #[schemars(extend("x-rare" = true))]
     pub attachment_paths: Option<Vec<String>>,
-    /// Accepted; images are kept as they come.
-    #[schemars(extend("deprecated" = true))]
+    /// PNG images become WebP where that is smaller. Nothing of them is lost.
+    #[schemars(extend("x-rare" = true))]
     pub convert_images: Option<bool>,
     pub importance: Option<Importance>,
     /// The recipients are asked to acknowledge it.
@@ -70,6 +71,9 @@ pub struct SendMessage {
     #[schemars(length(min = 1, max = 255))]
     #[schemars(extend("x-rare" = true))]
     pub idempotency_key: Option<String>,
+    /// What `attachments` and `attachment_paths` have come to.
+    #[serde(skip)]
+    pub files: Files,
 }
 
 /// What was sent.
@@ -113,20 +117,13 @@ impl Operation for SendMessage {
     type Output = Sent;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Sent>> {
-        let files = self.check(ctx.settings())?;
-        let project = acting::project(tx, &self.project_key).await?;
-        let acting = acting::act_as(ctx, tx, &project, &self.sender_name, self.sender_token.as_deref()).await?;
-        let scope = keys::Scope {
-            project: project.id,
-            agent: acting.agent.id,
-            tool: "send_message",
-            key: self.idempotency_key.as_deref(),
-        };
-        if let Claim::Replay(answer) = keys::claim(ctx, tx, scope, &self.meaning(&files)).await? {
-            let (payload, recipients) = sent::again(tx, &project, &answer).await?;
+        self.check(ctx.settings())?;
+        let key = self.idempotency_key.as_deref();
+        let begun = sent::begin(ctx, tx, "send_message", &self.whose(), key, &self.meaning()).await?;
+        let Begun { project, acting, scope, again } = begun;
+        if let Some((payload, recipients)) = again {
             return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
         }
-        sent::check_active(&acting.agent)?;
         self.check_thread(tx, &project).await?;
         let lists = [&self.to.0[..], &self.cc.0, &self.bcc.0];
         let recipients = recipients::resolve(ctx, tx, &project, lists).await?;
@@ -145,12 +142,27 @@ impl Operation for SendMessage {
             ack_required: self.ack_required,
             thread,
             reply_to: None,
-            files: &files,
+            files: &self.files,
             intro: false,
         };
         let payload = sending::deliver(ctx, tx, &message).await?;
         keys::keep(tx, scope, &payload.id.to_string()).await?;
         Ok(Reply::Done(of(payload, &recipients, acting.verified)))
+    }
+}
+
+impl Attaches for SendMessage {
+    fn bring(&mut self) -> Brought {
+        Brought {
+            whose: self.whose(),
+            files: std::mem::take(&mut self.attachments),
+            paths: self.attachment_paths.take().unwrap_or_default(),
+            convert_images: self.convert_images,
+        }
+    }
+
+    fn attach(&mut self, files: Files) {
+        self.files = files;
     }
 }
 
@@ -166,27 +178,31 @@ fn of(mut payload: Payload, recipients: &[Recipient], verified_sender: bool) -> 
 }
 
 impl SendMessage {
-    fn check(&self, settings: &Settings) -> Result<Files> {
+    fn whose(&self) -> Whose {
+        let (project_key, agent_name) = (self.project_key.clone(), self.sender_name.clone());
+        Whose { project_key, agent_name, token: self.sender_token.clone() }
+    }
+
+    fn check(&self, settings: &Settings) -> Result<()> {
         if self.broadcast {
             return Err(Error::new(Code::BroadcastDisabled, "`broadcast` is not offered: name the recipients."));
         }
         if self.topic.as_deref().is_some_and(|topic| !topic.is_empty()) {
             return Err(Error::new(Code::FeatureDisabled, "`topic` is not offered: use thread_id."));
         }
-        sending::refuse_paths(settings, self.attachment_paths.as_deref())?;
         message::check(settings, &self.subject, &self.body_md)?;
         if let Some(thread) = &self.thread_id {
             threads::check(thread)?;
         }
-        Files::decode(settings, &self.attachments)
+        Ok(())
     }
 
     /// Everything that makes this call this call: a key stands for it.
-    fn meaning(&self, files: &Files) -> serde_json::Value {
+    fn meaning(&self) -> serde_json::Value {
         json!({
             "to": self.to, "cc": self.cc, "bcc": self.bcc, "subject": self.subject, "body_md": self.body_md,
             "importance": self.importance.unwrap_or(Importance::Normal), "ack_required": self.ack_required,
-            "thread_id": self.thread_id, "attachments": files.shown(),
+            "thread_id": self.thread_id, "attachments": self.files.shown(),
         })
     }
 

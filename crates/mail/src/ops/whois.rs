@@ -1,12 +1,13 @@
 //! Who an agent is.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Role, Route, Scope};
-use waybill_store::{Ctx, Operation, Reply, Tx};
+use waybill_store::{Answered, Ctx, Flow, Operation, Procedure, Reply, Tx};
 
 use crate::acting;
 use crate::agents::AgentView;
+use crate::archive_health::{ArchiveHealth, CommitView, CommitsOf};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -14,14 +15,60 @@ pub struct Whois {
     /// The project's absolute path or slug.
     pub project_key: String,
     pub agent_name: String,
-    /// Accepted and without effect: commits are read in the archive.
-    #[schemars(extend("deprecated" = true))]
+    /// With the newest commits of the archive that are about it, where this server writes the archive.
+    #[schemars(extend("x-rare" = true))]
     pub include_recent_commits: Option<bool>,
-    /// Accepted and without effect.
+    /// How many of them: 5 unless given, at most 50.
     #[schemars(range(min = 1))]
-    #[schemars(extend("deprecated" = true))]
+    #[schemars(extend("x-rare" = true))]
     pub commit_limit: Option<i64>,
 }
+
+/// The operation with a look at the archive after it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transparent)]
+pub struct WithCommits(Whois);
+
+/// Who an agent is.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct WhoisView {
+    #[serde(flatten)]
+    pub agent: AgentView,
+    /// Absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recent_commits: Option<Vec<CommitView>>,
+}
+
+impl Procedure for WithCommits {
+    const SPEC: OperationSpec = <Whois as Operation>::SPEC;
+    type Output = WhoisView;
+
+    async fn call(self, flow: &Flow<'_>) -> Answered<WhoisView> {
+        let (asked, limit) = (self.0.include_recent_commits == Some(true), self.0.commit_limit);
+        let (reply, turn) = flow.home().run_in_turn(self.0, flow.caller.clone()).await?;
+        let (Reply::Done(mut found) | Reply::Replay(mut found) | Reply::Empty { answer: mut found, .. }) = reply;
+        if asked {
+            let limit = usize::try_from(limit.unwrap_or(COMMITS).clamp(1, COMMITS_MAX)).unwrap_or(1);
+            let of = CommitsOf {
+                store: flow.home().clone(),
+                tenant: flow.caller.tenant,
+                project: found.agent.project_id,
+                agent: found.agent.name.clone(),
+                limit,
+            };
+            let history = flow.home().settings().find::<ArchiveHealth>().and_then(ArchiveHealth::history);
+            found.recent_commits = match history {
+                Some(history) => Some(history(of).await?),
+                None => Some(Vec::new()),
+            };
+        }
+        Ok((Reply::Done(found), turn))
+    }
+}
+
+const COMMITS: i64 = 5;
+const COMMITS_MAX: i64 = 50;
 
 impl Operation for Whois {
     const SPEC: OperationSpec = OperationSpec {
@@ -41,13 +88,14 @@ impl Operation for Whois {
         },
         ..OperationSpec::READ
     };
-    type Output = AgentView;
+    type Output = WhoisView;
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<AgentView>> {
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<WhoisView>> {
         if self.commit_limit.is_some_and(|limit| limit < 1) {
             return Err(Error::invalid("commit_limit must be at least 1."));
         }
         let project = acting::project(tx, &self.project_key).await?;
-        Ok(Reply::Done(AgentView::from(&acting::agent(tx, &project, &self.agent_name).await?)))
+        let agent = AgentView::from(&acting::agent(tx, &project, &self.agent_name).await?);
+        Ok(Reply::Done(WhoisView { agent, recent_commits: None }))
     }
 }

@@ -65,3 +65,21 @@ pub fn page(limit: Option<i64>, usual: i64, most: i64) -> Result<i64> {
 pub fn check_id(id: i64) -> Result<()> {
     if id >= 1 { Ok(()) } else { Err(Error::invalid("message_id must be at least 1.")) }
 }
+/// By the end of a file's name.
+pub fn media_type_of(name: &str) -> &'static str {
+    let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+    match end.as_deref() {
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("gif") => "image/gif",
+        Some("webp") => "image/webp",
+        Some("svg") => "image/svg+xml",
+        Some("pdf") => "application/pdf",
+        Some("json") => "application/json",
+        Some("md") => "text/markdown",
+        Some("html" | "htm") => "text/html",
+        Some("csv") => "text/csv",
+        Some("txt" | "log" | "diff" | "patch" | "rs" | "py" | "ts" | "js" | "toml" | "yaml" | "yml") => "text/plain",
+        _ => "application/octet-stream",
+    }
+}

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod checkouts;
 mod contacts;
 mod contract;
 mod identities;
@@ -13,10 +14,12 @@ mod reservations;
 mod search;
 mod support;
 mod threads;
+mod tooling;
 
 #[test]
 fn every_case_runs_on_both_engines() {
     let cases = [
+        checkouts::CASES,
         contacts::CASES,
         contract::CASES,
         identities::CASES,
@@ -27,6 +30,7 @@ fn every_case_runs_on_both_engines() {
         reservations::CASES,
         search::CASES,
         threads::CASES,
+        tooling::CASES,
     ];
     assert!(cases.iter().all(|cases| !cases.is_empty()));
 }

@@ -1,4 +1,4 @@
-//! Who is working on which files. Names begin with the number of the rule they keep.
+//! Who is working on which files. Names begin with the number of the rule they keep, where they keep one.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::support::{
 
 waybill_testkit::both! {
     free_paths_are_given_although_others_conflict,
-    r10_released_twice_is_released_once,
-    r11_renewal_is_for_what_is_active_and_ones_own_and_never_shortens,
-    r17_one_agent_may_reserve_twice_and_meets_nobody,
-    r18_force_takes_only_what_is_stale_and_tells_once,
-    r22_a_reservation_writes_one_archive_row_and_its_end_none,
+    rule_10_released_twice_is_released_once,
+    rule_11_renewal_is_for_what_is_active_and_ones_own_and_never_shortens,
+    rule_17_one_agent_may_reserve_twice_and_meets_nobody,
+    rule_18_force_takes_only_what_is_stale_and_tells_once,
+    rule_22_a_reservation_writes_one_archive_row_and_its_end_none,
     overlap_is_symmetric_and_shared_meets_only_exclusive,
     spellings_of_one_path_meet,
     folders_with_brackets_in_their_names_are_given_once,
@@ -60,7 +60,7 @@ async fn free_paths_are_given_although_others_conflict(on: TestStore) {
     assert_eq!(on.count("SELECT count(*) FROM mail_reservations").await.unwrap(), 2);
 }
 
-async fn r10_released_twice_is_released_once(on: TestStore) {
+async fn rule_10_released_twice_is_released_once(on: TestStore) {
     let (alice, bob) = two(&on).await;
     let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["a", "b", "c/*.rs"] })).await;
     reserve(&on, &bob, "BlueLake", json!({ "paths": ["z"] })).await;
@@ -86,7 +86,7 @@ async fn r10_released_twice_is_released_once(on: TestStore) {
     assert_eq!(ok(&on, &alice, "release_file_reservations", input).await["released"], 0);
 }
 
-async fn r11_renewal_is_for_what_is_active_and_ones_own_and_never_shortens(on: TestStore) {
+async fn rule_11_renewal_is_for_what_is_active_and_ones_own_and_never_shortens(on: TestStore) {
     let (alice, bob) = two(&on).await;
     let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["a"], "ttl_seconds": 100 })).await;
     reserve(&on, &alice, "GreenCastle", json!({ "paths": ["b"], "ttl_seconds": 3600 })).await;
@@ -107,7 +107,7 @@ async fn r11_renewal_is_for_what_is_active_and_ones_own_and_never_shortens(on: T
     assert_eq!(ok(&on, &alice, "renew_file_reservations", again).await["renewed"], 0, "it has expired");
 }
 
-async fn r17_one_agent_may_reserve_twice_and_meets_nobody(on: TestStore) {
+async fn rule_17_one_agent_may_reserve_twice_and_meets_nobody(on: TestStore) {
     let (alice, _) = two(&on).await;
     for round in 1..=2 {
         let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["src/**", "src/a.rs"] })).await;
@@ -116,7 +116,7 @@ async fn r17_one_agent_may_reserve_twice_and_meets_nobody(on: TestStore) {
     }
 }
 
-async fn r18_force_takes_only_what_is_stale_and_tells_once(on: TestStore) {
+async fn rule_18_force_takes_only_what_is_stale_and_tells_once(on: TestStore) {
     let (alice, bob) = two(&on).await;
     let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["a"], "ttl_seconds": 86_400 })).await;
     let id = number(&given["granted"][0], "id");
@@ -150,7 +150,7 @@ async fn r18_force_takes_only_what_is_stale_and_tells_once(on: TestStore) {
     assert_eq!((&forced["released"], &forced["notice_id"]), (&json!(true), &Json::Null));
 }
 
-async fn r22_a_reservation_writes_one_archive_row_and_its_end_none(on: TestStore) {
+async fn rule_22_a_reservation_writes_one_archive_row_and_its_end_none(on: TestStore) {
     let (alice, bob) = two(&on).await;
     let (rows, changes) = archive(&on).await;
     let given = reserve(&on, &alice, "GreenCastle", json!({ "paths": ["a", "b", "c"], "ttl_seconds": 60 })).await;

@@ -7,10 +7,11 @@ use waybill_store::{Ctx, Tx, Work};
 use waybill_testkit::stores::{self, TestStore};
 
 use crate::support::{
-    HOME, agent, agent_in, letter, number, ok, pass, person, policy, project, refusal, send, sweep, two, with,
+    HOME, agent, agent_in, letter, number, ok, pass, person, policy, project, refusal, send, subjects, sweep, two, with,
 };
 
 waybill_testkit::both! {
+    an_agents_own_mail_is_found_by_its_name,
     words_phrases_beginnings_and_operators_find_the_same_everywhere,
     nothing_that_is_typed_is_an_error_of_the_engine,
     only_parties_find_a_message_and_admins_all,
@@ -427,4 +428,28 @@ impl Work for Explain {
         let rows = tx.query(self.0, &[]).await?;
         rows.iter().map(|row| row.text(0).map(|line| format!("{line}\n"))).collect()
     }
+}
+
+async fn an_agents_own_mail_is_found_by_its_name(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    agent(&on, &alice, "RedFox").await;
+    policy(&on, &alice, "RedFox", "open").await;
+    for n in 0..6 {
+        send(&on, &alice, letter(&format!("deploy {n}"))).await;
+    }
+    send(&on, &bob, with(letter("deploy fox"), json!({ "sender_name": "BlueLake", "to": ["RedFox"] }))).await;
+    let search =
+        |name: &str, limit: i64| json!({ "project_key": HOME, "query": "deploy", "agent_name": name, "limit": limit });
+    let found = ok(&on, &alice, "search_messages", search("RedFox", 2)).await;
+    assert_eq!(
+        subjects(found["result"].as_array().unwrap()),
+        ["deploy fox"],
+        "older pages are looked through: {found}"
+    );
+    let found = ok(&on, &alice, "search_messages", search("GreenCastle", 4)).await;
+    assert_eq!(subjects(found["result"].as_array().unwrap()), ["deploy 5", "deploy 4", "deploy 3", "deploy 2"]);
+    let rest = with(search("GreenCastle", 4), json!({ "cursor": found["next_cursor"] }));
+    let rest = ok(&on, &alice, "search_messages", rest).await;
+    assert_eq!(subjects(rest["result"].as_array().unwrap()), ["deploy 1", "deploy 0"]);
+    assert_eq!(refusal(&on, &bob, "search_messages", search("GreenCastle", 4)).await, Code::Forbidden);
 }

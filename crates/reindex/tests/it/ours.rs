@@ -1,12 +1,12 @@
 //! From our own archive back to the rows that it was written from.
 
-use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use waybill_archive::layout::{self, *};
-use waybill_archive::names::{self, ArchivePath};
-use waybill_kernel::{Caller, Role, Scope, Scopes, Time, hex};
+use waybill_archive::repo::Archive;
+use waybill_archivist::reconcile;
+use waybill_kernel::{Caller, Role, Scope, Scopes};
 use waybill_reindex::{Options, Report, Source, reindex};
 use waybill_store::Row;
 use waybill_testkit::stores::{self, TestStore, readable};
@@ -16,6 +16,7 @@ use crate::support::rows;
 waybill_testkit::both! {
     rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row,
     rule_42_what_the_database_has_stays_as_it_is,
+    a_project_whose_files_are_gone_is_read_from_its_repository,
     a_message_without_what_came_with_it_is_refused,
     files_of_ours_that_contradict_are_refused,
 }
@@ -93,192 +94,18 @@ async fn lived_in(on: &TestStore) {
     call(on, &alice, "retire_agent", json!({ "project_key": HOME, "agent_name": "RedStone" })).await;
 }
 
-/// The archive of the default tenant as the files of a database's rows.
-struct Exporter<'a> {
-    on: &'a TestStore,
-    root: &'a Path,
-}
-
-fn time(row: &Row, at: usize) -> Time {
-    row.time(at).unwrap()
-}
-
-fn text(row: &Row, at: usize) -> String {
-    row.text(at).unwrap().to_owned()
-}
-
-impl Exporter<'_> {
-    async fn rows(&self, sql: &str) -> Vec<Row> {
-        self.on.rows(sql).await.map_err(readable).unwrap()
-    }
-
-    fn put(&self, slug: &str, path: &ArchivePath, content: &[u8]) {
-        let path = self.root.join("default").join(names::part(slug)).join("files").join(path.as_str());
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
-    }
-
-    async fn all(&self) {
-        for row in self.rows("SELECT project, slug, human_key, created_at FROM mail_projects").await {
-            let (id, slug, human_key) = (row.int(0).unwrap(), text(&row, 1), text(&row, 2));
-            let file = ProjectFile { id, slug: slug.clone(), human_key, created_ts: time(&row, 3), tenant: None };
-            self.put(&slug, &project_path().unwrap(), &file.write().unwrap());
-        }
-        self.agents().await;
-        self.messages().await;
-        self.rest().await;
-    }
-
-    async fn agents(&self) {
-        let sql = "SELECT a.agent, a.name, a.program, a.model, a.task, a.attachments_policy, a.reaper_exempt, a.principal, a.token, \
-            a.created_at, a.active_at, a.retired_at, a.project, p.slug, a.policy FROM mail_agents a JOIN mail_projects p ON p.project = a.project";
-        for row in self.rows(sql).await {
-            let (id, name, slug) = (row.int(0).unwrap(), text(&row, 1), text(&row, 13));
-            let profile = Profile {
-                id,
-                name: name.clone(),
-                program: text(&row, 2),
-                model: text(&row, 3),
-                task_description: text(&row, 4),
-                attachments_policy: text(&row, 5),
-                reaper_exempt: row.bool(6).unwrap(),
-                principal: Some(text(&row, 7)),
-                token_sha256: Some(hex::encode(row.bytes(8).unwrap())),
-                inception_ts: time(&row, 9),
-                last_active_ts: time(&row, 10),
-                retired_ts: row.time_opt(11).unwrap(),
-                project_id: row.int(12).unwrap(),
-            };
-            self.put(&slug, &profile_path(&name).unwrap(), &profile.write().unwrap());
-            let state =
-                State { contact_policy: text(&row, 14), contacts: self.contacts(id, row.int(12).unwrap()).await };
-            self.put(&slug, &state_path(&name).unwrap(), &state.write().unwrap());
-            self.seen(id, &name, &slug).await;
-        }
-    }
-
-    async fn contacts(&self, agent: i64, project: i64) -> Vec<Contact> {
-        let sql = format!(
-            "SELECT f.name, fp.project, fp.human_key, t.name, tp.project, tp.human_key, c.status, c.reason, c.created_at, c.updated_at, \
-             c.expires_at FROM mail_contacts c JOIN mail_agents f ON f.agent = c.from_agent JOIN mail_projects fp ON fp.project = f.project \
-             JOIN mail_agents t ON t.agent = c.to_agent JOIN mail_projects tp ON tp.project = t.project \
-             WHERE c.from_agent = {agent} OR c.to_agent = {agent}"
-        );
-        let foreign = |row: &Row, at: usize| (row.int(at).unwrap() != project).then(|| text(row, at + 1));
-        let of = |row: &Row| Contact {
-            from: text(row, 0),
-            from_project: foreign(row, 1),
-            to: text(row, 3),
-            to_project: foreign(row, 4),
-            status: text(row, 6),
-            reason: text(row, 7),
-            created_ts: time(row, 8),
-            updated_ts: time(row, 9),
-            expires_ts: row.time_opt(10).unwrap(),
-        };
-        self.rows(&sql).await.iter().map(of).collect()
-    }
-
-    async fn seen(&self, agent: i64, name: &str, slug: &str) {
-        let sql = format!(
-            "SELECT message, read_at, ack_at FROM mail_recipients WHERE agent = {agent} AND (read_at IS NOT NULL OR ack_at IS NOT NULL)"
-        );
-        let rows = self.rows(&sql).await;
-        let of = |row: &Row| {
-            let times = Delivered { read_ts: row.time_opt(1).unwrap(), ack_ts: row.time_opt(2).unwrap() };
-            (row.int(0).unwrap(), times)
-        };
-        let seen: BTreeMap<_, _> = rows.iter().map(of).collect();
-        if let Some(first) = seen.keys().next() {
-            self.put(slug, &seen_path(name, *first).unwrap(), &Seen(seen.clone()).write().unwrap());
-        }
-    }
-
-    async fn messages(&self) {
-        let sql = "SELECT m.message, m.sender_name, m.names, m.subject, m.thread, m.reply_to, m.importance, m.ack_required, m.intro, \
-            m.created_at, p.human_key, p.slug, m.attachments, m.body FROM mail_messages m JOIN mail_projects p ON p.project = m.project";
-        for row in self.rows(sql).await {
-            let names: BTreeMap<String, Vec<String>> = serde_json::from_str(row.text(2).unwrap()).unwrap();
-            let attachments: Vec<AttachmentRef> =
-                row.text_opt(12).unwrap().map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
-            let message = Message {
-                id: row.int(0).unwrap(),
-                from: text(&row, 1),
-                from_project: None,
-                to: names["to"].clone(),
-                cc: names["cc"].clone(),
-                bcc: names["bcc"].clone(),
-                subject: text(&row, 3),
-                thread_id: row.text_opt(4).unwrap().map(str::to_owned),
-                reply_to: row.int_opt(5).unwrap(),
-                importance: text(&row, 6),
-                ack_required: row.bool(7).unwrap(),
-                intro: row.bool(8).unwrap(),
-                created: time(&row, 9),
-                project: text(&row, 10),
-                project_slug: text(&row, 11),
-                attachments,
-                body: text(&row, 13),
-            };
-            let path = canonical_path(message.id, message.created, &message.subject).unwrap();
-            self.put(&message.project_slug, &path, &message.write().unwrap());
-            let copy = inbox_path("BlueLake", message.id, message.created, &message.subject).unwrap();
-            self.put(&message.project_slug, &copy, &message.write_for_inbox().unwrap());
-            let sql = format!("SELECT sha256, content FROM mail_attachments WHERE message = {}", message.id);
-            for file in self.rows(&sql).await {
-                let path = attachment_path(&hex::encode(file.bytes(0).unwrap())).unwrap();
-                self.put(&message.project_slug, &path, file.bytes(1).unwrap());
-            }
-        }
-    }
-
-    async fn rest(&self) {
-        let sql = "SELECT r.reservation, a.name, r.path, r.exclusive, r.reason, r.created_at, r.expires_at, r.released_at, p.human_key, p.slug \
-            FROM mail_reservations r JOIN mail_agents a ON a.agent = r.agent JOIN mail_projects p ON p.project = r.project";
-        for row in self.rows(sql).await {
-            let held = layout::Reservation {
-                id: row.int(0).unwrap(),
-                agent: text(&row, 1),
-                path_pattern: text(&row, 2),
-                exclusive: row.bool(3).unwrap(),
-                reason: text(&row, 4),
-                created_ts: time(&row, 5),
-                expires_ts: time(&row, 6),
-                released_ts: row.time_opt(7).unwrap(),
-                project: text(&row, 8),
-            };
-            self.put(&text(&row, 9), &reservation_path(held.id).unwrap(), &held.write().unwrap());
-        }
-        let sql = "SELECT s.slot, a.name, s.exclusive, s.acquired_at, s.expires_at, s.released_at, p.slug FROM mail_build_slots s \
-            JOIN mail_agents a ON a.agent = s.agent JOIN mail_projects p ON p.project = s.project";
-        for row in self.rows(sql).await {
-            let held = BuildSlot {
-                slot: text(&row, 0),
-                agent: text(&row, 1),
-                exclusive: row.bool(2).unwrap(),
-                acquired_ts: time(&row, 3),
-                expires_ts: time(&row, 4),
-                released_ts: row.time_opt(5).unwrap(),
-            };
-            self.put(&text(&row, 6), &build_slot_path(&held.slot, &held.agent).unwrap(), &held.write().unwrap());
-        }
-        for row in self.rows("SELECT product, key, name, created_at FROM mail_products").await {
-            let id = row.int(0).unwrap();
-            let sql = format!(
-                "SELECT p.slug, l.linked_at FROM mail_product_projects l JOIN mail_projects p ON p.project = l.project WHERE l.product = {id}"
-            );
-            let linked = self.rows(&sql).await;
-            let projects =
-                linked.iter().map(|row| LinkedProject { slug: text(row, 0), linked_ts: time(row, 1) }).collect();
-            let product = Product { id, key: text(&row, 1), name: text(&row, 2), created_ts: time(&row, 3), projects };
-            self.put(TENANT, &product_path(id).unwrap(), &product.write().unwrap());
-        }
-    }
+/// The archive of everything, as the archiver writes it.
+async fn rebuilt(on: &TestStore, root: &Path) -> waybill_archivist::reconcile::Report {
+    let archive = Arc::new(Archive::new(root.to_owned(), waybill_archivist::Settings::default().limits()));
+    let report = reconcile::rebuild(&on.store, &archive, |_| {}).await.map_err(readable).unwrap();
+    archive.close();
+    report
 }
 
 async fn exported(on: &TestStore) -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
-    Exporter { on, root: place.path() }.all().await;
+    let report = rebuilt(on, place.path()).await;
+    assert!(report.consistent && report.written > 0, "{report:?}");
     place
 }
 
@@ -316,6 +143,11 @@ async fn rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row(on
     let again = import(&empty, place.path()).await;
     assert_eq!((again.written(), again.is_whole()), (0, true));
     assert_eq!(archived(&empty).await, before);
+    // And the other way: but for project.json, which names the id of its tenant, the archive is what the new database says.
+    let back = rebuilt(&empty, place.path()).await;
+    assert!(back.consistent && back.written <= back.projects && back.removed == 0, "{back:?}");
+    let back = rebuilt(&empty, place.path()).await;
+    assert_eq!((back.consistent, back.written, back.removed), (true, 0, 0), "{back:?}");
     // Search is rebuilt, for those who were parties and for nobody else.
     let (alice, carol) = (person(&empty, "alice"), person(&empty, "carol"));
     let query = json!({ "project_key": HOME, "query": "hidden" });
@@ -336,6 +168,23 @@ async fn rule_42_what_the_database_has_stays_as_it_is(on: TestStore) {
     let report = import(&on, place.path()).await;
     assert_eq!((report.written(), report.is_whole()), (0, true));
     assert_eq!(rows(&on).await, before);
+}
+
+async fn a_project_whose_files_are_gone_is_read_from_its_repository(on: TestStore) {
+    lived_in(&on).await;
+    let place = exported(&on).await;
+    for project in std::fs::read_dir(place.path().join("default")).unwrap() {
+        std::fs::remove_dir_all(project.unwrap().path().join("files")).unwrap();
+    }
+    let empty = beside(&on).await;
+    let report = import(&empty, place.path()).await;
+    assert_eq!((report.refused, report.attachments_lost), (Vec::new(), Vec::new()));
+    assert_eq!(archived(&empty).await, archived(&on).await);
+    // With neither there is nothing to read, which is told.
+    std::fs::remove_dir_all(place.path().join("default/data-projects-backend/archive.git")).unwrap();
+    let other = beside(&on).await;
+    let report = import(&other, place.path()).await;
+    assert!(report.refused.iter().any(|refused| refused.why.contains("neither files nor a repository")));
 }
 
 async fn a_message_without_what_came_with_it_is_refused(on: TestStore) {

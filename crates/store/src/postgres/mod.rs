@@ -27,6 +27,7 @@ use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, request};
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Work};
 use crate::tx::Backend;
+use crate::waits::Waits;
 use crate::wake::{Hub, Wake};
 use crate::{Gate, Migration, Tx, migrate};
 use erased::{Erased, Keeping};
@@ -133,6 +134,7 @@ struct Core {
     clock: Arc<Clock>,
     hub: Hub,
     meters: Meters,
+    waits: Waits,
 }
 
 struct Meters {
@@ -183,6 +185,7 @@ impl Postgres {
             reads: Semaphore::new(options.readers),
             waiting: AtomicUsize::new(0),
             meters: Meters::new(&options.name),
+            waits: Waits::new(&options.name),
             options,
             clock,
             hub,
@@ -203,6 +206,10 @@ impl Postgres {
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.core.waits
+    }
+
     pub(crate) fn close(&self) {
         self.core.pool.close();
         for task in &self.tasks {
@@ -217,7 +224,10 @@ impl Core {
         // Counted from the call's arrival: while the database is away, a long line of callers must not each wait for
         // the patience of all before them.
         let deadline = tokio::time::Instant::now() + self.options.retry_for;
-        let _lane = tokio::time::timeout_at(deadline, self.enter(lanes)).await.unwrap_or_else(|_| Err(overloaded()))?;
+        let asked = std::time::Instant::now();
+        let entered = tokio::time::timeout_at(deadline, self.enter(lanes)).await.unwrap_or_else(|_| Err(overloaded()));
+        let _lane = entered.inspect_err(|_| self.waits.failed())?;
+        let _in_use = self.waits.got(asked);
         let mut pause = Duration::from_millis(2);
         loop {
             let failure = match self.attempt(call, gate.clone()).await {

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 use waybill_kernel::{Error, RequestId, Result, Time, request};
@@ -12,6 +13,7 @@ use super::Connection;
 use crate::Tx;
 use crate::operation::{Call, Reach, Work};
 use crate::tx::Backend;
+use crate::waits::Waits;
 use crate::wake::{Hub, Wake};
 
 pub(crate) trait Job: Send {
@@ -34,11 +36,20 @@ pub(crate) struct Pending<W: Work> {
     wakes: Vec<Wake>,
     /// Whoever serves the batch, what each call tells the log bears the id of its own request.
     request: Option<RequestId>,
+    waits: Arc<Waits>,
+    /// None once it has been run.
+    asked: Option<Instant>,
 }
 
 impl<W: Work> Pending<W> {
-    pub(crate) fn new(call: Arc<Call<W>>, reply: oneshot::Sender<Result<W::Output>>, hub: Hub) -> Self {
-        Self { call, reply, hub, outcome: None, wakes: Vec::new(), request: request::current() }
+    pub(crate) fn new(
+        call: Arc<Call<W>>,
+        reply: oneshot::Sender<Result<W::Output>>,
+        hub: Hub,
+        waits: Arc<Waits>,
+    ) -> Self {
+        let (request, asked) = (request::current(), Some(Instant::now()));
+        Self { call, reply, hub, outcome: None, wakes: Vec::new(), request, waits, asked }
     }
 
     fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<Wake>)> {
@@ -66,6 +77,8 @@ impl<W: Work> Job for Pending<W> {
     }
 
     fn perform(&mut self, connection: &mut Connection, now: Time) -> bool {
+        let waits = Arc::clone(&self.waits);
+        let _in_use = self.asked.take().map(|asked| waits.got(asked));
         // A panic is one caller's internal error: its neighbours in the batch have done nothing wrong.
         let mut id = self.request.take();
         let run = AssertUnwindSafe(|| request::scope(&mut id, || self.poll_once(connection, now)));

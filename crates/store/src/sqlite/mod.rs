@@ -40,6 +40,7 @@ use job::{Job, Pending};
 use crate::operation::{Call, Work};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
+use crate::waits::Waits;
 use crate::wake::Hub;
 use crate::{Migration, migrate};
 
@@ -113,6 +114,7 @@ pub(crate) struct Sqlite {
     mark: Arc<mark::Mark>,
     condition: Arc<Condition>,
     hub: Hub,
+    waits: Arc<Waits>,
 }
 
 impl Sqlite {
@@ -166,19 +168,25 @@ impl Sqlite {
             runtime: Handle::try_current().ok(),
         };
         let writer = writer::Writer::start(state, connection)?;
-        Ok(Self { writer, readers, checkpointer, checker, mark, condition, hub })
+        let waits = Arc::new(Waits::new(&options.name));
+        Ok(Self { writer, readers, checkpointer, checker, mark, condition, hub, waits })
     }
 
     pub(crate) async fn execute<W: Work>(&self, call: Arc<Call<W>>) -> Result<W::Output> {
         let mode = call.work.mode();
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending::new(call, reply, self.hub.clone()));
-        match mode {
-            Mode::Write => self.writer.submit(job)?,
-            Mode::Read => self.readers.submit(job)?,
-        }
+        let job = Box::new(Pending::new(call, reply, self.hub.clone(), Arc::clone(&self.waits)));
+        let submitted = match mode {
+            Mode::Write => self.writer.submit(job),
+            Mode::Read => self.readers.submit(job),
+        };
+        submitted.inspect_err(|_| self.waits.failed())?;
         // Only a thread that died with the job in hand drops the sender.
         answer.await.unwrap_or_else(|_| Err(unknown("the database thread ended before it answered")))
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// Why writes are refused, if they are.

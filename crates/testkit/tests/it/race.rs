@@ -27,6 +27,7 @@ use waybill_mail::ops::request_contact::RequestContact;
 use waybill_mail::ops::respond_contact::RespondContact;
 use waybill_mail::ops::retire_agent::RetireAgent;
 use waybill_mail::ops::send_message::SendMessage;
+use waybill_mail::ops::send_overseer_message::SendOverseerMessage;
 use waybill_mail::ops::set_contact_policy::SetContactPolicy;
 use waybill_mail::ops::slots::acquire_build_slot::AcquireBuildSlot;
 use waybill_mail::ops::slots::release_build_slot::ReleaseBuildSlot;
@@ -213,6 +214,10 @@ fn contenders() -> Vec<Contender> {
                 "body_md": "d", "idempotency_key": "k" });
             (world.caller.clone(), letter)
         }),
+        Contender::new::<SendOverseerMessage>("as the first of its project", Entity::Letter, |world| {
+            let order = json!({ "project_key": PROJECT, "to": ["BlueLake"], "subject": "Stop", "body_md": "Now." });
+            (world.caller.clone(), order)
+        }),
         Contender::new::<ReplyMessage>("the letter", Entity::Letter, |world| {
             let reply = json!({ "project_key": PROJECT, "sender_name": "BlueLake", "body_md": "e" });
             (world.caller.clone(), with(&reply, number(world)))
@@ -281,10 +286,14 @@ fn lease(world: &World, more: Json) -> Json {
     with(&json!({ "task_id": world.id, "lease_id": world.lease_id }), more)
 }
 
+/// They write files of a repository, each as one step, and no row.
+const WITHOUT_ROWS: [&str; 2] = ["install_precommit_guard", "uninstall_precommit_guard"];
+
 #[test]
 fn every_operation_that_writes_is_raced() {
     let registry = waybill_domains::registry();
-    let writes = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.mode == Mode::Write);
+    let has_rows = |spec: &&OperationSpec| !WITHOUT_ROWS.contains(&spec.name);
+    let writes = registry.entries().map(|entry| entry.spec()).filter(|spec| spec.mode == Mode::Write).filter(has_rows);
     let contenders = contenders();
     let raced: Vec<_> = contenders.iter().map(|contender| contender.operation).collect();
     let gaps = stores::uncovered(writes.map(|spec| spec.name), &raced);

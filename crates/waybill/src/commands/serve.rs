@@ -157,7 +157,11 @@ async fn doors(
     let access = Access::new(store.clone(), config.access.clone(), server_key);
     let gatekeeper = gatekeeper(config, opened, access.clone()).await?;
     let answer_max = Duration::from_millis(config.doors.answer_ms);
-    let driver = Driver::new(waybill_domains::registry(), opened.stores.clone(), gatekeeper.clone(), answer_max);
+    let mut registry = waybill_domains::registry();
+    if config.mail.project_roots.is_empty() {
+        registry = registry.without_tools(&waybill_mail::ops::guard::NEEDS_ROOTS);
+    }
+    let driver = Driver::new(registry, opened.stores.clone(), gatekeeper.clone(), answer_max);
     let sqs = Sqs::new(waybill_sqs::Opening {
         driver: driver.clone(),
         access,

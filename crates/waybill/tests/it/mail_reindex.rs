@@ -96,7 +96,7 @@ async fn rule_44_an_archive_is_taken_over_while_no_server_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rule_38_a_damaged_index_is_mended_and_the_originals_are_kept() {
+async fn rule_37_and_38_a_damaged_database_is_not_served_and_is_mended_with_the_originals_kept() {
     let Some((_place, root)) = sample() else { return };
     let mut world = World::start().await;
     let data = world.server.data_dir.clone();

@@ -1,18 +1,23 @@
 //! Force: ends somebody else's reservation that nobody seems to need any more. The former holder is told by mail.
 //!
-//! Judged by the database alone: the server does not look at the files of a project.
+//! Judged by the database, and by the files themselves where the operator lets the server look at them: they are looked at
+//! before the transaction, which they would hold up.
 
+use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use waybill_checkout::{Checkout, LOOKED_MAX, Looked, Sign, signs};
 use waybill_kernel::{Code, Error, Example, OperationSpec, Profile, Result, Route, Time};
-use waybill_store::{Ctx, Operation, Reply, Tx};
+use waybill_store::{Answered, Ctx, Flow, Operation, Procedure, Reply, Tx};
 
 use super::list_file_reservations::Shown;
+use crate::Settings;
 use crate::acting::{Agent, Project, act_as, agent_columns, project, touch};
 use crate::archive_rows::changed;
+use crate::guard::{Reach, Target};
 use crate::recipients::Recipient;
 use crate::reservations::{Reservation, lock, reservation_columns};
 use crate::rules::addresses::Kind;
@@ -24,6 +29,8 @@ use crate::sent::check_active;
 const INACTIVE: Duration = Duration::from_secs(1_800);
 /// A holder that has written so recently is.
 const MAIL_GRACE: Duration = Duration::from_secs(900);
+/// A file that was changed or committed so recently is worked on.
+const FILE_GRACE: Duration = Duration::from_secs(900);
 const NOTE_CHARS_MAX: usize = 1_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -43,7 +50,16 @@ pub struct ForceReleaseFileReservation {
     /// The agent's token, where somebody else registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
+    /// What the files show; None where nobody looked.
+    #[serde(skip)]
+    pub looked: Option<Looked>,
 }
+
+/// The operation with a look at the files before it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transparent)]
+pub struct LookingFirst(ForceReleaseFileReservation);
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ForceReleased {
@@ -66,8 +82,9 @@ impl Operation for ForceReleaseFileReservation {
         destructive: true,
         repeatable: true,
         title: "End another's reservation",
-        description: "End a reservation whose holder has gone: one that has expired, or whose holder was inactive for 30 minutes \
-                      and sent nothing for 15. Otherwise RESERVATION_ACTIVE says why it stays. The former holder is told.",
+        description: "End a reservation whose holder has gone: one that has expired, or whose holder was inactive for 30 minutes, \
+                      sent nothing for 15 and changed none of the files. Otherwise RESERVATION_ACTIVE says why it stays. The \
+                      former holder is told.",
         example: Example {
             arguments: r#"{"project_key": "/data/projects/backend", "agent_name": "GreenCastle", "file_reservation_id": 33,
                 "note": "Needed for the release."}"#,
@@ -105,7 +122,7 @@ impl Operation for ForceReleaseFileReservation {
                 notice_id: None,
             }));
         }
-        let reasons = judge(tx, now, &held, &holder).await?;
+        let reasons = judge(tx, now, &held, &holder, self.looked.as_ref()).await?;
         let held = self.release(tx, now, held).await?;
         changed(tx, now, project.id, holder.id).await?;
         touch(ctx, tx, &acting.agent).await?;
@@ -118,18 +135,94 @@ impl Operation for ForceReleaseFileReservation {
     }
 }
 
+impl Procedure for LookingFirst {
+    const SPEC: OperationSpec = <ForceReleaseFileReservation as Operation>::SPEC;
+    type Output = ForceReleased;
+
+    async fn call(self, flow: &Flow<'_>) -> Answered<ForceReleased> {
+        let mut operation = self.0;
+        operation.looked = look(flow, &operation).await?;
+        flow.home().run_in_turn(operation, flow.caller.clone()).await
+    }
+}
+
+/// None where there is nothing to look at, or the server may not.
+async fn look(flow: &Flow<'_>, of: &ForceReleaseFileReservation) -> Result<Option<Looked>> {
+    let roots = flow.home().settings().get::<Settings>().project_roots.clone();
+    if roots.is_empty() {
+        return Ok(None);
+    }
+    let place = Place {
+        project_key: of.project_key.clone(),
+        agent_name: of.agent_name.clone(),
+        token: of.registration_token.clone(),
+        file_reservation_id: of.file_reservation_id,
+    };
+    let (Reply::Done(found) | Reply::Replay(found) | Reply::Empty { answer: found, .. }) =
+        flow.run(flow.home(), place).await?;
+    let Some(pattern) = found.path else { return Ok(None) };
+    let since_s = found.now.micros() / 1_000_000 - i64::try_from(FILE_GRACE.as_secs()).unwrap_or(i64::MAX);
+    let look = move || -> Result<Option<Looked>> {
+        let Some(checkout) = Checkout::open(&roots, Path::new(&found.human_key))? else { return Ok(None) };
+        let reach = Reach::of(&pattern, false);
+        let holds = |path: &str| reach.holds(&Target::of(path, false));
+        signs(&checkout, &pattern, since_s, &holds).map(Some)
+    };
+    let looked = tokio::task::spawn_blocking(look).await.map_err(Error::internal)?;
+    // A tree that cannot be read shows nothing: the database decides alone, as where nobody may look.
+    Ok(looked.unwrap_or_else(|error| {
+        let cause = error.cause().unwrap_or_default();
+        tracing::warn!(%error, cause, "the files of a reservation could not be looked at");
+        None
+    }))
+}
+
+/// Which files a reservation is about, for those who may act for an agent of its project.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Place {
+    project_key: String,
+    agent_name: String,
+    token: Option<String>,
+    file_reservation_id: i64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Placed {
+    human_key: String,
+    now: Time,
+    /// None where it is over, so that nobody has to look.
+    path: Option<String>,
+}
+
+impl Operation for Place {
+    const SPEC: OperationSpec = OperationSpec { name: "place_reservation", ..super::READ };
+    type Output = Placed;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Placed>> {
+        let project = project(tx, &self.project_key).await?;
+        act_as(ctx, tx, &project, &self.agent_name, self.token.as_deref()).await?;
+        let held = find(tx, &project, self.file_reservation_id).await?;
+        let path = held.is_active(ctx.now).then_some(held.path);
+        Ok(Reply::Done(Placed { human_key: project.human_key, now: ctx.now, path }))
+    }
+}
+
+async fn find(tx: &mut Tx<'_>, project: &Project, id: i64) -> Result<Reservation> {
+    const ONE: &str = concat!(
+        "SELECT ",
+        reservation_columns!(),
+        " FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
+         WHERE r.tenant = $1 AND r.project = $2 AND r.reservation = $3"
+    );
+    let row = tx.query_opt(ONE, &[project.id.into(), id.into()]).await?;
+    Reservation::read(&row.ok_or_else(|| Error::not_found("file reservation"))?)
+}
+
 impl ForceReleaseFileReservation {
     async fn find(&self, tx: &mut Tx<'_>, project: &Project) -> Result<(Reservation, Agent)> {
-        const ONE: &str = concat!(
-            "SELECT ",
-            reservation_columns!(),
-            " FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
-             WHERE r.tenant = $1 AND r.project = $2 AND r.reservation = $3"
-        );
         const HOLDER: &str =
             concat!("SELECT ", agent_columns!(), " FROM mail_agents a WHERE a.tenant = $1 AND a.agent = $2");
-        let row = tx.query_opt(ONE, &[project.id.into(), self.file_reservation_id.into()]).await?;
-        let held = Reservation::read(&row.ok_or_else(|| Error::not_found("file reservation"))?)?;
+        let held = find(tx, project, self.file_reservation_id).await?;
         let holder = tx.query_opt(HOLDER, &[held.agent.into()]).await?;
         let holder = holder.ok_or_else(|| Error::internal("a reservation has no holder"))?;
         Ok((held, Agent::read(&holder)?))
@@ -146,7 +239,13 @@ impl ForceReleaseFileReservation {
 }
 
 /// Why it may be ended, or the error that says why not.
-async fn judge(tx: &mut Tx<'_>, now: Time, held: &Reservation, holder: &Agent) -> Result<Vec<String>> {
+async fn judge(
+    tx: &mut Tx<'_>,
+    now: Time,
+    held: &Reservation,
+    holder: &Agent,
+    looked: Option<&Looked>,
+) -> Result<Vec<String>> {
     const LAST_SENT: &str = "SELECT created_at FROM mail_messages WHERE tenant = $1 AND sender = $2 \
                              ORDER BY created_at DESC, message DESC LIMIT 1";
     if held.expires_at <= now {
@@ -165,6 +264,22 @@ async fn judge(tx: &mut Tx<'_>, now: Time, held: &Reservation, holder: &Agent) -
         Some(sent) if sent.after(MAIL_GRACE) >= now => alive.push(format!("The holder sent a message at {sent}.")),
         Some(sent) => stale.push(format!("The holder last sent a message at {sent}.")),
         None => stale.push("The holder has sent no message.".to_owned()),
+    }
+    let at = |seconds: i64| Time::from_micros(seconds.saturating_mul(1_000_000));
+    match looked {
+        Some(Looked { sign: Some(Sign::Changed { path, at_s }), .. }) => {
+            alive.push(format!("The file {path} was changed at {}.", at(*at_s)));
+        }
+        Some(Looked { sign: Some(Sign::Committed { path, at_s }), .. }) => {
+            alive.push(format!("The file {path} was committed at {}.", at(*at_s)));
+        }
+        Some(Looked { sign: None, is_partial: false }) => {
+            stale.push("None of its files was changed or committed lately.".to_owned());
+        }
+        Some(Looked { sign: None, is_partial: true }) => {
+            stale.push(format!("None of its first {LOOKED_MAX} files was changed or committed lately."));
+        }
+        None => {}
     }
     if alive.is_empty() {
         return Ok(stale);

@@ -17,7 +17,7 @@ pub(crate) fn register(registry: Registry) -> Registry {
         .with::<check_file_reservation_conflicts::CheckFileReservationConflicts>()
         .with::<renew_file_reservations::RenewFileReservations>()
         .with::<release_file_reservations::ReleaseFileReservations>()
-        .with::<force_release_file_reservation::ForceReleaseFileReservation>()
+        .with::<force_release_file_reservation::LookingFirst>()
         .with::<list_file_reservations::ListFileReservations>()
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route, Time, cursor};
-use waybill_store::{Ctx, Operation, Reply, Tx};
+use waybill_store::{Ctx, Operation, Reply, STATEMENTS_MAX, Statement, Tx};
 
 use crate::acting::{self, Project};
 use crate::inbox::MessageView;
@@ -21,6 +21,8 @@ use crate::search::find::{Found, Tier, Wanted};
 const LIMIT: i64 = 20;
 pub(crate) const LIMIT_MAX: i64 = 1_000;
 const OFFSET_MAX: i64 = 1_000;
+/// Pages that are looked through for those of one agent.
+const PAGES_MAX: usize = 20;
 /// Of a body, for the excerpt.
 const EXCERPT_CHARS: i64 = 2_000;
 /// Of a body where bodies are asked for; the whole is had by get_message.
@@ -61,6 +63,9 @@ pub struct SearchMessages {
     /// Only from this agent.
     #[serde(alias = "from_agent", alias = "sender_name", alias = "from")]
     pub sender: Option<String>,
+    /// Only what this agent of yours has sent or got. A page may be short then; next_cursor says whether there is more.
+    #[schemars(extend("x-rare" = true))]
+    pub agent_name: Option<String>,
     /// Only of this importance, or of one of these: low, normal, high, urgent.
     #[schemars(extend("x-rare" = true))]
     pub importance: Option<Names>,
@@ -171,8 +176,20 @@ impl Operation for SearchMessages {
         };
         let scope = self.scope(ctx, &project)?;
         let scope: Vec<&[u8]> = scope.iter().map(Vec::as_slice).collect();
-        let (found, next) =
-            look(ctx, tx, &wanted, self.ranking.unwrap_or_default(), self.position(&scope)?, page).await?;
+        let ranking = self.ranking.unwrap_or_default();
+        let (mut found, mut next) = look(ctx, tx, &wanted, ranking, self.position(&scope)?, page).await?;
+        if let Some(name) = &self.agent_name {
+            // One's own alone: whether another agent got a message may be hidden.
+            let agent = acting::act_as(ctx, tx, &project, name, None).await?.agent;
+            found = of_agent(tx, agent.id, found).await?;
+            for _ in 1..PAGES_MAX {
+                let left = page.limit - found.len();
+                let Some(position) = next.filter(|_| left > 0) else { break };
+                let more = look(ctx, tx, &wanted, ranking, position, Page { skip: 0, limit: left, ..page }).await?;
+                found.extend(of_agent(tx, agent.id, more.0).await?);
+                next = more.1;
+            }
+        }
         Ok(Reply::Done(SearchResult {
             result: found
                 .into_iter()
@@ -183,6 +200,22 @@ impl Operation for SearchMessages {
             diagnostics: self.diagnostics(ctx, &query),
         }))
     }
+}
+
+/// Those that the agent has sent or got.
+async fn of_agent(tx: &mut Tx<'_>, agent: i64, found: Vec<Found>) -> Result<Vec<Found>> {
+    const PARTY: &str = "SELECT 1 FROM mail_messages m WHERE m.tenant = $1 AND m.message = $2 AND (m.sender = $3 OR EXISTS \
+        (SELECT 1 FROM mail_recipients r WHERE r.tenant = $1 AND r.message = $2 AND r.agent = $3))";
+    let mut kept = Vec::with_capacity(found.len());
+    let mut found = found.into_iter().peekable();
+    while found.peek().is_some() {
+        let some: Vec<Found> = found.by_ref().take(STATEMENTS_MAX).collect();
+        let looks: Vec<Statement<'_>> =
+            some.iter().map(|one| (PARTY, vec![one.view.id.into(), agent.into()])).collect();
+        let rows = tx.query_all(&looks).await?;
+        kept.extend(some.into_iter().zip(rows).filter(|(_, rows)| !rows.is_empty()).map(|(one, _)| one));
+    }
+    Ok(kept)
 }
 
 /// How much of what follows is shown.
@@ -268,7 +301,7 @@ impl SearchMessages {
     fn scope(&self, ctx: &Ctx<'_>, project: &Project) -> Result<Vec<Vec<u8>>> {
         let filters = (
             (&self.query, self.ranking, &self.sender, &self.importance),
-            (&self.thread_id, &self.date_start, &self.date_end),
+            (&self.thread_id, &self.date_start, &self.date_end, &self.agent_name),
         );
         Ok(vec![
             b"search_messages".to_vec(),

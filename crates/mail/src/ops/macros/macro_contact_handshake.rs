@@ -2,17 +2,17 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Role, Route, Scope, Time};
+use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting::{self, Agent, Project};
-use crate::contacts::{self, Pair, REASON_CHARS_MAX, REQUEST_TTL_S, Status};
+use crate::attaching::Whose;
+use crate::contacts::{self, Asking, ContactRequested, Pair, REASON_CHARS_MAX, REQUEST_TTL_S, Status};
 use crate::recipients::{self, Recipient};
 use crate::rules::addresses::Kind;
 use crate::rules::message::{self, Importance};
 use crate::rules::threads;
 use crate::sending::{self, Files, Outgoing, Payload};
-use crate::sent;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,14 +51,8 @@ pub struct MacroContactHandshake {
 /// What came of the request.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Handshake {
-    pub from: String,
-    pub to: String,
-    pub status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_ts: Option<Time>,
-    /// The message that told of the request; absent where one had told of it before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub intro_message_id: Option<i64>,
+    #[serde(flatten)]
+    pub request: ContactRequested,
     /// The first message, if one was wanted and the contact is approved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub welcome_message: Option<Payload>,
@@ -78,7 +72,7 @@ impl Operation for MacroContactHandshake {
         example: Example {
             arguments: r#"{"project_key": "/data/projects/backend", "requester": "GreenCastle", "target": "BlueLake",
                 "auto_accept": true}"#,
-            answer: r#"{"from": "GreenCastle", "to": "BlueLake", "status": "approved",
+            answer: r#"{"from": "GreenCastle", "to": "BlueLake", "to_project": "/data/projects/backend", "status": "approved",
                 "expires_ts": "2026-02-04T12:30:00.000000Z", "intro_message_id": 44}"#,
         },
         ..OperationSpec::WRITE
@@ -87,36 +81,25 @@ impl Operation for MacroContactHandshake {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Handshake>> {
         let ttl = contacts::ttl(self.ttl_seconds, REQUEST_TTL_S)?;
-        let project = acting::project(tx, &self.project_key).await?;
-        let token = self.registration_token.as_deref();
-        let from = acting::act_as(ctx, tx, &project, &self.requester, token).await?.agent;
-        sent::check_active(&from)?;
-        let to_project = match &self.to_project {
-            Some(key) => acting::project(tx, key).await?,
-            None => project.clone(),
+        let whose = Whose {
+            project_key: self.project_key.clone(),
+            agent_name: self.requester.clone(),
+            token: self.registration_token.clone(),
         };
-        let to = acting::agent(tx, &to_project, &self.target).await?;
+        let asking = Asking::find(ctx, tx, &whose, self.to_project.as_deref(), &self.target).await?;
         if self.auto_accept {
-            acting::may_act(ctx, &to, self.target_registration_token.as_deref())?;
+            acting::may_act(ctx, &asking.to, self.target_registration_token.as_deref())?;
         }
-        let pair = Pair { project: &project, from: &from, to_project: &to_project, to: &to };
-        let requested = contacts::request(ctx, tx, pair, &self.reason, ttl).await?;
+        let requested = contacts::request(ctx, tx, asking.pair(), &self.reason, ttl).await?;
         let mut link = requested.link;
         if self.auto_accept {
-            link = contacts::respond(ctx, tx, pair, true, None).await?.0;
+            link = contacts::respond(ctx, tx, asking.pair(), true, None).await?.0;
         }
         let welcome_message = match link.status {
-            Status::Approved => self.welcome(ctx, tx, pair).await?,
+            Status::Approved => self.welcome(ctx, tx, asking.pair()).await?,
             _ => None,
         };
-        Ok(Reply::Done(Handshake {
-            from: from.name,
-            to: to.name,
-            status: link.status,
-            expires_ts: link.expires_at,
-            intro_message_id: requested.intro,
-            welcome_message,
-        }))
+        Ok(Reply::Done(Handshake { request: asking.shown(&link, requested.intro), welcome_message }))
     }
 }
 

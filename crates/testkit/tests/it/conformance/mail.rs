@@ -10,6 +10,7 @@ waybill_testkit::both! {
     a_message_goes_there_and_back,
     contacts_are_asked_for_and_answered,
     sessions_begin_and_agents_come_and_go,
+    mail_tells_of_itself_and_the_overseer_writes,
     what_is_not_there_is_refused,
     what_is_not_understood_is_refused,
 }
@@ -89,6 +90,26 @@ async fn sessions_begin_and_agents_come_and_go(on: TestStore) {
     assert_eq!(ok(&on, &on.admin, "get_project", json!({ "project_key": PROJECT })).await["agents"], 2);
 }
 
+async fn mail_tells_of_itself_and_the_overseer_writes(on: TestStore) {
+    two_agents(&on).await;
+    let order = json!({ "project_key": PROJECT, "to": ["BlueLake"], "subject": "Stop", "body_md": "Now." });
+    assert_eq!(ok(&on, &on.admin, "send_overseer_message", order).await["from"], "HumanOverseer");
+    assert_eq!(ok(&on, &on.admin, "get_environment", json!({})).await["limits"]["attachments_max"], 16);
+    let tools = ok(&on, &on.admin, "list_tools", json!({})).await;
+    let schemas = ok(&on, &on.admin, "get_tool_schemas", json!({})).await;
+    let listed = tools["tools"].as_array().map(Vec::len);
+    assert_eq!(listed, schemas["schemas"].as_object().map(serde_json::Map::len));
+    let metrics = ok(&on, &on.admin, "get_tool_metrics", json!({})).await;
+    assert!(metrics["tools"].as_array().is_some_and(|tools| !tools.is_empty()), "{metrics}");
+    assert_eq!(ok(&on, &on.admin, "get_locks", json!({})).await["projects_failing"], 0);
+    for (name, input) in [
+        ("install_precommit_guard", json!({ "project_key": PROJECT, "code_repo_path": PROJECT })),
+        ("uninstall_precommit_guard", json!({ "code_repo_path": PROJECT })),
+    ] {
+        assert_eq!(refusal(&on, &on.admin, name, input).await, Code::FeatureDisabled, "{name}");
+    }
+}
+
 /// Every operation that names a project, with what it needs besides.
 fn everything() -> Vec<(&'static str, Json)> {
     vec![
@@ -122,6 +143,11 @@ fn everything() -> Vec<(&'static str, Json)> {
             "macro_contact_handshake",
             json!({ "project_key": PROJECT, "requester": "GreenCastle", "target": "BlueLake" }),
         ),
+        (
+            "send_overseer_message",
+            json!({ "project_key": PROJECT, "to": ["BlueLake"], "subject": "Stop", "body_md": "Now." }),
+        ),
+        ("install_precommit_guard", json!({ "project_key": PROJECT, "code_repo_path": PROJECT })),
         ("macro_prepare_thread", profile(json!({ "thread_id": "T-1" }))),
         ("macro_file_reservation_cycle", of("BlueLake", json!({ "paths": ["src"] }))),
     ]

@@ -1,22 +1,17 @@
 //! `waybill guard install` and `uninstall`
 
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use waybill_checkout::Hooks;
+use waybill_checkout::hooks::{self, Hook as Placed, Removed};
 use waybill_kernel::{Code, Error, Result};
 
 use super::git::{Git, unusable};
 use super::{Hook, Repository};
 use crate::output;
-
-/// In every file of ours, and in no other.
-const MARK: &str = "# made by `waybill guard install`";
-/// After the name of a hook: the one that was there before.
-const KEPT: &str = "orig";
 
 #[derive(Args)]
 pub struct Install {
@@ -59,11 +54,13 @@ pub fn install(flags: &Install) -> Result<()> {
     let hooks = if flags.pre_push { &Hook::ALL[..] } else { &[Hook::PreCommit] };
     fs::create_dir_all(&folder).map_err(|error| unusable(&folder, error))?;
     let mut installed = Vec::new();
+    let hooks_folder = opened(&folder)?;
     for hook in hooks {
-        let text = text(*hook, text_of(&program)?, project);
-        installed.push(put(&folder.join(hook.name()), &text)?);
+        let hook = Placed::from(*hook);
+        hooks::put(&hooks_folder, hook, &hooks::text(hook, text_of(&program)?, project))?;
+        installed.push(folder.join(hook.name()).display().to_string());
     }
-    let paths: Vec<String> = installed.iter().map(|path| path.display().to_string()).collect();
+    let paths: Vec<String> = installed;
     if flags.json {
         return output::json(&json!({ "installed": paths, "project": project }));
     }
@@ -75,16 +72,15 @@ pub fn uninstall(flags: &Uninstall) -> Result<()> {
     let git = Git::at(flags.repository.repo.as_deref());
     let folder = folder(&git, flags.shared_hooks)?;
     let (mut removed, mut restored) = (Vec::new(), Vec::new());
-    for path in Hook::ALL.map(|hook| folder.join(hook.name())) {
-        if !is_ours(&path)? {
-            continue;
+    if let Ok(hooks_folder) = opened(&folder) {
+        for hook in Hook::ALL.map(Placed::from) {
+            let list = match hooks::remove(&hooks_folder, hook)? {
+                Some(Removed::Gone) => &mut removed,
+                Some(Removed::Restored) => &mut restored,
+                None => continue,
+            };
+            list.push(folder.join(hook.name()).display().to_string());
         }
-        let kept = kept(&path);
-        // The one rename puts the old hook back and takes ours away.
-        let done = if kept.exists() { fs::rename(&kept, &path) } else { fs::remove_file(&path) };
-        let was_kept = done.map(|()| path.exists()).map_err(|error| unusable(&path, error))?;
-        let list = if was_kept { &mut restored } else { &mut removed };
-        list.push(path.display().to_string());
     }
     if flags.json {
         return output::json(&json!({ "removed": removed, "restored": restored }));
@@ -114,98 +110,11 @@ fn folder(git: &Git, shared: bool) -> Result<PathBuf> {
     }
 }
 
-/// Three lines. Without the program the hook that was there still runs, and nothing else is in the way.
-fn text(hook: Hook, program: &str, project: Option<&str>) -> String {
-    let (program, name) = (quoted(program), hook.name());
-    let project = project.map(|project| format!(" --project {}", quoted(project))).unwrap_or_default();
-    format!(
-        "#!/bin/sh\n\
-         [ -x {program} ] || {{ [ ! -x \"$0.{KEPT}\" ] || exec \"$0.{KEPT}\" \"$@\"; exit 0; }} {MARK}\n\
-         exec {program} guard check --hook {name}{project} --own \"$0.{KEPT}\" -- \"$@\"\n"
-    )
-}
-
-/// As one word of a shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// Writes our file in the place of the one that is there, which is kept beside it unless it is ours.
-fn put(path: &Path, text: &str) -> Result<PathBuf> {
-    let kept = kept(path);
-    let write = || -> std::io::Result<()> {
-        if fs::read(path).is_ok_and(|there| there == text.as_bytes()) {
-            return Ok(());
-        }
-        let part = path.with_extension("waybill-part");
-        let mut file = fs::File::create(&part)?;
-        file.write_all(text.as_bytes())?;
-        file.set_permissions(fs::Permissions::from_mode(0o755))?;
-        file.sync_all()?;
-        fs::rename(&part, path)
-    };
-    if path.symlink_metadata().is_ok() && !is_ours(path)? {
-        if kept.symlink_metadata().is_ok() {
-            let message =
-                format!("{} and {} are both there, and neither is the guard's.", path.display(), kept.display());
-            let cure = "Join them into one, or move one away.";
-            return Err(Error::new(Code::AlreadyExists, message).with_cure(cure));
-        }
-        fs::rename(path, &kept).map_err(|error| unusable(path, error))?;
-    }
-    write().map_err(|error| unusable(path, error))?;
-    Ok(path.to_owned())
-}
-
-fn kept(path: &Path) -> PathBuf {
-    path.with_extension(KEPT)
-}
-
-fn is_ours(path: &Path) -> Result<bool> {
-    match fs::read(path) {
-        Ok(text) => Ok(text.windows(MARK.len()).any(|part| part == MARK.as_bytes())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(unusable(path, error)),
-    }
+fn opened(folder: &Path) -> Result<Hooks> {
+    Hooks::at(folder).map_err(|error| Error::new(Code::PathUnusable, format!("{error}.")))
 }
 
 fn text_of(path: &Path) -> Result<&str> {
     let unreadable = || Error::new(Code::PathUnusable, format!("{} is not UTF-8.", path.display()));
     path.to_str().ok_or_else(unreadable)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hook_is_three_lines_that_a_shell_reads_as_they_are_meant() {
-        let text = text(Hook::PrePush, "/opt/it's here/waybill", Some("/data/a b"));
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
-        assert!(lines[1].contains(MARK));
-        let expected = r#"exec '/opt/it'\''s here/waybill' guard check --hook pre-push --project '/data/a b' --own "$0.orig" -- "$@""#;
-        assert_eq!(lines[2], expected);
-    }
-
-    #[test]
-    fn r21_the_own_hook_is_kept_once_and_comes_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pre-commit");
-        fs::write(&path, "#!/bin/sh\necho mine\n").unwrap();
-        let ours = text(Hook::PreCommit, "/bin/waybill", None);
-        for _ in 0..3 {
-            put(&path, &ours).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), ours);
-            assert_eq!(fs::read_to_string(kept(&path)).unwrap(), "#!/bin/sh\necho mine\n");
-        }
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o755);
-        // Another version of the guard takes the place of the one before, and keeps no copy of it.
-        put(&path, &text(Hook::PreCommit, "/bin/other", None)).unwrap();
-        assert_eq!(fs::read_to_string(kept(&path)).unwrap(), "#!/bin/sh\necho mine\n");
-        // Somebody has put a hook of their own over ours: which of the two is meant nobody can say.
-        fs::write(&path, "#!/bin/sh\necho new\n").unwrap();
-        assert_eq!(put(&path, &ours).unwrap_err().code(), Code::AlreadyExists);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "#!/bin/sh\necho new\n");
-    }
 }

@@ -39,12 +39,13 @@ pub enum Hook {
 
 impl Hook {
     pub const ALL: [Hook; 2] = [Hook::PreCommit, Hook::PrePush];
+}
 
-    /// As git calls the file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Hook::PreCommit => "pre-commit",
-            Hook::PrePush => "pre-push",
+impl From<Hook> for waybill_checkout::hooks::Hook {
+    fn from(hook: Hook) -> Self {
+        match hook {
+            Hook::PreCommit => Self::PreCommit,
+            Hook::PrePush => Self::PrePush,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod contacts;
 mod files;
+mod offline;
 mod reading;
 mod reconcile;
 mod reindex;
@@ -26,6 +27,8 @@ pub enum Mail {
     Send(writing::Send),
     /// Answer a message.
     Reply(writing::Reply),
+    /// Write to agents as the person who oversees them, whatever their policies say. For admins.
+    Overseer(writing::Overseer),
     /// List what an agent has got, the newest first. Nothing is marked as read.
     Inbox(reading::Inbox),
     /// Show a message and mark it as read.
@@ -101,6 +104,7 @@ pub async fn run(command: Mail) -> Result<()> {
         Mail::Register(flags) => writing::register(flags).await,
         Mail::Send(flags) => writing::send(flags).await,
         Mail::Reply(flags) => writing::reply(flags).await,
+        Mail::Overseer(flags) => writing::overseer(flags).await,
         Mail::Inbox(flags) => reading::inbox(flags).await,
         Mail::Read(flags) => reading::read(flags).await,
         Mail::Ack(flags) => reading::acknowledge(flags).await,

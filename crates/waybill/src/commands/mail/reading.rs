@@ -60,6 +60,9 @@ pub struct Search {
     /// Only of this thread.
     #[arg(long, value_name = "ID")]
     thread: Option<String>,
+    /// Only what this agent of yours has sent or got [default: all of yours].
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
     /// How many at most.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
@@ -147,13 +150,14 @@ pub async fn acknowledge(flags: Message) -> Result<()> {
 }
 
 pub async fn search(flags: Search) -> Result<()> {
-    let Search { query, recent, from, thread, limit, project, reach } = flags;
+    let Search { query, recent, from, thread, agent, limit, project, reach } = flags;
     let input = json!({
         "project_key": project.key(&reach).await?,
         "query": query,
         "ranking": if recent { "recency" } else { "relevance" },
         "sender": from,
         "thread_id": thread,
+        "agent_name": agent,
         "limit": limit,
     });
     let answer = call(&reach, "mail.search_messages", input).await?;

@@ -9,14 +9,15 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use waybill_kernel::{Code, Error, Principal, Result, Tenant};
 use waybill_reindex::{Options, Report, Source, Tally};
-use waybill_store::{Store, Stores};
+use waybill_store::Store;
 
+use super::offline::Offline;
 use crate::cli::Location;
-use crate::commands::session::refuse_absent;
 use crate::config::Config;
-use crate::data::{self, DataFolder};
-use crate::{output, wiring};
+use crate::output;
 
+/// What to do about a server that runs.
+pub const ALONE: &str = "Stop the server: this writes its database and must be alone.";
 /// Refused files that are shown; the report as JSON has more of them.
 const SHOWN_MAX: usize = 50;
 
@@ -38,43 +39,13 @@ pub struct Reindex {
     json: bool,
 }
 
-/// The database of a data folder on which no server runs.
-pub struct Offline {
-    pub config: Config,
-    stores: Stores,
-    _folder: DataFolder,
-}
-
-impl Offline {
-    pub async fn open(location: &Location) -> Result<Self> {
-        let config = Config::at(location)?;
-        refuse_absent(&config)?;
-        let folder = DataFolder::open(&config.data).map_err(|error| match error.code() {
-            Code::DataFolderLocked => error.with_cure("Stop the server: this writes its database and must be alone."),
-            _ => error,
-        })?;
-        let key = data::server_key(&config.data, config.server_key_file.as_deref())?;
-        let stores = wiring::open(&config, &folder, key.as_ref()).await?.stores;
-        Ok(Self { config, stores, _folder: folder })
-    }
-
-    pub fn store(&self) -> &Store {
-        self.stores.home()
-    }
-
-    pub async fn close(self) {
-        let stores = self.stores;
-        let _ = tokio::task::spawn_blocking(move || stores.close()).await;
-    }
-}
-
 pub async fn run(flags: Reindex) -> Result<()> {
     let Some(from) = &flags.from else { return from_own(&flags.location, flags.json).await };
     let principal = flags.principal.as_deref().map(str::parse::<Principal>).transpose()?;
     if !from.is_dir() {
         return Err(Error::new(Code::PathUnusable, format!("There is no folder {}.", from.display())));
     }
-    let offline = Offline::open(&flags.location).await?;
+    let offline = Offline::open(&flags.location, ALONE).await?;
     let outcome = import(offline.store(), from, flags.tenant.as_deref(), principal).await;
     offline.close().await;
     let report = outcome?;
@@ -138,7 +109,7 @@ pub async fn own(store: &Store, root: &Path, principal: &str, archived: bool) ->
 
 /// Takes from this server's own archive what the database lacks.
 pub async fn from_own(location: &Location, as_json: bool) -> Result<()> {
-    let offline = Offline::open(location).await?;
+    let offline = Offline::open(location, ALONE).await?;
     let outcome = own_of(&offline).await;
     offline.close().await;
     let report = outcome?;

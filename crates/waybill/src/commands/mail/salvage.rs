@@ -11,7 +11,8 @@ use waybill_reindex::Report;
 use waybill_store::safety::{self, Salvaged, Way};
 use waybill_store::{Backend, Store};
 
-use super::reindex::{self, Offline};
+use super::offline::Offline;
+use super::reindex;
 use crate::cli::Location;
 use crate::commands::backup::unsupported;
 use crate::commands::session::refuse_absent;
@@ -90,7 +91,7 @@ fn accept(salvaged: &Salvaged, lossy: bool) -> Result<()> {
 
 /// Opens what was salvaged, takes from the archive what it lacks, and makes its index of words anew.
 async fn refill(flags: &Salvage) -> Result<Option<Report>> {
-    let offline = Offline::open(&flags.location).await?;
+    let offline = Offline::open(&flags.location, reindex::ALONE).await?;
     let outcome = refill_open(&offline, flags).await;
     offline.close().await;
     outcome

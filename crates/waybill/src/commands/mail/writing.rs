@@ -1,4 +1,4 @@
-//! `waybill mail register`, `send` and `reply`
+//! `waybill mail register`, `send`, `reply` and `overseer`
 
 use std::io::Read;
 
@@ -77,6 +77,25 @@ pub struct Reply {
     reach: Reach,
 }
 
+#[derive(Args)]
+pub struct Overseer {
+    /// Who gets it; may be given several times.
+    #[arg(long, value_name = "NAME", required = true)]
+    to: Vec<String>,
+    #[arg(long)]
+    subject: String,
+    /// The thread it belongs to, as in FEAT-123.
+    #[arg(long, value_name = "ID")]
+    thread: Option<String>,
+    /// The text, in Markdown; `-` for stdin [default: stdin].
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    #[command(flatten)]
+    project: Project,
+    #[command(flatten)]
+    reach: Reach,
+}
+
 /// What is written, and how it is meant.
 #[derive(Args)]
 struct Words {
@@ -151,6 +170,20 @@ pub async fn reply(flags: Reply) -> Result<()> {
     told(&reach, &answer, &sent(&answer))
 }
 
+pub async fn overseer(flags: Overseer) -> Result<()> {
+    let Overseer { to, subject, thread, text, project, reach } = flags;
+    let input = given(json!({
+        "project_key": project.key(&reach).await?,
+        "to": to,
+        "subject": subject,
+        "thread_id": thread,
+        "body_md": body_of(text.as_deref())?,
+    }));
+    let answer = call(&reach, "mail.send_overseer_message", input).await?;
+    let line = format!("Sent {} to {}.", output::cell(&answer["id"]), output::cell(&answer["to"]));
+    told(&reach, &answer, &line)
+}
+
 fn sent(answer: &Json) -> String {
     let deliveries = answer["deliveries"].as_array().map_or(&[][..], Vec::as_slice);
     let one = |delivery: &Json| {
@@ -163,10 +196,14 @@ fn sent(answer: &Json) -> String {
 
 impl Words {
     fn body(&self) -> Result<String> {
-        match self.text.as_deref() {
-            Some(text) if text != "-" => Ok(text.to_owned()),
-            _ => from_reader(std::io::stdin().lock()),
-        }
+        body_of(self.text.as_deref())
+    }
+}
+
+fn body_of(text: Option<&str>) -> Result<String> {
+    match text {
+        Some(text) if text != "-" => Ok(text.to_owned()),
+        _ => from_reader(std::io::stdin().lock()),
     }
 }
 

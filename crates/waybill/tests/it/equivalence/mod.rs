@@ -67,9 +67,10 @@ impl Row {
 }
 
 fn rows() -> Vec<Row> {
-    let registry = waybill_domains::registry();
+    // Those that need folders are no tools of a server that was given none.
+    let registry = waybill_domains::registry().without_tools(&waybill_mail::ops::guard::NEEDS_ROOTS);
     let mut rows = Vec::new();
-    for entry in registry.entries().filter(|entry| entry.spec().tool) {
+    for entry in registry.entries().filter(|entry| registry.is_tool(entry.spec())) {
         let name = entry.spec().name;
         let scenario = scenarios::of(name);
         let scenario = scenario.unwrap_or_else(|| panic!("{name} has no scenario: add one to scenarios.rs"));

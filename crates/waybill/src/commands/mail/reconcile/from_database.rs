@@ -7,13 +7,10 @@ use std::time::{Duration, Instant};
 use waybill_archive::repo::Archive;
 use waybill_archivist::reconcile::{self, Progress, Report};
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::Stores;
 
 use crate::cli::Location;
-use crate::commands::session::refuse_absent;
-use crate::config::Config;
-use crate::data::{self, DataFolder};
-use crate::{output, wiring};
+use crate::commands::mail::offline::Offline;
+use crate::output;
 
 /// Findings that people are shown; the report as JSON has more of them.
 const SHOWN_MAX: usize = 50;
@@ -23,41 +20,30 @@ const BAR: usize = 30;
 
 /// A database on which no server runs, and its archive.
 struct Both {
-    stores: Stores,
+    offline: Offline,
     archive: Arc<Archive>,
-    _folder: DataFolder,
 }
 
 impl Both {
     async fn open(location: &Location) -> Result<Self> {
-        let config = Config::at(location)?;
-        refuse_absent(&config)?;
-        let folder = DataFolder::open(&config.data).map_err(|error| match error.code() {
-            Code::DataFolderLocked => error.with_cure(
-                "Stop the server first: it writes the archive, and what is under way would look like a difference. While it \
-                 runs, `health_check` says how far the archive is behind.",
-            ),
-            _ => error,
-        })?;
-        let key = data::server_key(&config.data, config.server_key_file.as_deref())?;
-        let stores = wiring::open(&config, &folder, key.as_ref()).await?.stores;
+        const ALONE: &str = "Stop the server first: it writes the archive, and what is under way would look like a difference. \
+                             While it runs, `health_check` says how far the archive is behind.";
+        let offline = Offline::open(location, ALONE).await?;
+        let config = &offline.config;
         let archive = Arc::new(Archive::new(config.archive_root(), config.mail_archive.limits()));
-        Ok(Self { stores, archive, _folder: folder })
+        Ok(Self { offline, archive })
     }
 
     async fn close(self) {
-        let Self { stores, archive, .. } = self;
-        let close = move || {
-            archive.close();
-            stores.close();
-        };
-        let _ = tokio::task::spawn_blocking(close).await;
+        let archive = self.archive;
+        let _ = tokio::task::spawn_blocking(move || archive.close()).await;
+        self.offline.close().await;
     }
 }
 
 pub async fn check(location: &Location, json: bool) -> Result<()> {
     let both = Both::open(location).await?;
-    let report = reconcile::check(both.stores.home(), &both.archive, shown("comparing", json)).await;
+    let report = reconcile::check(both.offline.store(), &both.archive, shown("comparing", json)).await;
     both.close().await;
     let report = report?;
     tell(&report, json, "checked")?;
@@ -66,7 +52,7 @@ pub async fn check(location: &Location, json: bool) -> Result<()> {
 
 pub async fn rebuild(location: &Location, json: bool) -> Result<()> {
     let both = Both::open(location).await?;
-    let report = reconcile::rebuild(both.stores.home(), &both.archive, shown("writing", json)).await;
+    let report = reconcile::rebuild(both.offline.store(), &both.archive, shown("writing", json)).await;
     both.close().await;
     let report = report?;
     tell(&report, json, "rebuilt")?;

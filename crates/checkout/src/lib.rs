@@ -1,0 +1,129 @@
+//! Working trees of projects on the server's own disk: files that are sent, signs that somebody is at work in them, and git's hooks.
+//!
+//! Nothing is touched that does not lie beneath a folder which the operator has named, and no link is followed on the way
+//! from there: whoever writes to a working tree must not lead the server elsewhere. No git program is run, and no configuration
+//! of git is obeyed: those of a working tree name programs. All of it blocks.
+
+mod gitdir;
+pub mod hooks;
+mod signs;
+
+use std::path::{Component, Path, PathBuf};
+
+pub use signs::{LOOKED_MAX, Looked, Sign, signs};
+use waybill_archive::repo::reading::Folder;
+/// A folder of hooks.
+pub use waybill_archive::repo::reading::Folder as Hooks;
+use waybill_kernel::{Code, Error, Result};
+
+/// A folder of a project, reached without following a link.
+#[derive(Debug)]
+pub struct Checkout {
+    folder: Folder,
+    roots: Vec<PathBuf>,
+}
+
+impl Checkout {
+    /// None where `path` is not beneath one of the roots, is no folder, or is reached only through a link.
+    pub fn open(roots: &[PathBuf], path: &Path) -> Result<Option<Self>> {
+        Ok(beneath(roots, path)?.map(|folder| Self { folder, roots: roots.to_vec() }))
+    }
+
+    /// The bytes of one file. `path` is relative to the folder, or absolute and beneath it.
+    pub fn read(&self, root: &Path, path: &str, bytes_max: u64) -> Result<Vec<u8>> {
+        let given = Path::new(path);
+        let below = if given.is_absolute() { given.strip_prefix(root).ok() } else { Some(given) };
+        let parts = below.and_then(plain_parts).filter(|parts| !parts.is_empty());
+        let Some(parts) = parts else {
+            return Err(Error::invalid(format!("{path:?} is no path of a file beneath the project.")));
+        };
+        let missing = || Error::new(Code::NotFound, format!("There is no file {path:?}, or it is reached by a link."));
+        let (folders, name) = parts.split_at(parts.len() - 1);
+        let below = match folders {
+            [] => None,
+            folders => Some(self.folder.find(&folders.join("/")).map_err(unusable)?.ok_or_else(missing)?),
+        };
+        let read = below.as_ref().unwrap_or(&self.folder).read_up_to(name[0], bytes_max);
+        match read {
+            Ok(content) => content.ok_or_else(missing),
+            Err(waybill_archive::Error::Format(_)) => {
+                let message = format!("The file {path:?} has more than {bytes_max} bytes.");
+                Err(Error::new(Code::PayloadTooLarge, message).with("limit", bytes_max))
+            }
+            Err(error) => Err(unusable(error)),
+        }
+    }
+}
+
+/// The folder at an absolute path, if it lies beneath one of the roots. Links above a root are the operator's.
+fn beneath(roots: &[PathBuf], path: &Path) -> Result<Option<Folder>> {
+    for root in roots {
+        let Some(parts) = path.strip_prefix(root).ok().and_then(plain_parts) else { continue };
+        let Ok(folder) = Folder::at(root) else { continue };
+        let found = match parts.as_slice() {
+            [] => Some(folder),
+            parts => folder.find(&parts.join("/")).map_err(unusable)?,
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// Names alone: None for `..`, for what is not UTF-8, and for what begins elsewhere.
+fn plain_parts(path: &Path) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => parts.push(name.to_str()?),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(parts)
+}
+
+pub(crate) fn unusable(error: waybill_archive::Error) -> Error {
+    Error::new(Code::PathUnusable, "A folder of the project cannot be used.").because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_what_lies_beneath_a_root_is_reached_and_no_link_is_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, outside) = (place.path().join("root"), place.path().join("outside"));
+        std::fs::create_dir_all(root.join("p/src")).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::write(root.join("p/src/a.txt"), "hello").unwrap();
+        std::fs::write(outside.join("secret"), "secret").unwrap();
+        symlink(&outside, root.join("p/out")).unwrap();
+        symlink(outside.join("secret"), root.join("p/src/link")).unwrap();
+        symlink(&outside, root.join("q")).unwrap();
+        let roots = [root.clone()];
+        let open = |path: PathBuf| Checkout::open(&roots, &path).unwrap();
+        assert!(open(outside.clone()).is_none() && open(root.join("q")).is_none());
+        assert!(open(root.join("p/../../outside")).is_none() && open(root.join("absent")).is_none());
+        assert!(Checkout::open(&[], &root.join("p")).unwrap().is_none());
+        let at = root.join("p");
+        let checkout = open(at.clone()).unwrap();
+        assert_eq!(checkout.read(&at, "src/a.txt", 10).unwrap(), b"hello");
+        assert_eq!(checkout.read(&at, &at.join("src/a.txt").display().to_string(), 10).unwrap(), b"hello");
+        for (path, code) in [
+            ("out/secret", Code::NotFound),
+            ("src/link", Code::NotFound),
+            ("src", Code::NotFound),
+            ("../outside/secret", Code::InvalidRequest),
+            ("/etc/passwd", Code::InvalidRequest),
+            ("", Code::InvalidRequest),
+        ] {
+            assert_eq!(checkout.read(&at, path, 10).unwrap_err().code(), code, "{path}");
+        }
+        assert_eq!(checkout.read(&at, "src/a.txt", 4).unwrap_err().code(), Code::PayloadTooLarge);
+    }
+}

@@ -1,0 +1,178 @@
+//! Files of projects on the server's own disk, where the operator lets it touch them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Caller, Code};
+use waybill_mail::Settings;
+use waybill_testkit::stores::TestStore;
+
+use crate::support::*;
+
+/// Folders of projects are made in here.
+const ROOT: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn rooted() -> Settings {
+    Settings { project_roots: vec![PathBuf::from(ROOT)], allow_ephemeral_projects: true, ..Settings::default() }
+}
+
+waybill_testkit::both! {
+    super::rooted() =>
+    rule_18_files_that_are_worked_on_keep_a_reservation,
+    files_are_attached_by_their_paths,
+    images_become_smaller_unless_they_are_to_stay,
+    rule_21_the_guard_is_put_into_a_repository_and_taken_out_again,
+}
+
+struct Tree {
+    place: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let place = tempfile::tempdir_in(ROOT).unwrap();
+        fs::create_dir_all(place.path().join("src")).unwrap();
+        Self { place }
+    }
+
+    fn key(&self) -> String {
+        self.place.path().to_str().unwrap().to_owned()
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.place.path().join(path)
+    }
+
+    /// Two agents who let each other write.
+    async fn people(&self, on: &TestStore) -> (Caller, Caller) {
+        let (alice, bob) = (person(on, "alice"), person(on, "bob"));
+        for (caller, name) in [(&alice, "GreenCastle"), (&bob, "BlueLake")] {
+            agent_in(on, caller, &self.key(), name).await;
+            let input = json!({ "project_key": self.key(), "agent_name": name, "policy": "open" });
+            ok(on, caller, "set_contact_policy", input).await;
+        }
+        (alice, bob)
+    }
+
+    fn letter(&self, further: Json) -> Json {
+        let base = json!({
+            "project_key": self.key(), "sender_name": "GreenCastle", "to": ["BlueLake"], "subject": "x", "body_md": "y",
+        });
+        with(base, further)
+    }
+}
+
+/// The store's clock is the test's own, and so are the times of its files.
+fn touch(on: &TestStore, path: &Path, ago: Duration) {
+    let now = Duration::from_micros(on.store.now().micros().unsigned_abs());
+    fs::File::options().write(true).open(path).unwrap().set_modified(UNIX_EPOCH + now - ago).unwrap();
+}
+
+async fn rule_18_files_that_are_worked_on_keep_a_reservation(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, bob) = tree.people(&on).await;
+    fs::write(tree.at("src/a.rs"), "one").unwrap();
+    let reserve = json!({
+        "project_key": tree.key(), "agent_name": "BlueLake", "paths": ["src/*.rs"], "ttl_seconds": 100_000,
+    });
+    let id = number(&ok(&on, &bob, "file_reservation_paths", reserve).await["granted"][0], "id");
+    pass(&on, 3_600);
+    let force = json!({ "project_key": tree.key(), "agent_name": "GreenCastle", "file_reservation_id": id });
+    touch(&on, &tree.at("src/a.rs"), Duration::from_secs(600));
+    let error = refused(&on, &alice, "force_release_file_reservation", force.clone()).await;
+    assert_eq!(error.code(), Code::ReservationActive);
+    assert!(error.message().contains("src/a.rs was changed at"), "{}", error.message());
+    // A file that it does not hold, and one that leads elsewhere, say nothing.
+    fs::write(tree.at("README.md"), "new").unwrap();
+    touch(&on, &tree.at("src/a.rs"), Duration::from_secs(1_000));
+    std::os::unix::fs::symlink("/proc/self/status", tree.at("src/b.rs")).unwrap();
+    let released = ok(&on, &alice, "force_release_file_reservation", force).await;
+    assert_eq!(released["released"], true);
+    let reasons = released["reasons"].to_string();
+    assert!(reasons.contains("None of its files was changed or committed lately"), "{reasons}");
+}
+
+async fn files_are_attached_by_their_paths(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, bob) = tree.people(&on).await;
+    fs::write(tree.at("src/notes.md"), "hello").unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", tree.at("src/link")).unwrap();
+    let inline = json!([{ "name": "a.bin", "content_base64": "AP8A" }]);
+    let input = tree.letter(json!({ "attachment_paths": ["src/notes.md"], "attachments": inline }));
+    let sent = ok(&on, &alice, "send_message", input).await;
+    let files = &sent["attachments"];
+    assert_eq!((&files[0]["name"], &files[1]["name"]), (&json!("a.bin"), &json!("notes.md")));
+    assert_eq!((&files[1]["bytes"], &files[1]["media_type"]), (&json!(5), &json!("text/markdown")));
+    let id = number(&sent["deliveries"][0]["payload"], "id");
+    let get = json!({ "project_key": tree.key(), "agent_name": "BlueLake", "message_id": id, "position": 1 });
+    assert_eq!(ok(&on, &bob, "get_attachment", get).await["content_base64"], "aGVsbG8=");
+    let absolute = tree.at("src/notes.md").display().to_string();
+    let reply = json!({
+        "project_key": tree.key(), "sender_name": "BlueLake", "message_id": id, "body_md": "z", "attachment_paths": [absolute],
+    });
+    assert_eq!(ok(&on, &bob, "reply_message", reply).await["attachments"][0]["name"], "notes.md");
+    let before = on.count("SELECT count(*) FROM mail_messages").await.unwrap();
+    for (path, code) in [
+        ("src/link", Code::NotFound),
+        ("src/absent", Code::NotFound),
+        ("../outside", Code::InvalidRequest),
+        ("/etc/hostname", Code::InvalidRequest),
+    ] {
+        let input = tree.letter(json!({ "attachment_paths": [path] }));
+        assert_eq!(refusal(&on, &alice, "send_message", input).await, code, "{path}");
+    }
+    // Whoever may not act for the agent learns nothing about its files.
+    let mallory = person(&on, "mallory");
+    let input = tree.letter(json!({ "attachment_paths": ["src/notes.md"] }));
+    assert_eq!(refusal(&on, &mallory, "send_message", input).await, Code::Forbidden);
+    // A project that lies elsewhere has no files here.
+    agent(&on, &alice, "GreenCastle").await;
+    let elsewhere = with(letter("x"), json!({ "attachment_paths": ["src/notes.md"], "to": ["GreenCastle"] }));
+    assert_eq!(refusal(&on, &alice, "send_message", elsewhere).await, Code::FeatureDisabled);
+    assert_eq!(on.count("SELECT count(*) FROM mail_messages").await.unwrap(), before);
+}
+
+/// A white PNG of 40 by 40 pixels whose pixels are stored, not compressed.
+const PNG: &str = include_str!("white.png.base64");
+
+async fn images_become_smaller_unless_they_are_to_stay(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, _) = tree.people(&on).await;
+    let image = json!([{ "name": "shot.png", "content_base64": PNG.trim(), "media_type": "image/png" }]);
+    let send = async |further: Json| {
+        let input = tree.letter(with(json!({ "attachments": image }), further));
+        ok(&on, &alice, "send_message", input).await["attachments"][0].clone()
+    };
+    let smaller = send(json!({})).await;
+    assert_eq!((&smaller["name"], &smaller["media_type"]), (&json!("shot.webp"), &json!("image/webp")));
+    let kept = send(json!({ "convert_images": false })).await;
+    assert_eq!((&kept["name"], &kept["media_type"]), (&json!("shot.png"), &json!("image/png")));
+    assert!(number(&smaller, "bytes") < number(&kept, "bytes"));
+}
+
+async fn rule_21_the_guard_is_put_into_a_repository_and_taken_out_again(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, _) = tree.people(&on).await;
+    let install = |path: &str| json!({ "project_key": tree.key(), "code_repo_path": path });
+    assert_eq!(refusal(&on, &alice, "install_precommit_guard", install(&tree.key())).await, Code::InvalidRequest);
+    fs::create_dir_all(tree.at(".git/hooks")).unwrap();
+    let (hook, kept) = (tree.at(".git/hooks/pre-commit"), tree.at(".git/hooks/pre-commit.orig"));
+    fs::write(&hook, "#!/bin/sh\necho mine\n").unwrap();
+    let mut texts = Vec::new();
+    for _ in 0..2 {
+        let answer = ok(&on, &alice, "install_precommit_guard", install(&tree.key())).await;
+        assert_eq!(answer["hook"], hook.display().to_string());
+        texts.push(fs::read(&hook).unwrap());
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "#!/bin/sh\necho mine\n");
+    }
+    assert_eq!(texts[0], texts[1], "byte for byte");
+    let taken = ok(&on, &alice, "uninstall_precommit_guard", json!({ "code_repo_path": tree.key() })).await;
+    assert_eq!(taken["restored"], json!([hook.display().to_string()]));
+    assert_eq!((fs::read_to_string(&hook).unwrap().as_str(), kept.exists()), ("#!/bin/sh\necho mine\n", false));
+    // Elsewhere the command does it, with the rights of whoever runs it.
+    let error = refused(&on, &alice, "install_precommit_guard", install("/usr")).await;
+    assert_eq!(error.code(), Code::FeatureDisabled);
+    assert!(error.cure().contains("waybill guard install"), "{}", error.cure());
+}
