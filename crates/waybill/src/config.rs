@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for Mesh {
         let table = toml::Table::deserialize(deserializer)?;
         let is_doors = |name: &String| waybill_mesh_door::Settings::NAMES.contains(&name.as_str());
         let (door, broker): (toml::Table, toml::Table) = table.into_iter().partition(|(name, _)| is_doors(name));
-        let told = |error: toml::de::Error| serde::de::Error::custom(error.message());
+        let told = |error: toml::de::Error| <D::Error as serde::de::Error>::custom(error.message());
         Ok(Self { broker: broker.try_into().map_err(told)?, door: door.try_into().map_err(told)? })
     }
 }

@@ -198,7 +198,10 @@ impl Ran {
         let (text, _) = text(self.stderr.trim().as_bytes());
         match text.is_empty() {
             true => {
-                format!("it ended with {}", self.exit_code.map_or("no exit code".to_owned(), |code| code.to_string()))
+                format!(
+                    "it ended with {}",
+                    self.exit_code.map_or_else(|| "no exit code".to_owned(), |code| code.to_string())
+                )
             }
             false => text,
         }

@@ -1,5 +1,7 @@
 //! The daemon from outside: over its socket and its TCP port, and its outbox against a model.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 mod accept_table;
 mod admin;
 mod bad_input;

@@ -18,6 +18,8 @@ pub(crate) struct Boundaries {
     in_parts: bool,
     /// The longest payload so far.
     longest: u64,
+    /// That have begun to end: all of them have, unless a payload is outstanding.
+    messages: u64,
 }
 
 impl Boundaries {
@@ -41,6 +43,11 @@ impl Boundaries {
     /// Nothing of a message is outstanding.
     pub(crate) fn is_between(&self) -> bool {
         self.have == 0 && self.left == 0 && !self.in_parts
+    }
+
+    /// How many have come, of data and of control. Whoever was given fewer has the others still before it.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
     }
 
     pub(crate) fn longest(&self) -> u64 {
@@ -70,6 +77,7 @@ impl Boundaries {
         if opcode < 8 {
             self.in_parts = !is_last;
         }
+        self.messages += u64::from(is_last);
         self.have = 0;
     }
 }
@@ -125,10 +133,11 @@ mod tests {
             found.feed(&bytes);
             assert_eq!(found.is_between(), is_between);
         }
+        assert_eq!(found.messages(), 3, "a message of three parts, a ping and a pong");
         let two = [frame(0x82, 3), frame(0x81, 200)].concat();
         found.feed(&two[..two.len() - 1]);
         assert!(!found.is_between());
         found.feed(&two[two.len() - 1..]);
-        assert!(found.is_between());
+        assert!(found.is_between() && found.messages() == 5);
     }
 }

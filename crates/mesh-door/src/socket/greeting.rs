@@ -45,7 +45,7 @@ pub(super) async fn greet(door: &Arc<Door>, socket: &mut Socket, place: Place) -
         Ok(place) => place,
         Err(error) => return Err(refuse(socket, &error, CloseCode::TooMany).await),
     };
-    socket.trust().await;
+    socket.trust();
     socket.say(&hello_ok(&member)?.into()).await?;
     negotiate(door, socket, &member, deadline).await?;
     Ok(Greeted { member, place })

@@ -199,13 +199,14 @@ impl Session<'_> {
     }
 
     fn wake_at(&self) -> Instant {
-        [self.look_at, self.window.due()].into_iter().flatten().fold(self.live.next(), Instant::min)
+        // A look that was put off is not overtaken by what is due meanwhile.
+        self.look_at.or_else(|| self.window.due()).map_or(self.live.next(), |at| at.min(self.live.next()))
     }
 
     /// Something is due: a look, a second push, a sign of life.
     async fn pulse(&mut self, reads: bool) -> Result<(), Leave> {
         let now = Instant::now();
-        if self.window.rewind(now) {
+        if self.look_at.is_none() && self.window.rewind(now) {
             self.look_at = Some(now);
         }
         if !reads {
@@ -218,9 +219,10 @@ impl Session<'_> {
             Pulse::Ask => {
                 self.socket.ping().await?;
                 Box::pin(self.socket.rest()).await;
-                // Between servers a wake may be lost.
-                if self.door.store.is_postgres() && self.look_at.is_none() {
-                    self.look_at = Some(now);
+                // Between servers a wake may be lost, and another socket may have acknowledged what the window was full of.
+                let has_waited = self.is_behind && self.window.room() > 0;
+                if self.look_at.is_none() && (has_waited || self.door.store.is_postgres()) {
+                    (self.look_at, self.is_behind) = (Some(now), false);
                 }
                 Ok(())
             }

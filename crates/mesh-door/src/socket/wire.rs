@@ -46,19 +46,22 @@ pub(crate) struct Socket {
     frame_bytes_max: usize,
     /// The longest frame since the last fresh one.
     written: usize,
+    /// Messages since the last fresh one.
+    heard: u64,
+    /// The bound on frames has changed, which the present one does not know.
+    is_outdated: bool,
 }
 
 impl Socket {
     pub(crate) async fn new(socket: TakenSocket, write: Duration) -> Self {
         let counted = Counted { socket, frames: Boundaries::default() };
         let stream = Some(fresh(counted, GREETING_BYTES_MAX).await);
-        Self { stream, write, frame_bytes_max: GREETING_BYTES_MAX, written: 0 }
+        Self { stream, write, frame_bytes_max: GREETING_BYTES_MAX, written: 0, heard: 0, is_outdated: false }
     }
 
     /// Who is there is known: frames may be of any length from now on.
-    pub(crate) async fn trust(&mut self) {
-        self.frame_bytes_max = FRAME_BYTES_MAX;
-        self.replace().await;
+    pub(crate) fn trust(&mut self) {
+        (self.frame_bytes_max, self.is_outdated) = (FRAME_BYTES_MAX, true);
     }
 
     /// Some text, or None for what only shows that the other side is there.
@@ -66,8 +69,17 @@ impl Socket {
     /// # Cancel safety
     /// Nothing is lost: what has been read stays.
     pub(crate) async fn hear(&mut self) -> std::result::Result<Option<String>, Leave> {
+        if self.is_outdated {
+            self.replace().await;
+        }
         let Some(stream) = &mut self.stream else { return Err(Leave::Gone) };
-        match stream.next().await {
+        let next = stream.next().await;
+        self.heard += 1;
+        if matches!(next, Some(Ok(Message::Close(_)))) {
+            // The goodbye is answered.
+            let _ = timeout(LINGER, stream.flush()).await;
+        }
+        match next {
             Some(Ok(Message::Text(text))) => Ok(Some(text.as_str().to_owned())),
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(None),
             Some(Ok(Message::Binary(_) | Message::Frame(_))) => Err(Leave::Close(CloseCode::FrameInvalid)),
@@ -106,27 +118,33 @@ impl Socket {
         }
     }
 
-    /// Gives back what long frames have left behind. To be called when nothing is being written.
+    /// Gives back what long frames have left behind.
     pub(crate) async fn rest(&mut self) {
         let Some(stream) = &self.stream else { return };
-        let frames = &stream.get_ref().frames;
-        let is_large = frames.longest() > SMALL_BYTES_MAX as u64 || self.written > SMALL_BYTES_MAX;
-        if is_large && frames.is_between() {
+        if stream.get_ref().frames.longest() > SMALL_BYTES_MAX as u64 || self.written > SMALL_BYTES_MAX {
             self.replace().await;
         }
     }
 
-    /// Nothing is half read, and everything was written.
+    /// A fresh reader and writer, unless something is half read, or read and not yet heard.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: what may wait comes before anything is taken apart.
     async fn replace(&mut self) {
-        let Some(mut stream) = self.stream.take() else { return };
-        if stream.get_ref().frames.is_between() && timeout(self.write, stream.flush()).await.is_ok_and(|ok| ok.is_ok())
-        {
-            let Counted { socket, .. } = stream.into_inner();
-            let counted = Counted { socket, frames: Boundaries::default() };
-            stream = fresh(counted, self.frame_bytes_max).await;
-            self.written = 0;
+        let Some(stream) = &mut self.stream else { return };
+        let frames = &stream.get_ref().frames;
+        if !frames.is_between() || frames.messages() != self.heard {
+            return;
         }
-        self.stream = Some(stream);
+        if !timeout(self.write, stream.flush()).await.is_ok_and(|flushed| flushed.is_ok()) {
+            return;
+        }
+        if let Some(stream) = self.stream.take() {
+            let counted = Counted { socket: stream.into_inner().socket, frames: Boundaries::default() };
+            // Waits for nothing.
+            self.stream = Some(fresh(counted, self.frame_bytes_max).await);
+            (self.written, self.heard, self.is_outdated) = (0, 0, false);
+        }
     }
 
     /// Says why, and takes what is still on its way: a socket that is closed with bytes unread is reset, and the other side would
