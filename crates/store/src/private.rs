@@ -123,7 +123,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&part, path)?;
     // A new name is on the disk only when its folder is.
-    File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")))?.sync_all()
+    File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new(".")))?
+        .sync_all()
 }
 
 /// The path with every link on the way to its last part resolved, so that only the last one may not be a link.

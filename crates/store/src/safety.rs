@@ -5,7 +5,8 @@ pub use crate::effects::{DeadJobs, SweepState};
 pub use crate::postgres::inspect::{Address, OpenWrite, PostgresInspection, Replica, Server};
 pub use crate::postgres::roles::Login;
 pub use crate::private::{
-    Exposure, exposure_of_file, exposure_of_folder, open as open_private, read as read_private, replace as replace_private,
+    Exposure, exposure_of_file, exposure_of_folder, open as open_private, read as read_private,
+    replace as replace_private,
 };
 pub use crate::sqlite::backup::take;
 pub use crate::sqlite::ballast::free_bytes;

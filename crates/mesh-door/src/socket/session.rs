@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use serde_json::Value as Json;
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Caller, Code, Error, Result as Outcome};
 use waybill_mesh::Membership;
@@ -50,6 +50,15 @@ enum Done {
     Answer(Box<Framed<ServerFrame>>, Option<Share>),
     Acknowledged(Vec<DeliveryId>, Outcome<()>),
     Uploaded { topic: TopicName, epoch: u32, outcome: Outcome<bool> },
+}
+
+/// What can be learnt of a frame that cannot be read. No `Value`: of one that was refused for its depth serde_json would read a
+/// text under its own name for raw JSON again, level by level, until the stack ends.
+#[derive(Default, Deserialize)]
+struct Named {
+    t: Option<String>,
+    id: Option<String>,
+    client_message_id: Option<String>,
 }
 
 /// A frame that waits for room.
@@ -261,13 +270,12 @@ impl Session<'_> {
     /// Whoever sends a message waits for what becomes of it; anything else that cannot be read ends the socket.
     async fn unreadable(&mut self, text: &str, error: &Error) -> Result<(), Leave> {
         metrics::frame_refused("unreadable");
-        let json: Json = serde_json::from_str(text).unwrap_or_default();
-        let text = |name: &str| json.get(name).and_then(Json::as_str);
-        let named = text("client_message_id").filter(|_| text("t") == Some("send"));
+        let Named { t, id, client_message_id } = serde_json::from_str(text).unwrap_or_default();
+        let named = client_message_id.filter(|_| t.as_deref() == Some("send"));
         let Some(message) = named.and_then(|id| id.parse::<ClientMessageId>().ok()) else {
             return Err(refuse(self.socket, error, CloseCode::FrameInvalid).await);
         };
-        let id = text("id").and_then(|id| id.parse().ok());
+        let id = id.and_then(|id| id.parse().ok());
         let refused = ServerFrame::SendResult(Box::new(SendResult::refused(message, error)));
         self.socket.say(&Framed::answer(id, refused)).await
     }

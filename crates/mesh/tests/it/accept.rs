@@ -19,7 +19,7 @@ use crate::support::{
 mod with_two_units {
     use super::*;
 
-    waybill_testkit::both! { Settings { sends_per_window: 2, ..Settings::default() } =>
+    waybill_testkit::both! { waybill_mesh::Settings { sends_per_window: 2, ..waybill_mesh::Settings::default() } =>
         a_committed_id_retried_in_a_saturated_window_is_a_duplicate_and_the_budget_is_unchanged,
         a_denied_message_costs_nothing_and_is_taken_in_the_next_window,
         what_is_refused_in_b2_has_used_its_unit,
@@ -29,7 +29,7 @@ mod with_two_units {
 mod at_once {
     use super::*;
 
-    waybill_testkit::both! { in_pairs() =>
+    waybill_testkit::both! { crate::accept::in_pairs() =>
         two_first_sends_of_one_id_past_b0_cost_one_unit_and_make_one_message,
         of_two_unlike_sends_of_one_id_past_b0_one_is_refused,
     }
@@ -171,7 +171,10 @@ async fn the_same_id_from_another_sender_is_a_conflict_that_shows_nothing(on: Te
     // The very same message, but for who sends it.
     let error = refusal(&on, &bob, "a", dm(&alice, "x")).await;
     let shown = error.to_json();
-    assert_eq!((error.code(), &shown["conflict"]), (Code::IdempotencyKeyReused, &json!("request_fingerprint_mismatch")));
+    assert_eq!(
+        (error.code(), &shown["conflict"]),
+        (Code::IdempotencyKeyReused, &json!("request_fingerprint_mismatch"))
+    );
     let text = shown.to_string();
     let fingerprint = dm(&alice, "x").fingerprint().unwrap().prefix();
     for hidden in [original.broker_message_id.to_string(), original.history_id.to_string(), fingerprint] {

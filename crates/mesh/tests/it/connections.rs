@@ -3,7 +3,8 @@
 use waybill_kernel::Code;
 use waybill_mesh::ops::manage::SetMeshPolicy;
 use waybill_mesh::ops::members::{
-    Connect, Connected, ConnectionId, ConnectionRef, Disconnect, KeepConnections, ListMembers, ReadMeshEvents, SetProfile,
+    Connect, Connected, ConnectionId, ConnectionRef, Disconnect, KeepConnections, ListMembers, ReadMeshEvents,
+    SetProfile,
 };
 use waybill_mesh::ops::messages::{FindDeliveries, Link};
 use waybill_mesh::sweeps::Over;

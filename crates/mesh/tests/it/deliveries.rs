@@ -31,7 +31,7 @@ mod usual {
 mod often {
     use super::*;
 
-    waybill_testkit::both! { Settings { sends_per_window: 100_000, ..Settings::default() } =>
+    waybill_testkit::both! { waybill_mesh::Settings { sends_per_window: 100_000, ..waybill_mesh::Settings::default() } =>
         history_is_in_the_order_of_commits_while_many_send,
     }
 }
@@ -73,11 +73,8 @@ async fn a_delivery_is_there_until_it_is_acknowledged(on: TestStore) {
     // Nothing is written by looking.
     assert_eq!(deliveries(&on, &bob, 0).await.len(), 3);
     assert_eq!(deliveries(&on, &bob, message.seq).await.len(), 2);
-    let acknowledge = |who: &Person, ids: Vec<_>| AcknowledgeDeliveries {
-        mesh: who.mesh(),
-        member: who.id(),
-        deliveries: ids,
-    };
+    let acknowledge =
+        |who: &Person, ids: Vec<_>| AcknowledgeDeliveries { mesh: who.mesh(), member: who.id(), deliveries: ids };
     let ids = vec![first[0].delivery_id, first[2].delivery_id];
     // Another's deliveries are none of one's own.
     assert_eq!(ok(&on, alice.caller(), acknowledge(&alice, ids.clone())).await.acknowledged, 0);

@@ -18,7 +18,7 @@ mod small {
     use super::*;
 
     waybill_testkit::both! {
-        Settings { blob_bytes: 100, files_bytes_max: 150, ..Settings::default() } => room_for_files_is_bounded
+        waybill_mesh::Settings { blob_bytes: 100, files_bytes_max: 150, ..waybill_mesh::Settings::default() } => room_for_files_is_bounded
     }
 }
 

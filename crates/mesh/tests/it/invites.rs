@@ -33,7 +33,7 @@ mod usual {
 mod small {
     use super::*;
 
-    waybill_testkit::both! { Settings { members_max: 2, invites_max: 2, ..Settings::default() } => caps_are_kept }
+    waybill_testkit::both! { waybill_mesh::Settings { members_max: 2, invites_max: 2, ..waybill_mesh::Settings::default() } => caps_are_kept }
 }
 
 fn anybody() -> Identity {
@@ -86,7 +86,8 @@ async fn an_expired_or_used_up_invite_is_refused(on: TestStore) {
     assert_eq!(issued.uses, 1);
     pass(&on, 5);
     assert_eq!(code(&on, &signed(&alice, &issued)).await, Code::InviteExpired);
-    let day = ok(&on, alice.caller(), IssueInvite { mesh: alice.mesh(), member: alice.id(), uses: None, expires_in_s: None });
+    let day =
+        ok(&on, alice.caller(), IssueInvite { mesh: alice.mesh(), member: alice.id(), uses: None, expires_in_s: None });
     assert_eq!(day.await.expires_at.since(on.store.now()).as_secs(), 86_400);
 }
 
@@ -116,7 +117,10 @@ async fn an_invite_for_one_is_used_by_one_of_twenty(on: TestStore) {
     }
     let outcomes = all.join_all().await;
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
-    assert!(outcomes.iter().flatten().count() + outcomes.iter().filter(|o| matches!(o, Err(Code::InviteUsedUp))).count() == 20);
+    assert!(
+        outcomes.iter().flatten().count() + outcomes.iter().filter(|o| matches!(o, Err(Code::InviteUsedUp))).count()
+            == 20
+    );
     assert_eq!(count(&on, "mesh_members").await, 2);
     assert_eq!(on.count("SELECT used FROM mesh_invites").await.unwrap(), 1);
 }

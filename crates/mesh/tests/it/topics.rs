@@ -9,12 +9,10 @@ use waybill_mesh::ops::topics::{
 use waybill_mesh::{EventKind, Settings};
 use waybill_mesh_protocol::epoch::EpochOf;
 use waybill_mesh_protocol::frames::EpochWanted;
-use waybill_mesh_protocol::{EpochBox, Envelope, TopicKey};
+use waybill_mesh_protocol::{Envelope, EpochBox, TopicKey};
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{
-    Person, create_topic, join, mesh_of, new_id, ok, post, refusal, refused, sent, subscribe, topic,
-};
+use crate::support::{Person, create_topic, join, mesh_of, new_id, ok, post, refusal, refused, sent, subscribe, topic};
 
 mod usual {
     use super::*;
@@ -34,7 +32,7 @@ mod small {
     use super::*;
 
     waybill_testkit::both! {
-        Settings { topics_max: 1, encrypted_subscribers_max: 1, ..Settings::default() } => caps_of_topics_are_kept
+        waybill_mesh::Settings { topics_max: 1, encrypted_subscribers_max: 1, ..waybill_mesh::Settings::default() } => caps_of_topics_are_kept
     }
 }
 
@@ -94,7 +92,8 @@ async fn a_topic_of_an_encrypted_mesh_waits_for_its_first_key(on: TestStore) {
     assert_eq!(work(&on, &alice).await, []);
     sent(&on, &alice, "a", sealed(1)).await;
     // What it has made it gets like everybody else.
-    let list = ListEpochKeys { mesh: alice.mesh(), member: alice.id(), topic: None, after_topic: None, after_epoch: None };
+    let list =
+        ListEpochKeys { mesh: alice.mesh(), member: alice.id(), topic: None, after_topic: None, after_epoch: None };
     let keys = ok(&on, alice.caller(), list).await.keys;
     let of = EpochOf { mesh: alice.mesh(), topic: &keys[0].topic, epoch: 1 };
     keys[0].boxed.open(of, &keys[0].minter, alice.identity.box_secret()).unwrap();
@@ -232,7 +231,10 @@ async fn boxes_are_signed_by_who_makes_them(on: TestStore) {
     let wanted = work(&on, &alice).await.remove(0);
     let key = TopicKey::generate(&OsEntropy);
     let of_bob = boxes(&bob, &wanted, &key);
-    assert_eq!(refused(&on, alice.caller(), upload(&alice, &wanted, of_bob.clone())).await, Code::SignatureDoesNotMatch);
+    assert_eq!(
+        refused(&on, alice.caller(), upload(&alice, &wanted, of_bob.clone())).await,
+        Code::SignatureDoesNotMatch
+    );
     assert_eq!(refused(&on, bob.caller(), upload(&bob, &wanted, of_bob)).await, Code::NotSubscribed);
     let mut other = wanted.clone();
     other.epoch = 2;

@@ -55,7 +55,11 @@ async fn what_is_no_mesh_is_refused(on: TestStore) {
         ("create_mesh", json!({ "slug": "Team", "name": "alice", "keys": mesh_keys() }), Code::InvalidRequest),
         ("create_mesh", json!({ "slug": "team", "name": "", "keys": mesh_keys() }), Code::InvalidRequest),
         ("create_mesh", json!({ "slug": "team", "name": "alice" }), Code::InvalidRequest),
-        ("create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys(), "secret": 1 }), Code::InvalidRequest),
+        (
+            "create_mesh",
+            json!({ "slug": "team", "name": "alice", "keys": mesh_keys(), "secret": 1 }),
+            Code::InvalidRequest,
+        ),
         // The box key is not signed by the other one.
         ("create_mesh", json!({ "slug": "team", "name": "alice", "keys": foreign }), Code::SignatureDoesNotMatch),
         ("list_meshes", json!({ "limit": 0 }), Code::InvalidRequest),
