@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_harm_in_an_inbox_has_its_name() {
-        let spoil: [(fn(&mut Vec<Got>), &[&str]); 6] = [
+        type Spoil = fn(&mut Vec<Got>);
+        let spoil: [(Spoil, &[&str]); 6] = [
             (|inbox| drop(inbox.pop()), &["lost"]),
             (|inbox| inbox.push(inbox[0].clone()), &["doubled"]),
             (|inbox| inbox.swap(0, 2), &["disordered"]),

@@ -209,7 +209,7 @@ impl Session<'_> {
 
     fn wake_at(&self) -> Instant {
         // A look that was put off is not overtaken by what is due meanwhile.
-        self.look_at.or_else(|| self.window.due()).map_or(self.live.next(), |at| at.min(self.live.next()))
+        [self.look_at.or_else(|| self.window.due())].into_iter().flatten().fold(self.live.next(), Instant::min)
     }
 
     /// Something is due: a look, a second push, a sign of life.

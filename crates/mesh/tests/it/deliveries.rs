@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use waybill_kernel::Code;
-use waybill_mesh::Settings;
 use waybill_mesh::ops::messages::{AcknowledgeDeliveries, Delivery, FindDeliveries, ReadHistory};
 use waybill_mesh::ops::topics::{Subscribe, Unsubscribe};
 use waybill_mesh_protocol::frames::Message;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Time};
-use waybill_mesh::Settings;
 use waybill_mesh::ops::members::{IssueInvite, RevokeMember, RotateKeys};
 use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{Identity, InviteId};

@@ -2,11 +2,11 @@
 
 use waybill_kernel::Code;
 use waybill_kernel::entropy::OsEntropy;
+use waybill_mesh::EventKind;
 use waybill_mesh::ops::members::{Connect, ConnectionId, Disconnect, ReadMeshEvents, RevokeMember};
 use waybill_mesh::ops::topics::{
     CreateTopic, EpochUploaded, FindEpochWork, ListEpochKeys, ListTopics, Subscribe, Unsubscribe, UploadEpoch,
 };
-use waybill_mesh::{EventKind, Settings};
 use waybill_mesh_protocol::epoch::EpochOf;
 use waybill_mesh_protocol::frames::EpochWanted;
 use waybill_mesh_protocol::{Envelope, EpochBox, TopicKey};

@@ -90,7 +90,8 @@ impl Drop for User {
             let logs = std::fs::read_dir(self.home.path().join("daemon")).into_iter().flatten().flatten();
             for log in logs {
                 let text = |name: &str| std::fs::read_to_string(log.path().join(name)).unwrap_or_default();
-                println!("{}:\n{}{}", log.path().display(), text("daemon.log"), text("daemon.stderr"));
+                let told = format!("{}:\n{}{}\n", log.path().display(), text("daemon.log"), text("daemon.stderr"));
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes());
             }
         }
     }
