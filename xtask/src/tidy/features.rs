@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 pub const SABOTAGE: &str = "sabotage";
-const OWNERS: &[&str] = &["waybill", "waybill-store", "waybill-mesh", "waybill-daemon"];
+const OWNERS: &[&str] = &["waybill", "waybill-store", "waybill-archive", "waybill-mesh", "waybill-daemon"];
 
 /// Findings over the output of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<String> {
