@@ -89,6 +89,11 @@ impl Door {
         self.incoming.take(charged, bytes.div_ceil(UNIT_BYTES)).await
     }
 
+    /// At once or not at all.
+    pub(crate) fn room_now(&self, charged: &Caller, bytes: usize) -> Result<Share> {
+        self.outgoing.try_take(charged, bytes.div_ceil(UNIT_BYTES))
+    }
+
     pub(crate) async fn room_for_deliveries(&self, charged: &Caller, bytes: usize) -> Result<Share> {
         self.outgoing.take(charged, bytes.div_ceil(UNIT_BYTES)).await
     }

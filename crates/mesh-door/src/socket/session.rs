@@ -9,10 +9,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Caller, Code, Error, Result as Outcome};
 use waybill_mesh::Membership;
@@ -38,6 +37,8 @@ use crate::metrics;
 const SMALL_BYTES_MAX: usize = 4 << 10;
 /// Acknowledgements that wait for those before them. Beyond it nothing is read.
 const ACKNOWLEDGED_MAX: usize = 1_000;
+/// While others have the room for deliveries. Frames are read meanwhile, and nothing is lost.
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// After a read of deliveries that has failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A number that no message has: there is nothing to be read after it.
@@ -80,7 +81,8 @@ struct Session<'s> {
     look_at: Option<Instant>,
     /// There may be deliveries that the window had no room for.
     is_behind: bool,
-    working: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Tasks of their own: each holds a turn or room until it is done, and must get on while this one waits for the same.
+    working: JoinSet<Done>,
     held: Option<Held>,
     acknowledged: Vec<DeliveryId>,
     is_acknowledging: bool,
@@ -119,7 +121,7 @@ pub(super) async fn run(door: &Arc<Door>, socket: &mut Socket, greeted: Greeted,
         flags,
         look_at: Some(now),
         is_behind: false,
-        working: FuturesUnordered::new(),
+        working: JoinSet::new(),
         held: None,
         acknowledged: Vec::new(),
         is_acknowledging: false,
@@ -177,7 +179,11 @@ impl Session<'_> {
                     None => Ok(()),
                 }
             }
-            Some(done) = self.working.next(), if !self.working.is_empty() => Box::pin(self.done(done)).await,
+            Some(done) = self.working.join_next(), if !self.working.is_empty() => match done {
+                Ok(done) => Box::pin(self.done(done)).await,
+                // A panic, which is in the log: the member comes again and repeats what it has no answer to.
+                Err(_) => Err(Leave::Close(CloseCode::GoingAway)),
+            },
             (room, id, step) = held(&mut self.held), if self.held.is_some() => {
                 self.held = None;
                 self.begin(room, id, step)
@@ -285,7 +291,7 @@ impl Session<'_> {
             Ok(room) => self.work(id, step, Some(room)),
             Err(error) => {
                 let answer = refusal(id, &step, &error);
-                self.working.push(Box::pin(async move { Done::Answer(answer, None) }));
+                self.working.spawn(async move { Done::Answer(answer, None) });
                 Ok(())
             }
         }
@@ -294,13 +300,13 @@ impl Session<'_> {
     fn work(&mut self, id: Option<FrameId>, step: Step, room: Option<Share>) -> Result<(), Leave> {
         let (door, member) = (Arc::clone(self.door), self.member.clone());
         match step {
-            Step::Send(send) => self.working.push(Box::pin(carry_send(door, member, id, send, room))),
+            Step::Send(send) => self.working.spawn(carry_send(door, member, id, send, room)),
             Step::History(request) => {
-                self.working.push(Box::pin(carry_history(door, member, self.charged.clone(), id, request)))
+                self.working.spawn(carry_history(door, member, self.charged.clone(), id, request))
             }
-            Step::Boxes(boxes) => self.working.push(Box::pin(carry_boxes(door, member, boxes, room))),
-            _ => {}
-        }
+            Step::Boxes(boxes) => self.working.spawn(carry_boxes(door, member, boxes, room)),
+            _ => return Ok(()),
+        };
         Ok(())
     }
 
@@ -334,10 +340,10 @@ impl Session<'_> {
         self.is_acknowledging = true;
         let ids = std::mem::take(&mut self.acknowledged);
         let (door, member) = (Arc::clone(self.door), self.member.clone());
-        self.working.push(Box::pin(async move {
+        self.working.spawn(async move {
             let outcome = broker::acknowledge(&door, &member, &ids).await;
             Done::Acknowledged(ids, outcome)
-        }));
+        });
     }
 
     /// A page of what was committed for the member, from where the last one has ended. Also finds out whether this is still the
@@ -345,12 +351,10 @@ impl Session<'_> {
     async fn push(&mut self) -> Result<(), Leave> {
         let reads = self.window.room() > 0 || self.window.is_rewound();
         let page = if reads { self.door.page } else { 1 };
-        let room = self.door.room_for_deliveries(&self.charged, page * self.door.message_bytes);
-        let _room = match tokio::time::timeout(self.door.settings.write(), room).await {
-            Ok(Ok(room)) => room,
-            Ok(Err(error)) => return self.look_later(&error),
-            // Others are slow to read. Frames are read meanwhile, and nothing is lost.
-            Err(_) => return self.look_later(&Error::new(Code::Overloaded, "There is no room for deliveries.")),
+        // Not waited for: a page of history that this socket is about to be given may have the room.
+        let Ok(_room) = self.door.room_now(&self.charged, page * self.door.message_bytes) else {
+            self.look_at = Some(Instant::now() + ROOM_PAUSE);
+            return Ok(());
         };
         self.flags = flags(self.door, &self.member);
         let after = if reads { self.window.after() } else { NOTHING_AFTER };
