@@ -47,6 +47,7 @@ CREATE UNIQUE INDEX mesh_members_by_name ON mesh_members (tenant, mesh_id, name)
 CREATE INDEX mesh_members_expiring ON mesh_members (expires_at) WHERE expires_at IS NOT NULL AND state = 'live';
 
 -- A key belongs to one member for ever. `state` is current or rotated_out: what was sealed for or by an old key can still be read.
+-- `rotation` is what the key before it has signed: members that were away while it happened believe nobody else.
 CREATE TABLE mesh_keys (
     tenant BIGINT NOT NULL,
     mesh_id BYTEA NOT NULL,
@@ -54,6 +55,7 @@ CREATE TABLE mesh_keys (
     member_id BYTEA NOT NULL,
     x25519 BYTEA NOT NULL,
     x25519_signature BYTEA NOT NULL,
+    rotation TEXT,
     state TEXT NOT NULL,
     added_at BIGINT NOT NULL,
     ended_at BIGINT,

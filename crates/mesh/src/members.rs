@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{
     Caller, Code, Error, Mode, Principal, PrincipalKind, Result, Role, Roles, Scope, Scopes, Tenant, id::Uuid,
 };
+use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{MemberId, MemberKeys, MemberName, MeshId, PublicKey};
 use waybill_store::{Ctx, Row, Sql, Store, Topic, Tx, Value, Work};
 
@@ -203,15 +204,18 @@ pub(crate) async fn insert_keys(
     mesh: MeshId,
     member: MemberId,
     keys: &MemberKeys,
+    rotation: Option<&Rotation>,
 ) -> Result<()> {
-    const INSERT: &str = "INSERT INTO mesh_keys (tenant, mesh_id, ed25519, member_id, x25519, x25519_signature, state, added_at) \
-        VALUES ($1, $2, $3, $4, $5, $6, 'current', $7) ON CONFLICT DO NOTHING";
+    const INSERT: &str = "INSERT INTO mesh_keys (tenant, mesh_id, ed25519, member_id, x25519, x25519_signature, rotation, state, \
+        added_at) VALUES ($1, $2, $3, $4, $5, $6, $7, 'current', $8) ON CONFLICT DO NOTHING";
+    let rotation = rotation.map(serde_json::to_string).transpose().map_err(Error::internal)?;
     let params = [
         Value::from(mesh.as_bytes()),
         Value::from(&keys.ed25519.as_bytes()[..]),
         Value::from(member.as_bytes()),
         Value::from(&keys.x25519.as_bytes()[..]),
         Value::from(&keys.x25519_signature.as_bytes()[..]),
+        Value::from(rotation.as_deref()),
         Value::from(ctx.now),
     ];
     match tx.execute(INSERT, &params).await? {
@@ -250,7 +254,7 @@ pub(crate) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, mesh: MeshId, new: &N
     if tx.query_opt(TAKEN, &[Value::from(mesh.as_bytes()), Value::from(new.name.as_str())]).await?.is_some() {
         return Err(name_taken(new.name));
     }
-    insert_keys(ctx, tx, mesh, new.id, new.keys).await?;
+    insert_keys(ctx, tx, mesh, new.id, new.keys, None).await?;
     let params = [
         Value::from(mesh.as_bytes()),
         Value::from(new.id.as_bytes()),

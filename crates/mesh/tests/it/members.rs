@@ -127,6 +127,11 @@ async fn new_keys_are_the_same_member_and_old_ones_open_nothing(on: TestStore) {
     for _ in 0..2 {
         ok(&on, bob.caller(), rotate(rotation)).await;
     }
+    // Who was away learns from the directory how the old key led to the new one.
+    let list = ListMembers { mesh: alice.mesh(), member: alice.id(), limit: None, after: None };
+    let shown = ok(&on, alice.caller(), list).await.members;
+    let steps: Vec<_> = shown.iter().map(|member| (member.name.as_str(), member.rotations.as_slice())).collect();
+    assert_eq!(steps, [("alice", [].as_slice()), ("bob", [rotation].as_slice())]);
     // Nobody takes the keys of another, nor goes back to its own.
     let theft = Rotation::sign(bob.mesh(), &new, &alice.identity);
     assert_eq!(refused(&on, bob.caller(), rotate(theft)).await, Code::AlreadyExists);

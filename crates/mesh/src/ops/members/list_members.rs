@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{OperationSpec, Result, Time};
+use waybill_kernel::{Error, OperationSpec, Result, Time};
+use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{MemberId, MemberKeys, MeshId};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
@@ -10,6 +11,8 @@ use crate::{members, rows, spec};
 
 const PAGE_DEFAULT: u32 = 200;
 pub const PAGE_MAX: u32 = 1_000;
+/// Of one member, as many as a daemon keeps old keys.
+const ROTATIONS_MAX: i64 = 8;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +43,9 @@ pub struct MemberView {
     pub name: String,
     pub is_owner: bool,
     pub keys: MemberKeys,
+    /// From key to key, oldest first, each step signed by both. Only the last few: whoever was away for longer joins anew.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rotations: Vec<Rotation>,
     /// Connected, and willing to be seen.
     pub online: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +64,7 @@ impl MemberView {
             name: row.text(1)?.to_owned(),
             is_owner: row.bytes(0)? == row.bytes(2)?,
             keys: rows::keys(row, 3)?,
+            rotations: Vec::new(),
             summary: text(6)?,
             status: text(7)?,
             joined_at: row.time(8)?,
@@ -88,8 +95,33 @@ impl Operation for ListMembers {
         ];
         let rows = tx.query(LIST, &params).await?;
         let is_more = rows.len() > limit as usize;
-        let members = rows.iter().take(limit as usize).map(MemberView::read).collect::<Result<Vec<_>>>()?;
+        let mut members = rows.iter().take(limit as usize).map(MemberView::read).collect::<Result<Vec<_>>>()?;
+        self.add_rotations(tx, after, &mut members).await?;
         let next_after = members.last().filter(|_| is_more).map(|member| member.member_id);
         Ok(Reply::Done(Members { members, next_after }))
+    }
+}
+
+impl ListMembers {
+    async fn add_rotations(&self, tx: &mut Tx<'_>, after: &[u8], members: &mut [MemberView]) -> Result<()> {
+        const FIND: &str = "SELECT k.member_id, k.rotation FROM mesh_keys k WHERE k.tenant = $1 AND k.mesh_id = $2 \
+            AND k.member_id > $3 AND k.member_id <= $4 AND k.rotation IS NOT NULL AND (SELECT count(*) FROM mesh_keys n \
+            WHERE n.tenant = $1 AND n.mesh_id = k.mesh_id AND n.member_id = k.member_id AND n.added_at > k.added_at) < $5 \
+            ORDER BY k.member_id, k.added_at";
+        let Some(last) = members.last().map(|member| member.member_id) else { return Ok(()) };
+        let params = [
+            Value::from(self.mesh.as_bytes()),
+            Value::from(after),
+            Value::from(last.as_bytes()),
+            Value::from(ROTATIONS_MAX),
+        ];
+        for row in tx.query(FIND, &params).await? {
+            let id = MemberId::from_slice(row.bytes(0)?)?;
+            // Of a member that has left there is nothing to be shown.
+            let Some(member) = members.iter_mut().find(|member| member.member_id == id) else { continue };
+            let rotation = serde_json::from_str(row.text(1)?).map_err(Error::internal)?;
+            member.rotations.push(rotation);
+        }
+        Ok(())
     }
 }

@@ -49,7 +49,7 @@ impl Operation for RotateKeys {
         if live.keys.ed25519 != *old {
             return Err(members::revoked());
         }
-        members::insert_keys(ctx, tx, self.mesh, self.member, keys).await?;
+        members::insert_keys(ctx, tx, self.mesh, self.member, keys, Some(&self.rotation)).await?;
         let mesh = Value::from(self.mesh.as_bytes());
         tx.execute(RETIRE, &[mesh, Value::from(&old.as_bytes()[..]), Value::from(ctx.now)]).await?;
         let params = [mesh, Value::from(self.member.as_bytes()), Value::from(&keys.ed25519.as_bytes()[..])];
