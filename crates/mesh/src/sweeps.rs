@@ -43,7 +43,10 @@ impl Removed {
     }
 
     fn count(&self, kind: &'static str) {
-        ::metrics::counter!(metrics::PRUNED, "kind" => kind).increment(self.0.swap(0, Ordering::Relaxed));
+        let removed = self.0.swap(0, Ordering::Relaxed);
+        if removed > 0 {
+            ::metrics::counter!(metrics::PRUNED, "kind" => kind).increment(removed);
+        }
     }
 }
 

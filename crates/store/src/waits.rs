@@ -48,18 +48,19 @@ struct Recent {
 struct Meters {
     latency: Histogram,
     acquires: Counter,
-    errors: Counter,
     active: Gauge,
+    /// Failures are counted from the first on, so that nobody looks at series of zeros.
+    store: String,
 }
 
 impl Waits {
     pub(crate) fn new(store: &str) -> Self {
-        use crate::metrics::{POOL_ACQUIRES, POOL_ACTIVE, POOL_ERRORS, POOL_LATENCY};
+        use crate::metrics::{POOL_ACQUIRES, POOL_ACTIVE, POOL_LATENCY};
         let meters = Meters {
             latency: metrics::histogram!(POOL_LATENCY, "store" => store.to_owned()),
             acquires: metrics::counter!(POOL_ACQUIRES, "store" => store.to_owned()),
-            errors: metrics::counter!(POOL_ERRORS, "store" => store.to_owned()),
             active: metrics::gauge!(POOL_ACTIVE, "store" => store.to_owned()),
+            store: store.to_owned(),
         };
         let (recent, zero) = (Mutex::new(Recent::default()), AtomicU64::new(0));
         Self { recent, active: AtomicUsize::new(0), acquires: zero, errors: AtomicU64::new(0), meters }
@@ -75,7 +76,7 @@ impl Waits {
 
     pub(crate) fn failed(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        self.meters.errors.increment(1);
+        metrics::counter!(crate::metrics::POOL_ERRORS, "store" => self.meters.store.clone()).increment(1);
     }
 
     fn record(&self, at: Instant, waited: Duration) {

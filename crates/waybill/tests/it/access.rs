@@ -138,7 +138,9 @@ async fn an_mcp_client_is_shown_the_tools_its_scopes_allow() {
             };
             spec.roles.contains(&role) && scopes.iter().any(opens)
         });
-        let offered = allowed.filter(|spec| spec.profile <= Profile::default());
+        // Without project roots the guard of repositories is installed by the command line alone.
+        let offered =
+            allowed.filter(|spec| spec.profile <= Profile::default() && !spec.name.ends_with("precommit_guard"));
         let mut names: Vec<_> = offered.map(|spec| registry.id(spec).into_owned()).collect();
         names.sort();
         names
