@@ -291,7 +291,7 @@ mod tests {
         tree.git(OLD_S, &["add", "."]);
         tree.git(OLD_S, &["commit", "-qm", "one"]);
         assert_eq!(tree.look("src").sign, None);
-        tree.write("src/b.rs", "two");
+        tree.write("src/b.rs", "two, and more");
         tree.git(SINCE_S + 7, &["commit", "-qam", "two"]);
         let committed = Sign::Committed { path: "src/b.rs".to_owned(), at_s: SINCE_S + 7 };
         assert_eq!(tree.look("src/*.rs").sign, Some(committed.clone()));

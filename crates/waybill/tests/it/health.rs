@@ -11,9 +11,9 @@ const COMMITS: &str = "waybill_store_commits_total";
 const QUIET: &str = "[tasks]\nsweep_interval_s = 100000\nchain_interval_s = 100000\narchive_interval_s = 100000\n\
                      [access]\nended_keys_interval_s = 100000\n[background]\nseen_interval_s = 100000\n\
                      [sqs]\nsweep_interval_s = 3600\n\
-                     [mail]\nsweep_interval_s = 100000\n\
+                     [mail]\nsweep_interval_s = 100000\n[mesh]\nsweep_interval_s = 100000\n\
                      [webhooks]\nsweep_interval_s = 100000\nfeed_interval_s = 100000\n";
-const SWEEPS: usize = 13;
+const SWEEPS: usize = 19;
 
 /// A server that commits nothing any more unless it is asked to.
 async fn quiet(settings: &str) -> World {
