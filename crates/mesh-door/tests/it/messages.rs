@@ -76,7 +76,7 @@ async fn destinations_that_are_not_there_are_refused_and_use_nothing() {
 
 async fn delivered(socket: &mut crate::world::Socket) -> (Json, String) {
     let delivery = socket.expect("deliver").await;
-    let id = delivery["message"]["client_message_id"].as_str().unwrap().to_owned();
+    let id = delivery["client_message_id"].as_str().unwrap().to_owned();
     (delivery, id)
 }
 
@@ -89,7 +89,7 @@ async fn a_delivery_is_pushed_until_it_is_acknowledged() {
     assert_eq!(owner.send("m-1", &dm(&bob, "one")).await["status"], 201);
     let (first, id) = delivered(&mut receiver).await;
     assert_eq!(id, "m-1");
-    assert_eq!(first["message"]["sender_name"], "owner");
+    assert_eq!(first["sender_name"], "owner");
     // It is not acknowledged, so it comes again.
     let (again, _) = delivered(&mut receiver).await;
     assert_eq!(again["delivery_id"], first["delivery_id"]);

@@ -49,7 +49,7 @@ async fn both_live_where_that_is_allowed() {
     let mut owner = world.connect(&world.owner).await;
     assert_eq!(owner.send("m-1", &crate::world::dm(&bob, "to both")).await["status"], 201);
     for socket in [&mut first, &mut second] {
-        assert_eq!(socket.expect("deliver").await["message"]["client_message_id"], "m-1");
+        assert_eq!(socket.expect("deliver").await["client_message_id"], "m-1");
     }
     world.connections(3).await;
     assert_eq!(audited(&world).await, 1);

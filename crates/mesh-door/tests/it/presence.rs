@@ -29,7 +29,7 @@ async fn comings_goings_and_changes_are_told_to_the_others() {
     assert_eq!((&told["rotation"], &told["member_id"]), (&json!(rotation), &joined["member_id"]));
     // The socket is still the same member's.
     assert_eq!(socket.send("m-1", &dm(&world.owner, "still me")).await["status"], 201);
-    assert_eq!(owner.expect("deliver").await["message"]["sender"], json!(new.public()));
+    assert_eq!(owner.expect("deliver").await["sender"], json!(new.public()));
     // A key that was replaced opens no socket and signs nothing.
     let mut old = world.socket().await;
     old.greet(&world, &bob).await;
@@ -69,7 +69,7 @@ async fn a_revocation_on_one_node_ends_the_socket_on_another() {
     let mut owner = world.connect(&world.owner).await;
     // What is sent on one node is pushed on the other.
     assert_eq!(owner.send("m-1", &dm(&bob, "across")).await["status"], 201);
-    assert_eq!(socket.expect("deliver").await["message"]["client_message_id"], "m-1");
+    assert_eq!(socket.expect("deliver").await["client_message_id"], "m-1");
     revoke(&world, &bob).await;
     socket.expect("member_revoked").await;
     assert_eq!(socket.closed().await.0, 4005);
