@@ -16,6 +16,9 @@ use crate::server::{Launch, Server};
 
 /// The archive is on a disk of its own, so that the database has none of its troubles.
 const SIZE: &str = "size=192m,mode=0700";
+/// Between two attempts to make the archive read-only.
+const REMOUNT_PAUSE: Duration = Duration::from_millis(5);
+const REMOUNTS_MAX: u32 = 500;
 /// How long each trouble lasts under load.
 const TROUBLE: Duration = Duration::from_millis(700);
 const AFTERWARDS: Duration = Duration::from_millis(200);
@@ -119,7 +122,13 @@ impl Archive {
                 sleep(TROUBLE).await;
             }
             Trouble::ReadOnly => {
-                tool("mount", &["-o", "remount,ro", &root])?;
+                // Refused while a file is open for writing, as one is for most of the time.
+                let mut tries = 1;
+                while let Err(error) = tool("mount", &["-o", "remount,ro", &root]) {
+                    anyhow::ensure!(tries < REMOUNTS_MAX, error);
+                    tries += 1;
+                    sleep(REMOUNT_PAUSE).await;
+                }
                 sleep(TROUBLE).await;
                 tool("mount", &["-o", "remount,rw", &root])?;
             }
