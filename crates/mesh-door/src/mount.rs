@@ -87,14 +87,9 @@ impl Mesh {
             Err(refusal) => return *refusal,
         };
         let Some(takeover) = Takeover::of(&mut request) else { return handshake::upgrade_required() };
-        match self.door.unfinished.enter(takeover.peer()) {
-            Ok(place) => {
-                let door = Arc::clone(&self.door);
-                takeover.begin(move |taken| socket::serve(door, taken, place));
-                response
-            }
-            Err(error) => error_response(&error),
-        }
+        let (door, place) = (Arc::clone(&self.door), self.door.unfinished.enter(takeover.peer()));
+        takeover.begin(move |taken| socket::serve(door, taken, place));
+        response
     }
 
     async fn joining(&self, request: Request<Body>) -> Result<Response<Body>> {

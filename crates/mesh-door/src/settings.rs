@@ -92,6 +92,15 @@ impl Settings {
         Duration::from_millis(self.challenge_ms)
     }
 
+    /// Sockets whose other side is not known take a quarter of all connections at most, and of one address a quarter of that.
+    #[must_use]
+    pub fn within(mut self, connections_max: usize) -> Self {
+        let most = (connections_max / 4).max(1);
+        self.challenges_max = self.challenges_max.min(most);
+        self.challenges_per_address_max = self.challenges_per_address_max.min((most / 4).max(1));
+        self
+    }
+
     pub(crate) fn write(&self) -> Duration {
         Duration::from_millis(self.write_ms)
     }

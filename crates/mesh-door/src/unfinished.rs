@@ -1,11 +1,12 @@
 //! Sockets that have been given a challenge and have not answered it. Anybody can open one, so there are only so many, in all and
-//! of one address, and each has a deadline.
+//! of one address, and each has a deadline. Where there is no room for a newcomer, the one that has taken longest makes way: who
+//! means it answers at once, and who only fills places meets itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use waybill_kernel::{Code, Error, Result};
+use tokio_util::sync::CancellationToken;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -19,7 +20,9 @@ struct Inner {
 
 #[derive(Default)]
 struct Table {
-    count: usize,
+    next: u64,
+    /// In the order in which they came.
+    open: BTreeMap<u64, (IpAddr, CancellationToken)>,
     /// Only of those that have some.
     by_address: HashMap<IpAddr, usize>,
 }
@@ -27,39 +30,63 @@ struct Table {
 /// One of them, until it is dropped.
 pub(crate) struct Place {
     of: Unfinished,
-    address: IpAddr,
+    number: u64,
+    making_way: CancellationToken,
 }
 
 impl Unfinished {
     pub(crate) fn new(most: usize, per_address_max: usize) -> Self {
-        Self(Arc::new(Inner { most, per_address_max, table: Mutex::default() }))
+        Self(Arc::new(Inner { most: most.max(1), per_address_max: per_address_max.max(1), table: Mutex::default() }))
     }
 
-    /// # Errors
-    /// `overloaded`: nobody is sent away for a newcomer, because their deadline makes room soon.
-    pub(crate) fn enter(&self, from: IpAddr) -> Result<Place> {
+    pub(crate) fn enter(&self, from: IpAddr) -> Place {
         let address = from.to_canonical();
         let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_address = table.by_address.get(&address).copied().unwrap_or(0);
-        if table.count >= self.0.most || of_address >= self.0.per_address_max {
-            return Err(Error::new(Code::Overloaded, "Too many sockets have not answered their challenge."));
+        // First its own: one address sends no other away.
+        if table.by_address.get(&address).is_some_and(|count| *count >= self.0.per_address_max) {
+            table.send_away(|of| of == address);
+        } else if table.open.len() >= self.0.most {
+            table.send_away(|_| true);
         }
-        table.count += 1;
+        table.next += 1;
+        let (number, making_way) = (table.next, CancellationToken::new());
+        table.open.insert(number, (address, making_way.clone()));
         *table.by_address.entry(address).or_default() += 1;
-        Ok(Place { of: self.clone(), address })
+        Place { of: self.clone(), number, making_way }
+    }
+}
+
+impl Table {
+    /// The first that is meant.
+    fn send_away(&mut self, is_meant: impl Fn(IpAddr) -> bool) {
+        let first = self.open.iter().find(|(_, (address, _))| is_meant(*address)).map(|(number, _)| *number);
+        if let Some((_, making_way)) = first.and_then(|number| self.remove(number)) {
+            making_way.cancel();
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<(IpAddr, CancellationToken)> {
+        let removed = self.open.remove(&number)?;
+        if let Some(count) = self.by_address.get_mut(&removed.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&removed.0);
+            }
+        }
+        Some(removed)
+    }
+}
+
+impl Place {
+    /// Ends when another needs the place.
+    pub(crate) async fn made_way(&self) {
+        self.making_way.cancelled().await;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut table = self.of.0.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.count -= 1;
-        if let Some(count) = table.by_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                table.by_address.remove(&self.address);
-            }
-        }
+        self.of.0.table.lock().unwrap_or_else(PoisonError::into_inner).remove(self.number);
     }
 }
 
@@ -68,19 +95,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_its_part_and_what_is_dropped_is_given_back() {
+    fn the_oldest_of_an_address_makes_way_and_then_the_oldest_of_all() {
         let unfinished = Unfinished::new(3, 2);
         let from = |host: u8| unfinished.enter(IpAddr::from([10, 0, 0, host]));
-        let (first, second) = (from(1).unwrap(), from(1).unwrap());
-        assert_eq!(from(1).err().unwrap().code(), Code::Overloaded);
+        let gone = |places: &[&Place]| places.iter().map(|place| place.making_way.is_cancelled()).collect::<Vec<_>>();
+        let (first, second) = (from(1), from(1));
         // The same address in IPv6's clothes.
-        assert!(unfinished.enter("::ffff:10.0.0.1".parse().unwrap()).is_err());
-        let other = from(2).unwrap();
-        assert!(from(3).is_err(), "there are three in all");
-        drop(first);
-        let again = from(1).unwrap();
-        drop((second, other, again));
+        let third = unfinished.enter("::ffff:10.0.0.1".parse().unwrap());
+        assert_eq!(gone(&[&first, &second, &third]), [true, false, false]);
+        let (other, another) = (from(2), from(3));
+        assert_eq!(gone(&[&second, &third, &other, &another]), [true, false, false, false]);
+        drop((first, second, third, other, another));
         let table = unfinished.0.table.lock().unwrap();
-        assert!(table.count == 0 && table.by_address.is_empty());
+        assert!(table.open.is_empty() && table.by_address.is_empty());
     }
 }

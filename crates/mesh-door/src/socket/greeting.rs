@@ -28,7 +28,11 @@ pub(super) async fn greet(door: &Arc<Door>, socket: &mut Socket, place: Place) -
     socket.say(&ServerFrame::Challenge(Challenge { nonce }).into()).await?;
     let deadline = Instant::now() + door.settings.challenge();
     let hello = loop {
-        match step(socket, Phase::Challenged, deadline).await? {
+        let next = tokio::select! {
+            next = step(socket, Phase::Challenged, deadline) => next?,
+            () = place.made_way() => return Err(Leave::Close(CloseCode::TooMany)),
+        };
+        match next {
             (_, Step::Greet(hello)) => break hello,
             (id, Step::Pong) => socket.say(&Framed::answer(id, ServerFrame::Pong {})).await?,
             _ => {}

@@ -175,7 +175,7 @@ async fn doors(
         driver: driver.clone(),
         store: store.clone(),
         commons: commons.clone(),
-        settings: config.mesh_door.clone(),
+        settings: config.mesh_door.clone().within(config.doors.connections_max),
         stopped: stopped.clone(),
     })?;
     let mesh_limiter = opened.mesh_limiter.clone();
