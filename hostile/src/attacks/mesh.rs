@@ -233,7 +233,7 @@ async fn await_message(socket: &mut Socket, id: &str) -> Result<()> {
                 }
                 let taken = json!({ "t": "delivered", "delivery_id": frame["delivery_id"] });
                 socket.say(&taken.to_string()).await?;
-                if frame["message"]["client_message_id"] == id {
+                if frame["client_message_id"] == id {
                     return Ok(());
                 }
             }
