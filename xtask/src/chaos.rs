@@ -9,7 +9,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// Of every scenario, in CI; kill-points takes as many as it has points.
-const SHORT_ROUNDS: &str = "4";
+const SHORT_ROUNDS: &str = "2";
 const SHORT_SECONDS: &str = "1";
 /// Read by the build with planted bugs and kill points, and named in no other.
 const MARKER: &[u8] = b"WAYBILL_PLANT";
