@@ -87,7 +87,8 @@ async fn an_expired_or_used_up_invite_is_refused(on: TestStore) {
     assert_eq!(code(&on, &signed(&alice, &issued)).await, Code::InviteExpired);
     let day =
         ok(&on, alice.caller(), IssueInvite { mesh: alice.mesh(), member: alice.id(), uses: None, expires_in_s: None });
-    assert_eq!(day.await.expires_at.since(on.store.now()).as_secs(), 86_400);
+    let left_s = day.await.expires_at.since(on.store.now()).as_secs();
+    assert!((86_300..=86_400).contains(&left_s), "{left_s}");
 }
 
 async fn an_invite_is_void_once_its_issuer_is_revoked_or_has_another_key(on: TestStore) {

@@ -114,13 +114,17 @@ async fn row(folder: &Folder, slug: &str) -> Result<Json> {
     match Socket::find(folder).await? {
         None if row["pid"].is_null() => {}
         None => row["state"] = json!("starting"),
-        Some(daemon) => {
-            let health = daemon.get("/v1/health", &[]).await?;
-            row["state"] = json!(if health["connected"] == true { "connected" } else { "offline" });
-            for name in ["queue_depth", "inflight", "dead", "uptime_s"] {
-                row[name] = health[name].clone();
+        Some(daemon) => match daemon.get("/v1/health", &[]).await {
+            Ok(health) => {
+                row["state"] = json!(if health["connected"] == true { "connected" } else { "offline" });
+                for name in ["queue_depth", "inflight", "dead", "uptime_s"] {
+                    row[name] = health[name].clone();
+                }
             }
-        }
+            // It ended between the two questions: one that stops is no reason not to show the others.
+            Err(error) if error.code() == Code::DaemonUnreachable => row["state"] = json!("stopping"),
+            Err(error) => return Err(error),
+        },
     }
     Ok(row)
 }
