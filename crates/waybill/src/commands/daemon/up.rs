@@ -257,7 +257,11 @@ async fn serve(flags: &Up, slug: &str, home: std::path::PathBuf, stance: Stance)
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::internal)?;
     let service = Daemon::open(config).await?;
     tracing::info!(mesh = slug, "the daemon answers on its socket");
-    service.run(stop_on_signals()?).await
+    let ended = service.run(stop_on_signals()?).await;
+    if let Err(error) = &ended {
+        tracing::error!(code = error.code().entry().code, %error, "the daemon ends");
+    }
+    ended
 }
 
 async fn rename(flags: &Up, slug: &str, name: &MemberName) -> Result<()> {
