@@ -74,6 +74,9 @@ struct Args {
     /// With `all`: the scenario to begin with, when an earlier run was broken off.
     #[arg(long, value_name = "SCENARIO")]
     from: Option<String>,
+    /// With `all`: leave these out
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<String>,
     /// An extra argument for `waybill serve`; may be repeated. The environment is passed on as it is.
     #[arg(long = "serve-arg", allow_hyphen_values = true)]
     serve_args: Vec<String>,
@@ -165,7 +168,8 @@ async fn all(args: &Args, seed: u64, interruption: &mut Interruption) -> Result<
     let mut lines = Vec::new();
     let mut good = true;
     let first = args.from.as_deref().map(find).transpose()?.map_or(scenarios::ALL[0].name, |about| about.name);
-    let mut left = scenarios::ALL.iter().skip_while(|about| about.name != first).peekable();
+    let is_wanted = |about: &&About| !args.without.iter().any(|name| name == about.name);
+    let mut left = scenarios::ALL.iter().skip_while(|about| about.name != first).filter(is_wanted).peekable();
     while let Some(about) = left.next() {
         let began = std::time::Instant::now();
         let outcome = Session { args, about, seed, resumed: None }.play(interruption).await;

@@ -37,7 +37,8 @@ pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
     ensure_unplanted(&waybill)?;
     let sabotaged = sabotaged(workspace)?;
     let mut chaos = workspace.command(workspace.binary("debug", "waybill-chaos"));
-    chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS]);
+    // A broker on PostgreSQL takes longer than a round to serve again after its database was killed.
+    chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS, "--without", "mesh-postgres"]);
     process::run(chaos.arg("--waybill").arg(waybill).arg("--sabotaged").arg(sabotaged))
 }
 

@@ -43,7 +43,7 @@ pub trait Attaches: Operation {
     fn attach(&mut self, files: Files);
 }
 
-/// An operation with what comes before its transaction.
+// An operation with what comes before its transaction. No doc comment: it would be what tools say of their input.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(transparent)]

@@ -23,7 +23,7 @@ pub struct HealthCheck {
     pub pool: PoolFigures,
 }
 
-/// The operation with the figures that the process has beside its database.
+// The operation with the figures that the process has beside its database. No doc comment: it would be what tools say of their input.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(transparent)]

@@ -24,7 +24,7 @@ pub struct Whois {
     pub commit_limit: Option<i64>,
 }
 
-/// The operation with a look at the archive after it.
+// The operation with a look at the archive after it. No doc comment: it would be what tools say of their input.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(transparent)]

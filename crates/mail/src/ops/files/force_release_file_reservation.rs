@@ -55,7 +55,7 @@ pub struct ForceReleaseFileReservation {
     pub looked: Option<Looked>,
 }
 
-/// The operation with a look at the files before it.
+// The operation with a look at the files before it. No doc comment: it would be what tools say of their input.
 #[derive(Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(transparent)]
