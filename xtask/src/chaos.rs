@@ -39,7 +39,7 @@ pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
     let mut chaos = workspace.command(workspace.binary("debug", "waybill-chaos"));
     // A broker on PostgreSQL takes longer than a round to serve again after its database was killed.
     chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS, "--without", "mesh-postgres"]);
-    process::run(chaos.arg("--waybill").arg(waybill).arg("--sabotaged").arg(sabotaged))
+    process::run_remembered(chaos.arg("--waybill").arg(waybill).arg("--sabotaged").arg(sabotaged))
 }
 
 /// The program with kill points and planted bugs, under its own name and in the dev profile.

@@ -11,5 +11,5 @@ pub fn run(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
 /// A few seconds of every attack against the dev binary, which is slower: what it holds, the release build holds.
 pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
     let mut hostile = workspace.command(workspace.binary("debug", "waybill-hostile"));
-    process::run(hostile.arg("--short").arg("--waybill").arg(workspace.binary("debug", "waybill")))
+    process::run_remembered(hostile.arg("--short").arg("--waybill").arg(workspace.binary("debug", "waybill")))
 }

@@ -1,13 +1,17 @@
 //! Running other programs: the command line is shown, output is inherited, a failure carries the command's name.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 const NETWORK_PAUSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(60)];
+/// Enough for the table at the end of a run, or the names of the tests that failed.
+const REMEMBERED_LINES: usize = 40;
 
 /// A line on stderr. The write may fail only when nobody listens any more.
 pub fn say(line: &str) {
@@ -27,6 +31,46 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
         bail!("`{shown}` failed: {status}");
     }
     Ok(())
+}
+
+/// As `run`; a failure carries the last lines too, for a reader who sees only the end of a long log. At a terminal the program
+/// has it to itself: there its progress is seen, and nothing has to be said twice.
+pub fn run_remembered(command: &mut Command) -> anyhow::Result<()> {
+    if std::io::stderr().is_terminal() {
+        return run(command);
+    }
+    let shown = show(command);
+    say(&format!("$ {shown}"));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    let last = Mutex::new(VecDeque::new());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        scope.spawn(|| stdout.map(|lines| pass_on(lines, result, &last)));
+        scope.spawn(|| stderr.map(|lines| pass_on(lines, say, &last)));
+    });
+    let status = child.wait().with_context(|| format!("cannot wait for `{shown}`"))?;
+    if !status.success() {
+        let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let last: Vec<String> = last.into();
+        bail!("`{shown}` failed: {status}; its last lines:\n{}", last.join("\n"));
+    }
+    Ok(())
+}
+
+fn pass_on(lines: impl Read, say: fn(&str), last: &Mutex<VecDeque<String>>) {
+    for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        say(&line);
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.len() == REMEMBERED_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
 }
 
 /// As `run`, for what comes over the network: a failure is waited out and tried again.

@@ -27,7 +27,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
 
     let at_once = (cores() * TESTS_PER_CORE).to_string();
     stages
-        .run("tests", || process::run(tests(workspace, &nextest).args(["--no-fail-fast", "--test-threads", &at_once])));
+        .run("tests", || process::run_remembered(tests(workspace, &nextest).args(["--no-fail-fast", "--test-threads", &at_once])));
     stages.run("fuzzing", || fuzz::run(workspace, fuzz::SHORT_SECONDS));
     stages.run("short chaos", || chaos::short(workspace));
     stages.run("short attacks", || hostile::short(workspace));
@@ -41,7 +41,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
 #[derive(Default)]
 struct Stages {
     took: Vec<(&'static str, Duration)>,
-    failed: Vec<&'static str>,
+    failed: Vec<(&'static str, String)>,
 }
 
 impl Stages {
@@ -56,7 +56,7 @@ impl Stages {
     fn run(&mut self, name: &'static str, stage: impl FnOnce() -> anyhow::Result<()>) {
         if let Err(error) = self.must(name, stage) {
             say(&format!("{name}: {error:#}"));
-            self.failed.push(name);
+            self.failed.push((name, format!("{error:#}")));
         }
     }
 
@@ -72,7 +72,10 @@ impl Stages {
 
     fn end(self) -> anyhow::Result<()> {
         if !self.failed.is_empty() {
-            bail!("failed: {}", self.failed.join(", "));
+            // Once more: between a stage and the end may lie a thousand lines of others.
+            self.failed.iter().for_each(|(name, why)| say(&format!("{name}: {why}")));
+            let names: Vec<_> = self.failed.iter().map(|(name, _)| *name).collect();
+            bail!("failed: {}", names.join(", "));
         }
         Ok(())
     }

@@ -75,8 +75,10 @@ pub fn available() -> Result<()> {
 
 impl Archive {
     pub fn new(folder: PathBuf, seed: u64) -> Self {
-        let rng = Rng::new(seed, Stream::Fault);
-        Archive { folder, rng, mounted: None, next: 0, told: String::new() }
+        let mut rng = Rng::new(seed, Stream::Fault);
+        // A short run has not all of them, and not always the same.
+        let next = usize::try_from(rng.below(ALL.len() as u64)).unwrap_or_default();
+        Archive { folder, rng, mounted: None, next, told: String::new() }
     }
 
     fn root(&self) -> Result<&Path> {
@@ -122,15 +124,16 @@ impl Archive {
                 sleep(TROUBLE).await;
             }
             Trouble::ReadOnly => {
-                // Refused while a file is open for writing, as one is for most of the time.
+                // Of the mount alone: the file system itself cannot become read-only while a pack is open that `git gc` has
+                // deleted. Refused while a file is open for writing, as one is for most of the time.
                 let mut tries = 1;
-                while let Err(error) = tool("mount", &["-o", "remount,ro", &root]) {
+                while let Err(error) = tool("mount", &["-o", "remount,bind,ro", &root]) {
                     anyhow::ensure!(tries < REMOUNTS_MAX, error);
                     tries += 1;
                     sleep(REMOUNT_PAUSE).await;
                 }
                 sleep(TROUBLE).await;
-                tool("mount", &["-o", "remount,rw", &root])?;
+                tool("mount", &["-o", "remount,bind,rw", &root])?;
             }
             Trouble::Full => {
                 let filler = self.root()?.join("filler");

@@ -222,17 +222,19 @@ impl Table {
         }
     }
 
+    /// Addresses with more than their share first: who opens connections without end meets its own, and who has one keeps it.
     fn idle_longest(&self, from: Option<IpAddr>) -> VecDeque<(u64, Instant)> {
-        let mine = |connection: &Connection| from.is_none_or(|from| connection.peer.to_canonical() == from);
-        let mut idle: Vec<_> = self
-            .open
-            .values()
-            .filter(|connection| mine(connection))
-            .filter_map(|connection| Some((connection.number, connection.idle_since()?)))
-            .collect();
-        idle.sort_unstable_by_key(|(_, since)| *since);
+        let share = self.open.len() / self.by_address.len().max(1);
+        let candidate = |connection: &Arc<Connection>| {
+            let address = connection.peer.to_canonical();
+            let is_modest = self.by_address.get(&address).is_none_or(|count| *count <= share);
+            let is_meant = from.is_none_or(|from| address == from);
+            is_meant.then_some((is_modest, connection.idle_since()?, connection.number))
+        };
+        let mut idle: Vec<_> = self.open.values().filter_map(candidate).collect();
+        idle.sort_unstable();
         idle.truncate(VICTIMS_MAX);
-        idle.into()
+        idle.into_iter().map(|(_, since, number)| (number, since)).collect()
     }
 }
 
@@ -417,6 +419,15 @@ mod tests {
         assert_eq!(told, [false, true, false, false]);
         let _under_way: Vec<_> = held.iter().chain([&fifth]).map(|entered| entered.0.begin()).collect();
         assert!(connections.enter(peer(3)).is_none());
+    }
+
+    #[test]
+    fn an_address_with_more_than_its_share_makes_way_before_one_that_has_been_idle_longer() {
+        let connections = connections(|settings| settings.connections_per_address_max = 3);
+        let modest = connections.enter(peer(1)).unwrap();
+        let greedy: Vec<_> = (0..3).map(|_| connections.enter(peer(2)).unwrap()).collect();
+        let _newcomer = connections.enter(peer(3)).unwrap();
+        assert!(!is_told_to_close(&modest) && is_told_to_close(&greedy[0]) && !is_told_to_close(&greedy[1]));
     }
 
     #[test]

@@ -47,5 +47,5 @@ pub use reply::{error as error_response, json as json_response, log_cause};
 pub use router::{Doors, Http};
 pub use server::Server;
 pub use settings::Settings;
-pub use takeover::{Taken, TakenSocket, Takeover};
+pub use takeover::{Occupied, Presence, Taken, TakenSocket, Takeover};
 pub use unproven::Unproven;

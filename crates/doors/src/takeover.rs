@@ -1,9 +1,10 @@
 //! A connection that changes its protocol: after its 101 the socket belongs to whoever answered, within the server's bounds.
 //!
 //! # Contract
-//! The connection stays in the table until the session ends, and is not idle meanwhile, so nobody closes it for being quiet:
-//! whether the other side is alive is the session's own question. A server that stops tells the session, waits for it for as
-//! long as for requests, and then drops it.
+//! The connection stays in the table until the session ends. Until the session occupies it, and again when it has left it, the
+//! connection is idle: it makes way when others need its place, and the session is dropped. An occupied one nobody closes for
+//! being quiet: whether the other side is alive is the session's own question. A server that stops tells the session, waits for
+//! it for as long as for requests, and then drops it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connections::Connection;
+use crate::connections::{Connection, UnderWay};
 
 /// What sessions need of their server. Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +44,20 @@ pub struct Taken {
     pub socket: TakenSocket,
     /// Cancelled when the server begins to stop: the session says so to the other side and ends.
     pub stopping: CancellationToken,
+    pub presence: Presence,
+}
+
+/// The connection's standing among those that make way for others.
+pub struct Presence(Arc<Connection>);
+
+/// As long as this lives the connection makes way for nobody.
+pub struct Occupied(#[expect(dead_code, reason = "it is dropped")] UnderWay);
+
+impl Presence {
+    /// The other side has shown who it is.
+    pub fn occupy(&self) -> Occupied {
+        Occupied(self.0.begin())
+    }
 }
 
 impl Sessions {
@@ -80,12 +95,13 @@ impl Takeover {
                 () = closing.cancelled() => return,
             };
             let Ok(upgraded) = upgraded else { return };
+            drop(under_way);
+            let taken = Taken { socket: TokioIo::new(upgraded), stopping, presence: Presence(Arc::clone(&connection)) };
             tokio::select! {
-                () = session(Taken { socket: TokioIo::new(upgraded), stopping }) => {}
+                () = session(taken) => {}
                 () = connection.closed() => {}
                 () = closing.cancelled() => {}
             }
-            drop(under_way);
         });
     }
 }

@@ -19,7 +19,7 @@ use wire::{Leave, Socket};
 
 /// One socket, from its challenge to its end. `place` is among those who have not answered theirs.
 pub(crate) async fn serve(door: Arc<Door>, taken: Taken, place: Place) {
-    let Taken { socket, stopping } = taken;
+    let Taken { socket, stopping, presence } = taken;
     let mut socket = Socket::new(socket, door.settings.write()).await;
     let greeted = tokio::select! {
         // In a box: most sockets are past it for all of their life.
@@ -27,7 +27,10 @@ pub(crate) async fn serve(door: Arc<Door>, taken: Taken, place: Place) {
         () = stopping.cancelled() => Err(Leave::Close(CloseCode::GoingAway)),
     };
     let leave = match greeted {
-        Ok(member) => session::run(&door, &mut socket, member, stopping).await,
+        Ok(member) => {
+            let _occupied = presence.occupy();
+            session::run(&door, &mut socket, member, stopping).await
+        }
         Err(leave) => leave,
     };
     if let Leave::Close(code) = leave {
