@@ -86,7 +86,7 @@ fn start(cli: &Cli) -> Result<ExitCode> {
 }
 
 async fn run(cli: &Cli) -> Result<ExitCode> {
-    let attacks = chosen(&cli.only, cli.short)?;
+    let attacks = chosen(&cli.only)?;
     let mut scale = if cli.short { Scale::short() } else { Scale::whole() };
     fit_to_files(&mut scale, limits::raise()?);
     let binary = std::env::current_exe()?;
@@ -109,15 +109,12 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     report(cli, &outcomes, &failures)
 }
 
-fn chosen(only: &[String], short: bool) -> Result<Vec<Attack>> {
+fn chosen(only: &[String]) -> Result<Vec<Attack>> {
     let names = || Attack::ALL.iter().map(|attack| attack.name()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = only.iter().find(|name| !Attack::ALL.iter().any(|attack| attack.name() == *name)) {
         bail!("--only {unknown}: there are {}", names());
     }
-    let is_named = |attack: &Attack| only.iter().any(|name| name == attack.name());
-    // Those on meshes are played by name and in the whole form, until they have been seen to hold.
-    let usual = |attack: &Attack| only.is_empty() && !(short && attack.name().starts_with("mesh-"));
-    let wanted = |attack: &&Attack| is_named(attack) || usual(attack);
+    let wanted = |attack: &&Attack| only.is_empty() || only.iter().any(|name| name == attack.name());
     Ok(Attack::ALL.iter().filter(wanted).copied().collect())
 }
 
@@ -172,8 +169,8 @@ mod tests {
 
     #[test]
     fn attacks_are_chosen_by_name() {
-        assert_eq!(chosen(&[], false).unwrap(), Attack::ALL);
-        assert_eq!(chosen(&["keys".to_owned()], false).unwrap().len(), 1);
-        assert!(chosen(&["kings".to_owned()], false).is_err());
+        assert_eq!(chosen(&[]).unwrap(), Attack::ALL);
+        assert_eq!(chosen(&["keys".to_owned()]).unwrap().len(), 1);
+        assert!(chosen(&["kings".to_owned()]).is_err());
     }
 }
