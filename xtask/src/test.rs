@@ -26,8 +26,9 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     stages.must("build of the tests", || process::run(tests(workspace, &nextest).arg("--no-run")))?;
 
     let at_once = (cores() * TESTS_PER_CORE).to_string();
-    stages
-        .run("tests", || process::run_remembered(tests(workspace, &nextest).args(["--no-fail-fast", "--test-threads", &at_once])));
+    stages.run("tests", || {
+        process::run_remembered(tests(workspace, &nextest).args(["--no-fail-fast", "--test-threads", &at_once]))
+    });
     stages.run("fuzzing", || fuzz::run(workspace, fuzz::SHORT_SECONDS));
     stages.run("short chaos", || chaos::short(workspace));
     stages.run("short attacks", || hostile::short(workspace));
