@@ -326,7 +326,9 @@ async fn strike_under_load(
     }
     load.sprint();
     sleep(Duration::from_millis(SPRINT_MS)).await;
-    if !scenario.ends_by_itself()
+    // Asked before the strike, after which a scenario may speak of its next round.
+    let ends_by_itself = scenario.ends_by_itself();
+    if !ends_by_itself
         && let Some(violation) = ended(&mut server, "under load")?
     {
         found(report, vec![violation]);
@@ -340,7 +342,7 @@ async fn strike_under_load(
         report.refused += count.refused;
     }
     let tally = &work.tasks.tally;
-    if tally.acknowledged == 0 && !scenario.ends_by_itself() {
+    if tally.acknowledged == 0 && !ends_by_itself {
         let why = tally.first_refusal.clone().unwrap_or_else(|| format!("{} without an answer", tally.unknown));
         bail!("round {round}: nothing was acknowledged, so nothing was tested: {why}");
     }
