@@ -5,6 +5,7 @@
 //! `WAYBILL_KILL_AT=before_commit:17` kills at the 17th pass, `WAYBILL_PLANT=answer-before-commit` plants that bug, and
 //! `WAYBILL_SLOW_DISK=10:8` has every commit of SQLite take 10 ms longer and hold 8 operations at most.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
@@ -188,10 +189,18 @@ fn kill() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
-/// A bug of the store can also be planted under a name of the mesh's, for a scenario whose daemons have stores of their own.
 pub fn planted(name: &str) -> bool {
     debug_assert!(PLANTS.contains(&name), "{name}");
-    plant().is_some_and(|planted| planted == name || planted.strip_prefix("mesh-") == Some(name))
+    plant().is_some_and(|planted| planted == name)
+}
+
+/// Whether this batch is answered before its commit. Under the mesh's name that is a daemon's bug, and only of some batches: who
+/// is woken early finds nothing, and without a later wake nothing would ever be sent.
+pub(crate) fn answers_early(store: &Path) -> bool {
+    static BATCHES: AtomicU64 = AtomicU64::new(0);
+    let is_outbox = || store.file_name().is_some_and(|name| name == "outbox.db");
+    planted("answer-before-commit")
+        || planted("mesh-answer-before-commit") && is_outbox() && BATCHES.fetch_add(1, Ordering::Relaxed) % 3 == 0
 }
 
 pub(crate) fn dawdle() {

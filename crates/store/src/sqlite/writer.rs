@@ -317,7 +317,7 @@ impl Batcher {
         }
         self.meters.busy.increment(nanoseconds(began.elapsed().saturating_sub(waited.unwrap_or_default())));
         #[cfg(feature = "sabotage")]
-        if sabotage::planted("answer-before-commit") {
+        if sabotage::answers_early(&self.state.options.path) {
             self.answer(std::mem::take(jobs));
             sabotage::dawdle();
         }
