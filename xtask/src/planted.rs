@@ -87,10 +87,11 @@ const PLANTS: &[Plant] = &[
     plant("mesh-b0-after-limiter", "the broker charges for what it has accepted before", "mesh-limit", "miscounted"),
     plant(PROXY_LIES, "commits are answered and rolled back before PostgreSQL", "commit-cut", "lost"),
     plant(STANDBY_LATE, "commits are answered before the standby has them", "failover-sync", "lost"),
+    // After a kill the start finds what has no file, and files it: without a start nobody does.
     plant(
         "archive-row-apart",
         "the archive's row is not in the message's transaction, and is lost at times",
-        "kill",
+        "archive",
         "unfiled",
     ),
     plant("state-left-behind", "an older state of what was acknowledged is written for the newest", "kill", "outdated"),
