@@ -91,6 +91,9 @@ struct State {
     members: HashMap<MemberId, Member>,
     by_key: HashMap<PublicKey, MemberId>,
     former: HashMap<PublicKey, Former>,
+    /// Keys from before a member was known here, which signed steps lead on from; their box keys are not known. In memory alone:
+    /// the broker names the steps with every reading of its members.
+    proven: HashMap<PublicKey, MemberId>,
     topics: HashMap<String, Topic>,
     keys: HashMap<(String, u32), TopicKey>,
 }
@@ -180,6 +183,21 @@ impl Directory {
             let former = || state.former.get(key).and_then(|former| state.members.get(&former.member));
             state.by_key(key).or_else(former).cloned()
         })
+    }
+
+    /// The member that has this key, or had it. Never two: a key that belongs to one is not believed of another.
+    pub fn owner_of_key(&self, key: &PublicKey) -> Option<MemberId> {
+        self.read(|state| {
+            let former = || state.former.get(key).map(|former| former.member);
+            state.by_key.get(key).copied().or_else(former).or_else(|| state.proven.get(key).copied())
+        })
+    }
+
+    /// Signed steps lead from this key to the one that the member has now. Nothing changes for a key that belongs to somebody.
+    pub fn add_proven(&self, key: PublicKey, member: MemberId) {
+        if self.owner_of_key(&key).is_none() {
+            self.0.state.write().unwrap_or_else(PoisonError::into_inner).proven.insert(key, member);
+        }
     }
 
     /// The box keys that a message of this sender may have been sealed with: that of the named key first.
