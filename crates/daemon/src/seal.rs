@@ -236,7 +236,7 @@ impl Sealer {
         let plain = Plain::from_bytes(&plain).map_err(|_| Unopened::Never("content_invalid"))?;
         let carrier = Carrier { mesh: self.mesh, id: &message.client_message_id, envelope };
         plain.verify(carrier).map_err(|_| Unopened::Never("signature_wrong"))?;
-        self.check_signer(plain.from(), &sender.ed25519)?;
+        self.check_signer(plain.signer(), &sender.ed25519)?;
         Ok(Opened { body: plain.body.into_bytes(), meta: plain.meta })
     }
 

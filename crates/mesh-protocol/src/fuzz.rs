@@ -132,12 +132,11 @@ fn fuzz_mesh_plaintext() {
         r#"{"version":1,"from":"e2fa871ada42479db8cacf5d379bf1303c68c3b9846f9a2c07fbd6d6970c9e03","body":"hello","signature":"5VZDAMNgrHKQhuLMgG6CioSHfx645dl02HPgZSJJAVVfuIIVkKM7rMYeOXAc-bRr0lv18FlbviRlUUFDjnoQCw"}"#,
         r#"{"body":"","from":"0100000000000000000000000000000000000000000000000000000000000000","meta":{"a":[1]},"signature":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","version":1}"#,
     ];
-    let id = "a".parse().unwrap();
     let read = |input: &[u8]| {
         let Ok(plain) = Plain::from_bytes(input) else { return false };
         let bytes = plain.to_bytes().unwrap();
         assert_eq!(Plain::from_bytes(&bytes).unwrap().to_bytes().unwrap(), bytes);
-        let envelope = Envelope::new(Destination::dm(plain.from()), Vec::new());
+        let (id, envelope) = ("a".parse().unwrap(), Envelope::new(Destination::dm(plain.signer()), Vec::new()));
         let carrier = Carrier { mesh: MeshId(Uuid::nil()), id: &id, envelope: &envelope };
         assert!(plain.verify(carrier).is_err(), "nobody has signed this");
         true

@@ -52,7 +52,7 @@ impl Plain {
     }
 
     /// The key that has signed, as the text says.
-    pub fn from(&self) -> &PublicKey {
+    pub fn signer(&self) -> &PublicKey {
         &self.from
     }
 

@@ -124,6 +124,16 @@ impl State {
     fn by_key(&self, key: &PublicKey) -> Option<&Member> {
         self.by_key.get(key).and_then(|id| self.members.get(id))
     }
+
+    /// Who has this key or had it. Never two: a key that belongs to one is not believed of another.
+    fn owner_of(&self, key: &PublicKey) -> Option<MemberId> {
+        let former = || self.former.get(key).map(|former| former.member);
+        self.by_key.get(key).copied().or_else(former).or_else(|| self.proven.get(key).copied())
+    }
+
+    fn holder(&self, key: &PublicKey) -> Option<&Member> {
+        self.owner_of(key).and_then(|id| self.members.get(&id))
+    }
 }
 
 #[derive(Clone)]
@@ -185,18 +195,16 @@ impl Directory {
         })
     }
 
-    /// The member that has this key, or had it. Never two: a key that belongs to one is not believed of another.
+    /// The member that has this key or had it.
     pub fn owner_of_key(&self, key: &PublicKey) -> Option<MemberId> {
-        self.read(|state| {
-            let former = || state.former.get(key).map(|former| former.member);
-            state.by_key.get(key).copied().or_else(former).or_else(|| state.proven.get(key).copied())
-        })
+        self.read(|state| state.owner_of(key))
     }
 
     /// Signed steps lead from this key to the one that the member has now. Nothing changes for a key that belongs to somebody.
     pub fn add_proven(&self, key: PublicKey, member: MemberId) {
         if self.owner_of_key(&key).is_none() {
             self.0.state.write().unwrap_or_else(PoisonError::into_inner).proven.insert(key, member);
+            self.0.version.send_modify(|version| *version += 1);
         }
     }
 
@@ -285,7 +293,7 @@ impl Directory {
             let is_proven = known.as_ref().is_some_and(|known| proven(known, &member));
             let owner = self.owner_of(&fresh);
             let key = &member.keys.ed25519;
-            let holder = fresh.by_key(key).cloned().or_else(|| self.read(|state| state.by_key(key).cloned()));
+            let holder = fresh.holder(key).cloned().or_else(|| self.read(|state| state.holder(key).cloned()));
             let judged = rules::Known { member: known.as_ref(), holder: holder.as_ref(), owner: &owner };
             let verdict = rules::believe(&judged, &member, is_proven);
             if let Err(doubt) = verdict {

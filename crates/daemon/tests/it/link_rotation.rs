@@ -101,7 +101,7 @@ fn read_by_bob(sent: &Send, alice: &Identity) -> String {
     let plain = open_dm(identity(2).box_secret(), &alice.public().x25519, &sent.envelope.body.0).unwrap();
     let plain = Plain::from_bytes(&plain).unwrap();
     plain.verify(Carrier { mesh: mesh(), id: &sent.client_message_id, envelope: &sent.envelope }).unwrap();
-    assert_eq!(*plain.from(), alice.public_key());
+    assert_eq!(*plain.signer(), alice.public_key());
     plain.body
 }
 

@@ -216,7 +216,7 @@ fn messages() {
         let envelope: Envelope = of(&case["envelope"]);
         let id = of(&case["client_message_id"]);
         let carrier = Carrier { mesh, id: &id, envelope: &envelope };
-        let meta = case.get("meta").map(|meta| of(meta));
+        let meta = case.get("meta").map(of);
         let plain = Plain::sign(&sender, carrier, text(case, "body").to_owned(), meta).unwrap();
         assert_eq!(String::from_utf8_lossy(&plain.to_bytes().unwrap()), text(case, "plain"));
         Plain::from_bytes(text(case, "plain").as_bytes()).unwrap().verify(carrier).unwrap();
