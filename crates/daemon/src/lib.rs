@@ -17,6 +17,7 @@ pub mod lock;
 pub mod metrics;
 pub mod outbox;
 pub mod recover;
+pub mod reseal;
 pub mod rotation;
 pub mod run;
 pub mod seal;

@@ -29,6 +29,7 @@ use crate::link::{Broker, Link, LinkHandle, Parts, Presence};
 use crate::lock::Lock;
 use crate::metrics;
 use crate::outbox::{self, Outbox, Pressure, Verdict};
+use crate::reseal::Resealer;
 use crate::rotation::{self, Archive, Rotator};
 use crate::seal::{Draft, Keyring, Sealer};
 use crate::token::Tokens;
@@ -135,7 +136,8 @@ impl Base {
         let events = Events::new(clock.now(), settings.events.ring);
         let (archive, _) = Archive::load(&folder.file(folder::KEYPAIR_ARCHIVE), clock.now())?;
         let keyring = Keyring::new(identity, archive);
-        let sealer = Sealer::new(directory.clone(), keyring.clone(), Arc::clone(&entropy));
+        let sealer = Sealer::new(membership.mesh, directory.clone(), keyring.clone(), Arc::clone(&entropy));
+        let resealer = Resealer::new(outbox.clone(), sealer.clone());
         let broker = Broker::new(
             &membership.server,
             membership.mesh,
@@ -156,6 +158,7 @@ impl Base {
             broker.clone(),
             keyring.clone(),
             directory.clone(),
+            resealer.clone(),
             Arc::clone(&clock),
             Arc::clone(&entropy),
         );
@@ -168,6 +171,7 @@ impl Base {
             owner: membership.owner.ed25519,
             keyring: keyring.clone(),
             sealer: sealer.clone(),
+            resealer,
             directory: directory.clone(),
             inbox: inbox.clone(),
             outbox: outbox.clone(),

@@ -1,17 +1,18 @@
 //! From a caller's words to the bytes that go over the wire, once; and back.
 //!
-//! A message is sealed when it is accepted and sent as those bytes at every attempt: a fresh nonce would make it another request
-//! under the same id.
+//! A message is signed and sealed when it is accepted and sent as those bytes at every attempt: a fresh nonce would make it another
+//! request under the same id.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
+use waybill_mesh_protocol::frames::Message;
 use waybill_mesh_protocol::seal::{open_dm, open_topic, seal_dm, seal_topic};
 use waybill_mesh_protocol::{
-    BoxPublicKey, BoxSecret, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint, INLINE_BYTES,
-    Identity, MemberKeys, Meta, Nonce, Plain, Priority, PublicKey,
+    BoxPublicKey, BoxSecret, Carrier, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint,
+    INLINE_BYTES, Identity, MemberKeys, MeshId, Meta, Nonce, Plain, Priority, PublicKey,
 };
 use zeroize::Zeroizing;
 
@@ -107,14 +108,18 @@ pub struct Opened {
 /// Why an envelope was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
-    /// A key that is not here may come: it is kept and tried again.
+    /// What is not here may come, a key or the proof of one: it is kept and tried again.
     Later(&'static str),
-    /// No key will help.
+    /// Nothing will help.
     Never(&'static str),
 }
 
+/// Why a message waits whose text is signed by a key that nobody is known to have.
+pub const SIGNER_UNPROVEN: &str = "signer_unproven";
+
 #[derive(Clone)]
 pub struct Sealer {
+    mesh: MeshId,
     directory: Directory,
     keyring: Keyring,
     entropy: Arc<dyn Entropy>,
@@ -123,8 +128,12 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    pub fn new(directory: Directory, keyring: Keyring, entropy: Arc<dyn Entropy>) -> Self {
-        Self { directory, keyring, entropy, inline_bytes_max: Arc::new(AtomicU64::new(INLINE_BYTES)) }
+    pub fn new(mesh: MeshId, directory: Directory, keyring: Keyring, entropy: Arc<dyn Entropy>) -> Self {
+        Self { mesh, directory, keyring, entropy, inline_bytes_max: Arc::new(AtomicU64::new(INLINE_BYTES)) }
+    }
+
+    pub fn is_plaintext(&self) -> bool {
+        self.directory.is_plaintext()
     }
 
     pub fn set_inline_bytes_max(&self, bytes: u64) {
@@ -135,17 +144,20 @@ impl Sealer {
         self.inline_bytes_max.load(Ordering::Relaxed)
     }
 
+    /// The envelope is good for this id alone.
+    ///
     /// # Errors
     /// `topic_unknown` and `member_unknown` for what this member has no key for; `payload_too_large` beyond what the broker takes.
-    pub fn seal(&self, draft: &Draft) -> Result<Parcel> {
+    pub fn seal(&self, id: &str, draft: &Draft) -> Result<Parcel> {
+        let id: ClientMessageId = id.parse()?;
         draft.destination().check()?;
         let mut envelope = Envelope::new(draft.destination(), Vec::new());
         envelope.reply_to.clone_from(&draft.reply_to);
         envelope.priority = draft.priority;
         envelope.mentions.clone_from(&draft.mentions);
         match draft.destination_kind {
-            DestinationKind::Topic => self.for_topic(draft, &mut envelope)?,
-            DestinationKind::Dm => self.for_member(draft, &mut envelope)?,
+            DestinationKind::Topic => self.for_topic(&id, draft, &mut envelope)?,
+            DestinationKind::Dm => self.for_member(&id, draft, &mut envelope)?,
             DestinationKind::Queue => {
                 return Err(Error::new(Code::DestinationUnknown, Code::DestinationUnknown.entry().title));
             }
@@ -167,33 +179,49 @@ impl Sealer {
         })
     }
 
-    fn for_topic(&self, draft: &Draft, envelope: &mut Envelope) -> Result<()> {
+    fn for_topic(&self, id: &ClientMessageId, draft: &Draft, envelope: &mut Envelope) -> Result<()> {
         match self.directory.posting_key(&draft.destination_ref)? {
             None => in_plain_text(draft, envelope),
             Some((epoch, key)) => {
-                let plain = plain(draft)?;
-                envelope.body.0 = seal_topic(&key, Nonce::random(self.entropy.as_ref()), &plain)?;
                 envelope.epoch = Some(epoch);
+                let plain = self.signed(&self.keyring.identity(), id, draft, envelope)?;
+                envelope.body.0 = seal_topic(&key, Nonce::random(self.entropy.as_ref()), &plain)?;
             }
         }
         Ok(())
     }
 
-    fn for_member(&self, draft: &Draft, envelope: &mut Envelope) -> Result<()> {
+    fn for_member(&self, id: &ClientMessageId, draft: &Draft, envelope: &mut Envelope) -> Result<()> {
         // A key that was rotated out stays the address: the broker knows whose it was, and the message keeps its place in line.
         let member = self.directory.resolve(&draft.destination_ref)?;
         if self.directory.is_plaintext() {
             in_plain_text(draft, envelope);
             return Ok(());
         }
-        let (nonce, plain) = (Nonce::random(self.entropy.as_ref()), plain(draft)?);
-        envelope.body.0 = seal_dm(&self.keyring.identity(), &member.keys.x25519, nonce, &plain)?;
+        // Taken once: box and signature must be by the same keys, whatever is rotated meanwhile.
+        let identity = self.keyring.identity();
         envelope.key_id = Some(member.keys.key_id());
+        let plain = self.signed(&identity, id, draft, envelope)?;
+        envelope.body.0 = seal_dm(&identity, &member.keys.x25519, Nonce::random(self.entropy.as_ref()), &plain)?;
         Ok(())
     }
 
-    /// Opens what `sender` has sent to this member. Whether the keys are the sender's own is decided before.
-    pub fn open(&self, envelope: &Envelope, sender: &MemberKeys, now: Time) -> std::result::Result<Opened, Unopened> {
+    /// The text for the box of this envelope, which is complete but for its body.
+    fn signed(
+        &self,
+        identity: &Identity,
+        id: &ClientMessageId,
+        draft: &Draft,
+        envelope: &Envelope,
+    ) -> Result<Zeroizing<Vec<u8>>> {
+        let carrier = Carrier { mesh: self.mesh, id, envelope };
+        Plain::sign(identity, carrier, draft.body.clone(), draft.meta.clone())?.to_bytes()
+    }
+
+    /// Opens a message to this member and finds out whether its sender has written it. Whether the keys that the delivery names
+    /// are the sender's own is decided before.
+    pub fn open(&self, message: &Message, now: Time) -> std::result::Result<Opened, Unopened> {
+        let Message { envelope, sender, .. } = message;
         if envelope.check(self.directory.is_plaintext()).is_err() {
             return Err(Unopened::Never("envelope_invalid"));
         }
@@ -206,7 +234,23 @@ impl Sealer {
             DestinationKind::Queue => return Err(Unopened::Never("destination_unknown")),
         };
         let plain = Plain::from_bytes(&plain).map_err(|_| Unopened::Never("content_invalid"))?;
+        let carrier = Carrier { mesh: self.mesh, id: &message.client_message_id, envelope };
+        plain.verify(carrier).map_err(|_| Unopened::Never("signature_wrong"))?;
+        self.check_signer(plain.signer(), &sender.ed25519)?;
         Ok(Opened { body: plain.body.into_bytes(), meta: plain.meta })
+    }
+
+    /// The key that has signed is the one that the delivery names, or another that the same member has or had: what may have been
+    /// sent before a rotation leaves after it as it was signed.
+    fn check_signer(&self, signer: &PublicKey, sender: &PublicKey) -> std::result::Result<(), Unopened> {
+        if signer == sender || (self.keyring.is_own(signer) && self.keyring.is_own(sender)) {
+            return Ok(());
+        }
+        match (self.directory.owner_of_key(signer), self.directory.owner_of_key(sender)) {
+            (Some(one), Some(other)) if one == other => Ok(()),
+            (Some(_), _) => Err(Unopened::Never("signed_by_another")),
+            (None, _) => Err(Unopened::Later(SIGNER_UNPROVEN)),
+        }
     }
 
     fn open_topic(&self, envelope: &Envelope) -> std::result::Result<Zeroizing<Vec<u8>>, Unopened> {
@@ -245,8 +289,4 @@ impl Sealer {
 fn in_plain_text(draft: &Draft, envelope: &mut Envelope) {
     envelope.body.0 = draft.body.clone().into_bytes();
     envelope.meta.clone_from(&draft.meta);
-}
-
-fn plain(draft: &Draft) -> Result<Zeroizing<Vec<u8>>> {
-    Plain { body: draft.body.clone(), meta: draft.meta.clone() }.to_bytes()
 }

@@ -3,11 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Result};
-use zeroize::Zeroizing;
 
 use crate::bytes::Base64;
 use crate::fingerprint::Fingerprint;
-use crate::json;
 use crate::keys::{KeyId, PublicKey};
 use crate::meta::Meta;
 use crate::names::{ClientMessageId, TopicName};
@@ -104,7 +102,7 @@ impl Priority {
 }
 
 /// On a plaintext mesh the body is the message and `meta` the sender's. On any other mesh the body is the ciphertext of
-/// [`Plain`], `meta` is absent, and `key_id` (of a direct message: the recipient's key) or `epoch` (of a topic) says what
+/// [`crate::Plain`], `meta` is absent, and `key_id` (of a direct message: the recipient's key) or `epoch` (of a topic) says what
 /// opens it.
 ///
 /// Read from JSON it has the right fields of the right types; the rest is [`Envelope::check`], because the broker looks
@@ -191,32 +189,6 @@ impl Envelope {
             (false, _) => return Ok(()),
         };
         Err(Error::invalid(format!("{wrong}.")))
-    }
-}
-
-/// What is within the body of an encrypted message.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Plain {
-    pub body: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub meta: Option<Meta>,
-}
-
-impl Plain {
-    /// RFC 8785: one plaintext, one text.
-    pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>> {
-        serde_json_canonicalizer::to_vec(self).map(Zeroizing::new).map_err(Error::internal)
-    }
-
-    /// # Errors
-    /// `invalid_request` for anything else: whoever has the key may still have sealed nonsense.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let refused = || Error::invalid("What is in the box is not a message.");
-        if json::is_too_deep(bytes) {
-            return Err(refused());
-        }
-        serde_json::from_slice(bytes).map_err(|error| refused().because(error))
     }
 }
 

@@ -7,14 +7,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use waybill_fuzz::{Target, feed};
 use waybill_kernel::Time;
+use waybill_kernel::id::Uuid;
 
 use crate::bytes::write_base64url;
-use crate::envelope::Plain;
+use crate::envelope::{Destination, Envelope};
 use crate::frames::{ClientFrame, FRAME_BYTES_MAX, Framed, ServerFrame};
 use crate::identity::{Context, Identity};
+use crate::ids::MeshId;
 use crate::invite::{Invite, PREFIX};
 use crate::meta::Meta;
 use crate::negotiation::Features;
+use crate::plain::{Carrier, Plain};
 use crate::request_signature::{RequestClaim, Signed};
 
 fn read<F: DeserializeOwned + Serialize + PartialEq + Debug>(input: &[u8]) -> Option<F> {
@@ -125,11 +128,17 @@ fn fuzz_mesh_meta() {
 
 #[test]
 fn fuzz_mesh_plaintext() {
-    const SEEDS: &[&str] = &[r#"{"body":"hello"}"#, r#"{"body":"","meta":{"a":[1]}}"#];
+    const SEEDS: &[&str] = &[
+        r#"{"version":1,"from":"e2fa871ada42479db8cacf5d379bf1303c68c3b9846f9a2c07fbd6d6970c9e03","body":"hello","signature":"5VZDAMNgrHKQhuLMgG6CioSHfx645dl02HPgZSJJAVVfuIIVkKM7rMYeOXAc-bRr0lv18FlbviRlUUFDjnoQCw"}"#,
+        r#"{"body":"","from":"0100000000000000000000000000000000000000000000000000000000000000","meta":{"a":[1]},"signature":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","version":1}"#,
+    ];
     let read = |input: &[u8]| {
         let Ok(plain) = Plain::from_bytes(input) else { return false };
         let bytes = plain.to_bytes().unwrap();
         assert_eq!(Plain::from_bytes(&bytes).unwrap().to_bytes().unwrap(), bytes);
+        let (id, envelope) = ("a".parse().unwrap(), Envelope::new(Destination::dm(plain.signer()), Vec::new()));
+        let carrier = Carrier { mesh: MeshId(Uuid::nil()), id: &id, envelope: &envelope };
+        assert!(plain.verify(carrier).is_err(), "nobody has signed this");
         true
     };
     feed(Target { name: "mesh_plaintext", seeds: SEEDS, read });

@@ -23,6 +23,8 @@ pub enum Context {
     Join,
     Rotation,
     EpochBox,
+    /// The text within a box, with all that it travels in.
+    Message,
 }
 
 impl Context {
@@ -35,6 +37,7 @@ impl Context {
             Self::Join => "waybill-join-v1",
             Self::Rotation => "waybill-rotation-v1",
             Self::EpochBox => "waybill-epoch-box-v1",
+            Self::Message => "waybill-message-v1",
         }
     }
 

@@ -26,6 +26,7 @@ pub mod meta;
 pub mod names;
 pub mod negotiation;
 pub mod passphrase;
+pub mod plain;
 pub mod request_signature;
 pub mod rotation;
 pub mod seal;
@@ -34,7 +35,7 @@ mod tests;
 
 pub use bytes::Base64;
 pub use close::CloseCode;
-pub use envelope::{Destination, DestinationKind, Envelope, Plain, Priority};
+pub use envelope::{Destination, DestinationKind, Envelope, Priority};
 pub use epoch::{EpochBox, EpochKey};
 pub use file::{FileKey, FileOpener, FileSealer};
 pub use fingerprint::Fingerprint;
@@ -46,6 +47,7 @@ pub use keys::{BoxPublicKey, KeyId, PublicKey, Signature};
 pub use max_age::outbox_max_age;
 pub use meta::Meta;
 pub use names::{ClientMessageId, MemberName, Slug, TopicName};
+pub use plain::{Carrier, Plain};
 pub use request_signature::{RequestClaim, sign_request};
 pub use seal::{Nonce, TopicKey};
 

@@ -162,6 +162,30 @@ def fingerprints():
     write("fingerprints", cases)
 
 
+def messages():
+    """What is within a box: canonical JSON, signed with all that it travels in, each part after its length."""
+    digest = lambda text: hashlib.sha256(text.encode()).hexdigest()
+    cases = []
+    for envelope, client_id, body, meta in (
+        ({"destination_kind": "dm", "destination_ref": BOB.ed25519.hex(), "key_id": "0102030405060708"}, "m-1", "hello", None),
+        ({"destination_kind": "dm", "destination_ref": BOB.ed25519.hex(), "reply_to": "m-1", "priority": "now"}, "grüße 2", "",
+         {"b": [1, "A", None, True], "a": {"ü": "é\n\""}}),
+        ({"destination_kind": "topic", "destination_ref": "build", "epoch": 7, "priority": "low",
+          "mentions": [BOB.ed25519.hex(), CAROL.ed25519.hex()]}, "m-3", "Ünïcode 😀\n\0", {}),
+    ):
+        parts = [str(MESH), ALICE.ed25519.hex(), envelope["destination_kind"], envelope["destination_ref"],
+                 str(envelope.get("epoch", "")), client_id, envelope.get("reply_to", ""), envelope.get("priority", "next"),
+                 ",".join(envelope.get("mentions", [])), "" if meta is None else digest(canonical(meta)), digest(body)]
+        statement = b"".join(struct.pack(">Q", len(part.encode())) + part.encode() for part in parts)
+        plain = {"version": 1, "from": ALICE.ed25519.hex(), "body": body,
+                 "signature": b64url(signed(ALICE.signing, "waybill-message-v1", statement))}
+        case = {"envelope": {"version": 1, "body": "", **envelope}, "client_message_id": client_id, "body": body}
+        if meta is not None:
+            plain["meta"] = case["meta"] = meta
+        cases.append({**case, "plain": canonical(plain)})
+    write("messages", {"sender": ALICE.secrets(), "mesh": str(MESH), "cases": cases})
+
+
 def statements():
     """Everything that is signed, as texts that travel."""
     nonce = secret("challenge")
@@ -195,5 +219,5 @@ def statements():
     })
 
 
-for make in (identities, boxes, topics, sealed_keys, files, passphrases, fingerprints, statements):
+for make in (identities, boxes, topics, sealed_keys, files, passphrases, fingerprints, messages, statements):
     make()

@@ -91,6 +91,9 @@ struct State {
     members: HashMap<MemberId, Member>,
     by_key: HashMap<PublicKey, MemberId>,
     former: HashMap<PublicKey, Former>,
+    /// Keys from before a member was known here, which signed steps lead on from; their box keys are not known. In memory alone:
+    /// the broker names the steps with every reading of its members.
+    proven: HashMap<PublicKey, MemberId>,
     topics: HashMap<String, Topic>,
     keys: HashMap<(String, u32), TopicKey>,
 }
@@ -120,6 +123,16 @@ impl State {
 
     fn by_key(&self, key: &PublicKey) -> Option<&Member> {
         self.by_key.get(key).and_then(|id| self.members.get(id))
+    }
+
+    /// Who has this key or had it. Never two: a key that belongs to one is not believed of another.
+    fn owner_of(&self, key: &PublicKey) -> Option<MemberId> {
+        let former = || self.former.get(key).map(|former| former.member);
+        self.by_key.get(key).copied().or_else(former).or_else(|| self.proven.get(key).copied())
+    }
+
+    fn holder(&self, key: &PublicKey) -> Option<&Member> {
+        self.owner_of(key).and_then(|id| self.members.get(&id))
     }
 }
 
@@ -180,6 +193,19 @@ impl Directory {
             let former = || state.former.get(key).and_then(|former| state.members.get(&former.member));
             state.by_key(key).or_else(former).cloned()
         })
+    }
+
+    /// The member that has this key or had it.
+    pub fn owner_of_key(&self, key: &PublicKey) -> Option<MemberId> {
+        self.read(|state| state.owner_of(key))
+    }
+
+    /// Signed steps lead from this key to the one that the member has now. Nothing changes for a key that belongs to somebody.
+    pub fn add_proven(&self, key: PublicKey, member: MemberId) {
+        if self.owner_of_key(&key).is_none() {
+            self.0.state.write().unwrap_or_else(PoisonError::into_inner).proven.insert(key, member);
+            self.0.version.send_modify(|version| *version += 1);
+        }
     }
 
     /// The box keys that a message of this sender may have been sealed with: that of the named key first.
@@ -267,7 +293,7 @@ impl Directory {
             let is_proven = known.as_ref().is_some_and(|known| proven(known, &member));
             let owner = self.owner_of(&fresh);
             let key = &member.keys.ed25519;
-            let holder = fresh.by_key(key).cloned().or_else(|| self.read(|state| state.by_key(key).cloned()));
+            let holder = fresh.holder(key).cloned().or_else(|| self.read(|state| state.holder(key).cloned()));
             let judged = rules::Known { member: known.as_ref(), holder: holder.as_ref(), owner: &owner };
             let verdict = rules::believe(&judged, &member, is_proven);
             if let Err(doubt) = verdict {

@@ -35,7 +35,7 @@ impl Doubt {
 pub struct Known<'a> {
     /// The member by this id.
     pub member: Option<&'a Member>,
-    /// The member that has the key which is offered now.
+    /// The member that has the key which is offered now, or had it.
     pub holder: Option<&'a Member>,
     pub owner: &'a PublicKey,
 }

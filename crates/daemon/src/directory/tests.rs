@@ -102,6 +102,10 @@ async fn a_rotation_that_the_known_key_has_signed_is_followed_and_the_old_key_st
     let keys = directory.box_keys_of(&old);
     assert_eq!(keys, [identity(2).public().x25519, identity(3).public().x25519]);
     assert_eq!(directory.resolve("alice").unwrap().keys, identity(5).public());
+    // A key that was somebody's is not another's afterwards.
+    directory.learn_members(vec![member(9, "thief", 2)], never).await.unwrap();
+    assert_eq!(directory.owner_of_key(&old), Some(MemberId(Uuid::from_u128(2))));
+    assert_eq!(directory.members().len(), 2);
 }
 
 #[tokio::test]

@@ -14,10 +14,12 @@ use crate::seal::Draft;
 pub(super) async fn renew(parts: &Parts, row: i64, topic: &str) -> Result<Outcome> {
     let store = parts.outbox.store();
     let failed = |reason: &str| Outcome::Failed { reason: reason.to_owned(), retry_after: None };
-    let Some(request) = store.system().run(ReadRequest(row)).await? else { return Ok(failed("epoch_unknown")) };
+    let Some((id, request)) = store.system().run(ReadRequest(row)).await? else {
+        return Ok(failed("epoch_unknown"));
+    };
     let draft: Draft = serde_json::from_str(&request).map_err(Error::internal)?;
     parts.refresh.notify_one();
-    match parts.sealer.seal(&draft) {
+    match parts.sealer.seal(&id, &draft) {
         Ok(parcel) => {
             store.system().run(Renew { row, parcel }).await?;
             Ok(failed("epoch_unknown, sealed anew"))
@@ -32,16 +34,18 @@ pub(super) async fn renew(parts: &Parts, row: i64, topic: &str) -> Result<Outcom
 struct ReadRequest(i64);
 
 impl Work for ReadRequest {
-    type Output = Option<String>;
+    /// The id and what was asked for under it.
+    type Output = Option<(String, String)>;
 
     fn mode(&self) -> Mode {
         Mode::Read
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<String>> {
-        const READ: &str = "SELECT payload FROM outbox WHERE id = $1 AND status = 'inflight'";
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<(String, String)>> {
+        const READ: &str = "SELECT client_message_id, payload FROM outbox WHERE id = $1 AND status = 'inflight' \
+                            AND payload IS NOT NULL";
         let row = tx.query_opt(READ, &[self.0.into()]).await?;
-        row.map(|row| row.text_opt(0).map(|text| text.map(str::to_owned))).transpose().map(Option::flatten)
+        row.map(|row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))).transpose()
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Insert {
     pub arrived: Vec<Arrived>,
     /// Everything up to this sequence number has been seen once this is committed. None leaves the position.
     pub position: Option<i64>,
+    /// Held ones, by their ids, that turned out to be nobody's messages.
+    pub refused: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,10 +84,15 @@ impl Work for Insert {
             last_id = id.unwrap_or(last_id);
             inserted.ids.push(id);
         }
+        for id in &self.refused {
+            tx.execute(RELEASE, &[Value::from(id)]).await?;
+        }
         tx.execute(MOVE, &[self.position.unwrap_or(0).into(), last_id.into()]).await?;
         Ok(inserted)
     }
 }
+
+const RELEASE: &str = "DELETE FROM inbox_sealed WHERE client_message_id = $1";
 
 /// False for a repeat.
 async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, id: i64, message: &NewMessage) -> Result<bool> {
@@ -94,7 +101,6 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, id: i64, message: &NewMessage) -
                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
                           ON CONFLICT (client_message_id) DO NOTHING RETURNING id";
     const INDEX: &str = "INSERT INTO inbox_fts (rowid, body, sender, topic) VALUES ($1, $2, $3, $4)";
-    const RELEASE: &str = "DELETE FROM inbox_sealed WHERE client_message_id = $1";
     let new = tx
         .query_opt(
             INSERT,

@@ -43,7 +43,7 @@ fn message(number: i64, topic: Option<&str>, sender: &str, body: &str) -> Arrive
 }
 
 async fn insert(inbox: &Inbox, arrived: Vec<Arrived>, position: Option<i64>) -> Vec<Option<i64>> {
-    inbox.insert(Insert { arrived, position }).await.unwrap().ids
+    inbox.insert(Insert { arrived, position, refused: Vec::new() }).await.unwrap().ids
 }
 
 fn ids(messages: &[Message]) -> Vec<&str> {

@@ -68,7 +68,7 @@ pub async fn requeue(local: &Local, body: &Bytes) -> Result<Reply> {
         (false, _) => return Err(crate::outbox::not_requeueable(message.summary.status)),
         (true, patch) => patched(payload, patch.unwrap_or_default())?,
     };
-    let parcel = local.sealer.seal(&draft)?;
+    let parcel = local.sealer.seal(&new_id, &draft)?;
     let replacement = Accept {
         client_message_id: new_id,
         request_fingerprint: *draft.request_fingerprint()?.as_bytes(),

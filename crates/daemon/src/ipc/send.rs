@@ -127,7 +127,7 @@ fn id(local: &Local, headers: &HeaderMap, given: Option<ClientMessageId>) -> Res
 /// Digest, box, row.
 pub async fn take(local: &Local, id: String, draft: &Draft) -> Result<Verdict> {
     let request_fingerprint = *draft.request_fingerprint()?.as_bytes();
-    let parcel = match local.sealer.seal(draft) {
+    let parcel = match local.sealer.seal(&id, draft) {
         Ok(parcel) => parcel,
         // An id that has a row is answered from it, whatever has become of its destination.
         Err(error) => {

@@ -12,17 +12,17 @@ use waybill_mesh_protocol::frames::{
     Deliver, Delivered, EpochWanted, Framed, HistoryPage, HistoryRequest, KeypairRotated, MemberGone, MemberRenamed,
     Message, Peer,
 };
-use waybill_mesh_protocol::{ClientFrame, DeliveryId, Destination, DestinationKind, EpochKey};
+use waybill_mesh_protocol::{ClientFrame, DeliveryId, Destination, DestinationKind, EpochKey, MemberKeys};
 
 use super::machine::HISTORY;
 use super::writer::Writer;
 use super::{Parts, epochs};
-use crate::directory::{Member, Standing};
+use crate::directory::{Change, Former, Member, Standing};
 use crate::events::EventKind;
 use crate::files::{FileNote, FileRow};
 use crate::inbox::{Arrived, Insert, NewMessage};
 use crate::metrics;
-use crate::seal::Unopened;
+use crate::seal::{SIGNER_UNPROVEN, Unopened};
 
 /// Things that wait to be stored. Beyond them the socket is not read, and the broker waits.
 pub const WAITING_MAX: usize = 256;
@@ -30,6 +30,9 @@ pub const WAITING_MAX: usize = 256;
 const BATCH_MAX: usize = 64;
 /// Held messages that are looked at together when a key has arrived.
 const HELD_PAGE: i64 = 64;
+
+/// Why a message waits whose sender's key is not believed.
+const SENDER_UNPROVEN: &str = "sender_key_unproven";
 
 /// Something that arrived.
 #[derive(Debug)]
@@ -133,7 +136,7 @@ impl Inbound {
             }
             Arrival::Learn(key) => {
                 if epochs::learn(&self.parts, &key).await? {
-                    self.parts.reseal("topic", key.topic.as_str()).await?;
+                    self.parts.resealer.destination("topic", key.topic.as_str()).await?;
                     self.open_held().await?;
                 }
                 Ok(())
@@ -168,7 +171,7 @@ impl Inbound {
         // The proof is about this very key: a member that has rotated on since has another.
         let proven = move |known: &Member, _: &Member| known.keys.ed25519 == old;
         self.parts.directory.learn_members(vec![member], proven).await?;
-        self.parts.reseal("dm", &rotation.old.to_string()).await?;
+        self.parts.resealer.destination("dm", &rotation.old.to_string()).await?;
         self.open_held().await
     }
 
@@ -180,7 +183,7 @@ impl Inbound {
         let (ids, messages): (Vec<DeliveryId>, Vec<Message>) =
             deliveries.into_iter().map(|deliver| (deliver.delivery_id, deliver.message)).unzip();
         let newest = messages.iter().filter_map(|message| i64::try_from(message.seq).ok()).max();
-        self.commit(messages, newest.filter(|_| self.caught_up)).await?;
+        self.commit(messages, newest.filter(|_| self.caught_up), true).await?;
         for delivery_id in ids {
             self.writer.send(&ClientFrame::Delivered(Delivered { delivery_id }).into()).await?;
         }
@@ -194,7 +197,7 @@ impl Inbound {
         if page.more && next_after <= before {
             return Err(confused("a page of history that leads nowhere"));
         }
-        self.commit(page.messages, Some(next_after)).await?;
+        self.commit(page.messages, Some(next_after), true).await?;
         if page.more {
             return self.ask_history(Some(next_after)).await;
         }
@@ -202,19 +205,31 @@ impl Inbound {
         Ok(())
     }
 
-    /// One transaction. Events come after its commit, and only for rows that are new.
-    async fn commit(&self, messages: Vec<Message>, position: Option<i64>) -> Result<()> {
-        let (mut arrived, mut notes) = (Vec::new(), Vec::new());
+    /// One transaction. Events come after its commit, and only for rows that are new. For messages that come for the first time
+    /// the broker is asked for the proof of keys that are not believed.
+    async fn commit(&self, messages: Vec<Message>, position: Option<i64>, first_time: bool) -> Result<()> {
+        let (mut arrived, mut notes, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for message in &messages {
-            if let Judged::Keep(kept, note) = self.judge(message).await? {
-                arrived.push(kept);
-                notes.push(note);
+            match self.judge(message).await? {
+                Judged::Keep(kept, note) => {
+                    if let Arrived::Sealed { reason: SENDER_UNPROVEN | SIGNER_UNPROVEN, .. } = kept
+                        && first_time
+                    {
+                        metrics::invalid_inbound("sender_unproven");
+                        self.parts.refresh.notify_one();
+                    }
+                    arrived.push(kept);
+                    notes.push(note);
+                }
+                // Another message under the same id may be held: only what was held itself is let go.
+                Judged::Drop if !first_time => refused.push(message.client_message_id.to_string()),
+                Judged::Drop => {}
             }
         }
-        if arrived.is_empty() && position.is_none() {
+        if arrived.is_empty() && position.is_none() && refused.is_empty() {
             return Ok(());
         }
-        let inserted = self.parts.inbox.insert(Insert { arrived: arrived.clone(), position }).await?;
+        let inserted = self.parts.inbox.insert(Insert { arrived: arrived.clone(), position, refused }).await?;
         #[cfg(feature = "sabotage")]
         waybill_store::sabotage::point("daemon_inbox_committed");
         for ((arrived, note), id) in arrived.into_iter().zip(notes).zip(inserted.ids) {
@@ -247,7 +262,7 @@ impl Inbound {
         if let Some(reason) = self.doubt_about(message, is_mine).await? {
             return held(message, reason);
         }
-        match parts.sealer.open(envelope, &message.sender, parts.clock.now()) {
+        match parts.sealer.open(message, parts.clock.now()) {
             Ok(opened) => {
                 let note = opened.meta.as_ref().and_then(FileNote::read);
                 let mut new = self.new_message(message, &destination, opened)?;
@@ -257,7 +272,7 @@ impl Inbound {
             Err(Unopened::Later(reason)) => held(message, reason),
             Err(Unopened::Never(reason)) => {
                 metrics::invalid_inbound(reason);
-                tracing::warn!(message.id = %message.client_message_id, reason, "a message can never be opened and is left out");
+                tracing::warn!(message.id = %message.client_message_id, reason, "a message can never be opened or believed and is left out");
                 Ok(Judged::Drop)
             }
         }
@@ -274,6 +289,13 @@ impl Inbound {
         if believed(directory.holder(&message.sender.ed25519)) {
             return Ok(None);
         }
+        let MemberKeys { ed25519, x25519, .. } = message.sender;
+        if directory.owner_of_key(&ed25519) == Some(message.sender_id) {
+            // A key from before the member was known here; with the message comes the box key that it has signed.
+            let former = Former { ed25519, member: message.sender_id, x25519 };
+            directory.learn(vec![Change::Former(former)]).await?;
+            return Ok(None);
+        }
         let member = Member {
             id: message.sender_id,
             name: message.sender_name.to_string(),
@@ -282,11 +304,8 @@ impl Inbound {
             state: Standing::Active,
         };
         directory.learn_members(vec![member], |_, _| false).await?;
-        if believed(directory.holder(&message.sender.ed25519)) {
-            return Ok(None);
-        }
-        self.parts.refresh.notify_one();
-        Ok(Some("sender_key_unproven"))
+        let is_believed = believed(directory.holder(&message.sender.ed25519));
+        Ok((!is_believed).then_some(SENDER_UNPROVEN))
     }
 
     fn new_message(
@@ -314,7 +333,7 @@ impl Inbound {
         })
     }
 
-    /// Tries what could not be opened before. What still cannot stays where it is.
+    /// Tries what could not be opened before. What still cannot stays where it is; what is found to be nobody's is let go.
     async fn open_held(&self) -> Result<()> {
         let mut after = -1;
         loop {
@@ -328,7 +347,7 @@ impl Inbound {
                     Err(error) => tracing::error!(%error, "a held message cannot be read any more"),
                 }
             }
-            self.commit(messages, None).await?;
+            self.commit(messages, None, false).await?;
         }
     }
 }

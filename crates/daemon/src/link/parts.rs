@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
-use waybill_kernel::{Clock, Entropy, Result};
+use waybill_kernel::{Clock, Entropy};
 use waybill_mesh_protocol::frames::Peer;
 use waybill_mesh_protocol::{MemberId, MeshId, PublicKey};
 
@@ -15,11 +15,9 @@ use crate::events::Events;
 use crate::files::Files;
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
+use crate::reseal::Resealer;
 use crate::rotation::Rotator;
-use crate::seal::{Draft, Keyring, Sealer};
-
-/// Messages that are sealed anew between two looks at the outbox.
-const RESEAL_PAGE: usize = 64;
+use crate::seal::{Keyring, Sealer};
 
 pub struct Parts {
     pub settings: config::Link,
@@ -32,6 +30,7 @@ pub struct Parts {
     pub owner: PublicKey,
     pub keyring: Keyring,
     pub sealer: Sealer,
+    pub resealer: Resealer,
     pub directory: Directory,
     pub inbox: Inbox,
     pub outbox: Outbox,
@@ -60,30 +59,6 @@ impl Parts {
             keys: peer.keys,
             is_owner: known.map_or(peer.keys.ed25519 == self.owner, |known| known.is_owner),
             state: Standing::Active,
-        }
-    }
-
-    /// Seals anew what was never sent to this destination: its keys are others now. What may have been sent is not touched.
-    pub async fn reseal(&self, kind: &str, reference: &str) -> Result<()> {
-        if self.directory.is_plaintext() {
-            return Ok(());
-        }
-        let mut after = 0;
-        loop {
-            let page = self.outbox.unsent(kind, reference, after, RESEAL_PAGE).await?;
-            let Some(last) = page.last() else { return Ok(()) };
-            after = last.id;
-            for unsent in &page {
-                let sealed = serde_json::from_str::<Draft>(&unsent.request)
-                    .map_err(waybill_kernel::Error::internal)
-                    .and_then(|draft| self.sealer.seal(&draft));
-                match sealed {
-                    Ok(parcel) => drop(self.outbox.reseal(unsent.id, parcel).await?),
-                    Err(error) => {
-                        tracing::warn!(message.id = unsent.client_message_id, %error, "a message could not be sealed anew and is sent as it is");
-                    }
-                }
-            }
         }
     }
 }

@@ -12,12 +12,14 @@ use waybill_mesh_protocol::{EpochKey, MemberId, MemberKeys};
 
 use super::inbound::Arrival;
 use super::{Parts, ending, epochs};
-use crate::directory::{Change, MEMBERS_MAX, Member, Standing, TOPICS_MAX, Topic};
+use crate::directory::{Change, Former, MEMBERS_MAX, Member, Standing, TOPICS_MAX, Topic};
 
 /// Of one page.
 const PAGE: usize = 1_000;
 /// Pages of keys in one reading; a topic that has so many epochs is read on with the next.
 const KEY_PAGES_MAX: usize = 1_000;
+/// Steps from key to key that are read of one member, the newest; a broker names no more.
+const STEPS_MAX: usize = 8;
 /// Between two readings, however often somebody asks for one.
 const PAUSE: Duration = Duration::from_secs(1);
 /// After one that failed.
@@ -98,15 +100,18 @@ async fn members(parts: &Parts) -> Result<()> {
             parts.presence.set(view.member_id, view.online);
         }
         let steps: Vec<Rotation> = page.members.iter().flat_map(|view| view.rotations.iter().copied()).collect();
-        let members = page.members.into_iter().map(|view| Member {
+        let members = page.members.iter().map(|view| Member {
             id: view.member_id,
-            name: view.name,
+            name: view.name.clone(),
             keys: view.keys,
             is_owner: view.is_owner,
             state: Standing::Active,
         });
         let proven = |known: &Member, offered: &Member| leads_to(parts, &steps, known, offered);
         parts.directory.learn_members(members.collect(), proven).await?;
+        for view in page.members.iter().filter(|view| !view.rotations.is_empty()) {
+            former_keys(parts, view).await?;
+        }
         after = page.next_after;
         if after.is_none() {
             break;
@@ -130,6 +135,35 @@ fn leads_to(parts: &Parts, steps: &[Rotation], known: &Member, offered: &Member)
         at = step.keys.ed25519;
     }
     false
+}
+
+/// The keys that a member has had, also those from before it was known here: what it has signed with them is still its own.
+async fn former_keys(parts: &Parts, view: &MemberView) -> Result<()> {
+    let (directory, member) = (&parts.directory, view.member_id);
+    if directory.member(&member).is_none_or(|known| known.keys != view.keys) {
+        return Ok(());
+    }
+    let steps = &view.rotations[view.rotations.len().saturating_sub(STEPS_MAX)..];
+    let mut at = view.keys.ed25519;
+    for _ in 0..steps.len() {
+        let Some(step) = steps.iter().find(|step| step.keys.ed25519 == at) else { return Ok(()) };
+        at = step.old;
+        match directory.owner_of_key(&at) {
+            Some(owner) if owner == member => continue,
+            Some(_) => return Ok(()),
+            None if step.verify(parts.mesh).is_err() => return Ok(()),
+            None => {}
+        }
+        let keys = steps.iter().map(|step| step.keys).find(|keys| keys.ed25519 == at && keys.verify().is_ok());
+        match keys {
+            Some(MemberKeys { ed25519, x25519, .. }) => {
+                directory.learn(vec![Change::Former(Former { ed25519, member, x25519 })]).await?;
+            }
+            // The first one: its box key comes with what was sent under it.
+            None => directory.add_proven(at, member),
+        }
+    }
+    Ok(())
 }
 
 pub async fn topics(parts: &Parts) -> Result<()> {
@@ -162,7 +196,7 @@ async fn keys(parts: &Parts) -> Result<()> {
         let page: KeysPage = parts.broker.get(&format!("mesh/v1/epochs{query}")).await?;
         for key in &page.keys {
             if epochs::learn(parts, key).await? {
-                parts.reseal("topic", key.topic.as_str()).await?;
+                parts.resealer.destination("topic", key.topic.as_str()).await?;
             }
         }
         match page.keys.last() {

@@ -233,6 +233,11 @@ impl Outbox {
         self.0.store.system().run(read).await
     }
 
+    /// Where messages wait to be sent to, as kind and reference.
+    pub async fn destinations(&self) -> Result<Vec<(String, String)>> {
+        self.0.store.system().run(reseal::Destinations).await
+    }
+
     /// Another envelope for a message that was never sent. False when it has been meanwhile: then it stays as it was sent.
     pub async fn reseal(&self, id: i64, parcel: Parcel) -> Result<bool> {
         self.0.store.system().run(reseal::Reseal { id, parcel }).await

@@ -1,11 +1,15 @@
-//! Reseal: a recipient has other keys now, and messages that were never sent get an envelope that it can open. One that may
-//! have been sent keeps its bytes: another envelope under the same id would be another message.
+//! Reseal: keys are others now, of a recipient or of this member, and messages that were never sent get an envelope that is made
+//! with them. One that may have been sent keeps its bytes: another envelope under the same id would be another message.
 
 use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
 
 use super::Parcel;
 use super::rules::Digest;
+use crate::directory::{MEMBERS_MAX, TOPICS_MAX};
+
+/// As many as there can be keys for.
+const DESTINATIONS_MAX: i64 = (MEMBERS_MAX + TOPICS_MAX) as i64;
 
 /// A message that was never sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,24 @@ impl Work for ReadUnsent {
             })
         });
         read.collect()
+    }
+}
+
+/// The lines that are not empty: each has one head.
+pub(super) struct Destinations;
+
+impl Work for Destinations {
+    type Output = Vec<(String, String)>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<(String, String)>> {
+        const READ: &str = "SELECT destination_kind, destination_ref FROM outbox INDEXED BY outbox_heads \
+                            WHERE is_head = 1 AND status IN ('pending', 'inflight') LIMIT $1";
+        let rows = tx.query(READ, &[DESTINATIONS_MAX.into()]).await?;
+        rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))).collect()
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! The order is what makes it safe at any line: the old box key is archived first (without it, messages on their way could never be
 //! opened), then the new keys are written beside the present ones (without them, nobody could be this member once the broker
-//! knows them), then the broker is told, and only then the new keys take the place of the old.
+//! knows them), then the broker is told, then the new keys take the place of the old, and last what waits in the outbox and was
+//! never sent is signed and sealed anew with them.
 //!
 //! A crash or a lost answer in between leaves `keypair-next.json`: whether the broker has the new keys is asked before the next
-//! connection ([`Rotator::resume`]).
+//! connection, and what is missing is done then ([`Rotator::resume`]).
 
 mod archive;
 
@@ -24,6 +25,7 @@ pub use archive::{Archive, ArchivedKey, Malformed};
 use crate::directory::{Directory, Member};
 use crate::folder::{self, Folder};
 use crate::link::Broker;
+use crate::reseal::Resealer;
 use crate::seal::Keyring;
 use crate::{config, metrics};
 
@@ -42,6 +44,7 @@ struct Inner {
     broker: Broker,
     keyring: Keyring,
     directory: Directory,
+    resealer: Resealer,
     clock: Arc<Clock>,
     entropy: Arc<dyn Entropy>,
     /// One at a time.
@@ -70,12 +73,15 @@ impl Rotator {
         broker: Broker,
         keyring: Keyring,
         directory: Directory,
+        resealer: Resealer,
         clock: Arc<Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let Config { folder, settings, mesh, member } = config;
         let turn = Mutex::default();
-        Self(Arc::new(Inner { folder, settings, mesh, member, broker, keyring, directory, clock, entropy, turn }))
+        let inner =
+            Inner { folder, settings, mesh, member, broker, keyring, directory, resealer, clock, entropy, turn };
+        Self(Arc::new(inner))
     }
 
     fn folder(&self) -> Result<&Folder> {
@@ -122,7 +128,7 @@ impl Rotator {
         };
         let old = self.0.keyring.identity();
         if new.public_key() == old.public_key() {
-            return folder.remove(KEYPAIR_NEXT);
+            return self.finish(folder).await;
         }
         // If the broker has them, they are this member's; if not, it does not know who is asking.
         let rotation = json!({ "rotation": Rotation::sign(self.0.mesh, &old, &new) });
@@ -169,7 +175,6 @@ impl Rotator {
     /// The broker has them: they are this member's keys.
     async fn adopt(&self, folder: &Folder, old: &Identity, new: Identity) -> Result<()> {
         folder.write(folder::KEYPAIR, new.to_json()?.as_bytes())?;
-        folder.remove(KEYPAIR_NEXT)?;
         let keys = new.public();
         self.0.keyring.set_identity(new);
         if let Some(known) = self.0.directory.member(&self.0.member) {
@@ -177,7 +182,14 @@ impl Rotator {
             let proven = move |known: &Member, _: &Member| known.keys.ed25519 == old;
             self.0.directory.learn_members(vec![Member { keys, ..known }], proven).await?;
         }
-        Ok(())
+        self.finish(folder).await
+    }
+
+    /// The keys are in place. What was accepted before and never sent leaves with them: receivers that have never seen the old
+    /// ones could not open it, or not believe whose it is.
+    async fn finish(&self, folder: &Folder) -> Result<()> {
+        self.0.resealer.everything().await?;
+        folder.remove(KEYPAIR_NEXT)
     }
 
     fn take_back(&self, folder: &Folder, old: &Identity) -> Result<()> {

@@ -62,6 +62,8 @@ pub struct Http {
     pub plaintext: bool,
     pub alice: MemberKeys,
     pub bob: MemberKeys,
+    /// Further members, as the list has them.
+    pub others: Vec<Value>,
     pub rotating: Rotating,
     pub files: HashMap<String, Vec<u8>>,
 }
@@ -81,6 +83,7 @@ impl FakeBroker {
             plaintext,
             alice: identity(1).public(),
             bob: identity(2).public(),
+            others: Vec::new(),
             rotating: Rotating::Taken,
             files: HashMap::new(),
         }));
@@ -201,7 +204,8 @@ fn listed(target: &str, http: &Http) -> Value {
                 "joined_at": "2023-11-14T22:13:20Z" })
     };
     if target.starts_with("/mesh/v1/members") {
-        return json!({ "members": [view(1, "alice", http.alice), view(2, "bob", http.bob)] });
+        let both = [view(1, "alice", http.alice), view(2, "bob", http.bob)];
+        return json!({ "members": both.iter().chain(&http.others).collect::<Vec<_>>() });
     }
     if target.starts_with("/mesh/v1/topics") {
         return json!({ "topics": [{ "topic": "ops", "subscribed": true, "epoch": 0, "subscribers": 2 }] });
@@ -438,7 +442,7 @@ impl Linked {
             client_message_id: id.to_owned(),
             request_fingerprint: *draft.request_fingerprint().unwrap().as_bytes(),
             request: serde_json::to_string(&draft).unwrap(),
-            parcel: parts.sealer.seal(&draft).unwrap(),
+            parcel: parts.sealer.seal(id, &draft).unwrap(),
         };
         self.handle.outbox().accept(accept).await.unwrap();
     }

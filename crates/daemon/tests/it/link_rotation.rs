@@ -1,14 +1,18 @@
 //! Rotation of this member's own keys, at every place where it can break; and files.
 
+use serde_json::json;
+use waybill_daemon::outbox::Status;
 use waybill_daemon::rotation::KEYPAIR_NEXT;
 use waybill_daemon::{Folder, identity::load_identity};
 use waybill_kernel::Code;
-use waybill_kernel::entropy::OsEntropy;
-use waybill_mesh_protocol::seal::seal_dm;
-use waybill_mesh_protocol::{Destination, Envelope, Identity, Nonce, Plain};
+use waybill_mesh_protocol::frames::{KeypairRotated, Send};
+use waybill_mesh_protocol::rotation::Rotation;
+use waybill_mesh_protocol::seal::open_dm;
+use waybill_mesh_protocol::{Carrier, Identity, Plain, ServerFrame, TopicKey};
 
-use super::link_broker::{CONFIG, FakeBroker, Linked, Rotating, message};
-use super::support::identity;
+use super::link_broker::{CONFIG, FakeBroker, Linked, Rotating, mesh, stranger};
+use super::link_sealed::{boxed, epoch_key, post, signed};
+use super::support::{identity, member};
 
 fn folder(daemon: &Linked) -> Folder {
     daemon.handle.folder().clone()
@@ -16,16 +20,6 @@ fn folder(daemon: &Linked) -> Folder {
 
 fn archived(daemon: &Linked) -> usize {
     daemon.handle.link().parts().keyring.archive().keys().len()
-}
-
-/// From bob, in a box for the key that alice had at first.
-fn to_the_old_key(seq: u64) -> waybill_mesh_protocol::frames::Message {
-    let (alice, bob) = (identity(1), identity(2));
-    let plain = Plain { body: "old key".to_owned(), meta: None }.to_bytes().unwrap();
-    let sealed = seal_dm(&bob, &alice.public().x25519, Nonce::random(&OsEntropy), &plain).unwrap();
-    let mut envelope = Envelope::new(Destination::dm(&alice.public_key()), sealed);
-    envelope.key_id = Some(alice.public().key_id());
-    message(seq, &bob, 2, "bob", envelope)
 }
 
 #[tokio::test]
@@ -42,7 +36,7 @@ async fn new_keys_take_the_place_of_the_old_which_still_open_what_is_on_its_way(
     assert_eq!(archived(&daemon), 1);
     let mut connection = broker.ready().await;
     drop(before);
-    connection.deliver(to_the_old_key(1)).await;
+    connection.deliver(boxed(1, &identity(2), &identity(1), "old key")).await;
     connection.acknowledged().await;
     assert_eq!(daemon.inbox().await[0].body, "old key");
     let daemon = daemon.restarted().await;
@@ -100,6 +94,116 @@ async fn a_lost_answer_is_cleared_up_before_the_next_connection() {
         assert_eq!(archived(&daemon), 1);
         daemon.stop().await;
     }
+}
+
+/// As bob reads what alice has sent with these keys: the box opens, and the text is signed by them.
+fn read_by_bob(sent: &Send, alice: &Identity) -> String {
+    let plain = open_dm(identity(2).box_secret(), &alice.public().x25519, &sent.envelope.body.0).unwrap();
+    let plain = Plain::from_bytes(&plain).unwrap();
+    plain.verify(Carrier { mesh: mesh(), id: &sent.client_message_id, envelope: &sent.envelope }).unwrap();
+    assert_eq!(*plain.signer(), alice.public_key());
+    plain.body
+}
+
+#[tokio::test]
+async fn what_was_never_sent_leaves_with_the_new_keys_and_what_was_sent_as_it_was() {
+    let mut broker = FakeBroker::start(false).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut connection = broker.ready().await;
+    daemon.to_bob("sent").await;
+    daemon.to_bob("waiting").await;
+    let sent = connection.sent().await;
+    daemon.handle.link().parts().rotator.rotate().await.unwrap();
+    let new = load_identity(&folder(&daemon)).unwrap().unwrap();
+    assert!(folder(&daemon).read(KEYPAIR_NEXT).unwrap().is_none());
+    daemon.handle.link().reconnect();
+    let mut connection = broker.ready().await;
+    let again = connection.sent().await;
+    assert_eq!(again, sent, "transmitted bytes stay");
+    assert_eq!(read_by_bob(&again, &identity(1)), "sent");
+    connection.accept(&again).await;
+    daemon.becomes("sent", Status::Done).await;
+    let waiting = connection.sent().await;
+    assert_eq!(read_by_bob(&waiting, &new), "waiting");
+    // A retry seals nothing: the same bytes once more.
+    daemon.handle.link().reconnect();
+    let mut connection = broker.ready().await;
+    assert_eq!(connection.sent().await, waiting);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_crash_before_the_outbox_was_sealed_anew_is_made_up_for() {
+    let mut broker = FakeBroker::start(false).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    // Nothing is sent over a connection that nobody has greeted.
+    let before = broker.accept().await;
+    daemon.to_bob("waiting").await;
+    // As a crash leaves it: the new keys are in their place, and the mark of the rotation is still there.
+    let (new, folder) = (stranger(1), folder(&daemon));
+    for name in ["keypair.json", KEYPAIR_NEXT] {
+        folder.write(name, new.to_json().unwrap().as_bytes()).unwrap();
+    }
+    broker.http.lock().unwrap().alice = new.public();
+    let daemon = daemon.restarted().await;
+    drop(before);
+    let mut connection = broker.ready().await;
+    let waiting = connection.sent().await;
+    assert_eq!(read_by_bob(&waiting, &new), "waiting");
+    assert!(folder.read(KEYPAIR_NEXT).unwrap().is_none());
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_member_has_sealed_before_its_rotation_is_its_own_after_it() {
+    let mut broker = FakeBroker::start(false).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut connection = broker.ready().await;
+    let (alice, bob, new) = (identity(1), identity(2), stranger(4));
+    let key = TopicKey::from_bytes([9; 32]);
+    connection.send(epoch_key(&bob, &key, 1)).await;
+    let rotation = Rotation::sign(mesh(), &bob, &new);
+    connection.send(ServerFrame::MemberKeypairRotated(KeypairRotated { member_id: member(2), rotation })).await;
+    // The broker names the keys that the sender had when it took the message.
+    for mut message in [boxed(1, &bob, &alice, "dm"), post(2, &key, 1, |message| signed(&bob, message, "post"))] {
+        message.sender = new.public();
+        connection.deliver(message).await;
+        connection.acknowledged().await;
+    }
+    let bodies: Vec<String> = daemon.inbox().await.into_iter().map(|message| message.body).collect();
+    assert_eq!(bodies, ["dm", "post"]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn keys_from_before_a_member_was_known_are_its_own_when_signed_steps_lead_on() {
+    let mut broker = FakeBroker::start(false).await;
+    let (alice, liar) = (identity(1), stranger(7));
+    let [first, second, third] = [stranger(1), stranger(2), stranger(3)];
+    let steps = [Rotation::sign(mesh(), &first, &second), Rotation::sign(mesh(), &second, &third)];
+    // A step that the key before has not signed.
+    let claimed = Rotation { old: liar.public_key(), ..Rotation::sign(mesh(), &stranger(8), &first) };
+    let carol = json!({ "member_id": member(3), "name": "carol", "is_owner": false, "keys": third.public(), "online": true,
+        "rotations": [claimed, steps[0], steps[1]] });
+    broker.http.lock().unwrap().others.push(carol);
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut changes = daemon.handle.directory().changes();
+    let mut connection = broker.ready().await;
+    while daemon.handle.directory().owner_of_key(&first.public_key()).is_none() {
+        changes.changed().await.unwrap();
+    }
+    for (seq, keys) in [(1, &first), (2, &second), (3, &third), (4, &liar)] {
+        let mut message = boxed(seq, keys, &alice, &seq.to_string());
+        (message.sender_id, message.sender_name) = (member(3), "carol".parse().unwrap());
+        connection.deliver(message).await;
+        connection.acknowledged().await;
+    }
+    let bodies: Vec<String> = daemon.inbox().await.into_iter().map(|message| message.body).collect();
+    assert_eq!(bodies, ["1", "2", "3"]);
+    // The first key came without a box key, and has one by now, also after a restart.
+    let daemon = daemon.restarted().await;
+    assert_eq!(daemon.handle.directory().owner_of_key(&first.public_key()), Some(member(3)));
+    daemon.stop().await;
 }
 
 #[tokio::test]

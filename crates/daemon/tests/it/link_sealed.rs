@@ -7,36 +7,49 @@ use waybill_mesh_protocol::frames::{EpochWanted, KeypairRotated, Message, Subscr
 use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::seal::{open_dm, seal_dm, seal_topic};
 use waybill_mesh_protocol::{
-    ClientFrame, Destination, Envelope, EpochBox, EpochKey, Identity, Nonce, Plain, ServerFrame, TopicKey, TopicName,
+    Carrier, ClientFrame, Destination, Envelope, EpochBox, EpochKey, Identity, Nonce, Plain, ServerFrame, TopicKey,
+    TopicName,
 };
 
 use super::link_broker::{CONFIG, FakeBroker, Linked, mesh, message, stranger};
 use super::support::{identity, member};
 
-fn plain(text: &str) -> Vec<u8> {
-    Plain { body: text.to_owned(), meta: None }.to_bytes().unwrap().to_vec()
+/// The text within the box of this message, as `signer` signs it.
+pub fn signed(signer: &Identity, message: &Message, text: &str) -> Vec<u8> {
+    let carrier = Carrier { mesh: mesh(), id: &message.client_message_id, envelope: &message.envelope };
+    Plain::sign(signer, carrier, text.to_owned(), None).unwrap().to_bytes().unwrap().to_vec()
 }
 
-fn boxed(seq: u64, sender: &Identity, to: &Identity, text: &str) -> Message {
-    let sealed = seal_dm(sender, &to.public().x25519, Nonce::random(&OsEntropy), &plain(text)).unwrap();
-    let mut envelope = Envelope::new(Destination::dm(&to.public_key()), sealed);
+/// From bob, who has these keys, in a box for the other.
+pub fn boxed(seq: u64, sender: &Identity, to: &Identity, text: &str) -> Message {
+    let mut envelope = Envelope::new(Destination::dm(&to.public_key()), Vec::new());
     envelope.key_id = Some(to.public().key_id());
-    message(seq, sender, 2, "bob", envelope)
+    let mut message = message(seq, sender, 2, "bob", envelope);
+    let plain = signed(sender, &message, text);
+    message.envelope.body.0 = seal_dm(sender, &to.public().x25519, Nonce::random(&OsEntropy), &plain).unwrap();
+    message
 }
 
-fn ops() -> TopicName {
+pub fn ops() -> TopicName {
     "ops".parse().unwrap()
 }
 
-fn posted(seq: u64, key: &TopicKey, epoch: u32, text: &str) -> Message {
-    let sealed = seal_topic(key, Nonce::random(&OsEntropy), &plain(text)).unwrap();
-    let mut envelope = Envelope::new(Destination::topic(&ops()), sealed);
+/// A post in bob's name, with a text that is made of it.
+pub fn post(seq: u64, key: &TopicKey, epoch: u32, text: impl FnOnce(&Message) -> Vec<u8>) -> Message {
+    let mut envelope = Envelope::new(Destination::topic(&ops()), Vec::new());
     envelope.epoch = Some(epoch);
-    message(seq, &identity(2), 2, "bob", envelope)
+    let mut message = message(seq, &identity(2), 2, "bob", envelope);
+    let plain = text(&message);
+    message.envelope.body.0 = seal_topic(key, Nonce::random(&OsEntropy), &plain).unwrap();
+    message
+}
+
+fn posted(seq: u64, key: &TopicKey, epoch: u32, text: &str) -> Message {
+    post(seq, key, epoch, |message| signed(&identity(2), message, text))
 }
 
 /// As the broker passes on what bob has minted.
-fn epoch_key(minter: &Identity, key: &TopicKey, epoch: u32) -> ServerFrame {
+pub fn epoch_key(minter: &Identity, key: &TopicKey, epoch: u32) -> ServerFrame {
     let of = EpochOf { mesh: mesh(), topic: &ops(), epoch };
     let boxed = EpochBox::seal(minter, of, &identity(1).public(), key, &OsEntropy).unwrap();
     ServerFrame::EpochKey(EpochKey { topic: ops(), epoch, minter: minter.public_key(), boxed })

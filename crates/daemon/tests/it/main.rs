@@ -11,6 +11,7 @@ mod link;
 mod link_broker;
 mod link_rotation;
 mod link_sealed;
+mod link_signed;
 mod model;
 mod order;
 mod start;

@@ -3,14 +3,17 @@
 use proptest::prelude::*;
 use waybill_kernel::Time;
 use waybill_kernel::entropy::SeededEntropy;
+use waybill_kernel::id::Uuid;
 
 use super::any;
-use crate::envelope::{Envelope, Plain};
+use crate::envelope::Envelope;
 use crate::file::{CHUNK_BYTES, FileKey, FileOpener, FileSealer, HEADER_BYTES, SEALED_CHUNK_BYTES, sealed_bytes};
 use crate::frames::{ClientFrame, Framed, ServerFrame};
 use crate::identity::Identity;
+use crate::ids::MeshId;
 use crate::invite::Invite;
 use crate::meta::Meta;
+use crate::plain::{Carrier, Plain};
 use crate::seal::{Nonce, TopicKey, open_dm, open_sealed_key, open_topic, seal_dm, seal_key_to, seal_topic};
 
 /// As a file is sent: header, then chunks.
@@ -82,12 +85,19 @@ proptest! {
     }
 
     #[test]
-    fn plaintexts(body in r"\PC{0,40}", meta in proptest::option::of(any::meta())) {
-        let meta = meta.filter(|meta| !meta.value().is_null());
-        let plain = Plain { body, meta };
+    fn plaintexts(
+        body in r"\PC{0,40}",
+        meta in proptest::option::of(any::meta()),
+        envelope in any::envelope(),
+        id in any::id(),
+    ) {
+        let carrier = Carrier { mesh: MeshId(Uuid::from_u128(7)), id: &id, envelope: &envelope };
+        let plain = Plain::sign(&any::identity(1), carrier, body, meta).unwrap();
+        plain.verify(carrier).unwrap();
         let bytes = plain.to_bytes().unwrap();
         let back = Plain::from_bytes(&bytes).unwrap();
         prop_assert_eq!(&back.body, &plain.body);
+        back.verify(carrier).unwrap();
         prop_assert_eq!(back.to_bytes().unwrap(), bytes);
     }
 

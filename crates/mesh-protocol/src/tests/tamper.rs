@@ -8,6 +8,7 @@ use super::any::identity;
 use super::round_trip::{opened_file, sealed_file};
 use crate::bytes::Base64;
 use crate::challenge::{self, ChallengeNonce};
+use crate::envelope::{Destination, DestinationKind, Envelope, Priority};
 use crate::epoch::{EpochBox, EpochOf};
 use crate::file::{CHUNK_BYTES, FileKey, FileSealer, HEADER_BYTES, SEALED_CHUNK_BYTES};
 use crate::identity::{BoxSecret, MemberKeys};
@@ -15,7 +16,10 @@ use crate::ids::{InviteId, MeshId};
 use crate::invite::Invite;
 use crate::join::{JoinChallenge, JoinProof, Joining};
 use crate::keys::{BoxPublicKey, PublicKey, Signature};
+use crate::meta::Meta;
+use crate::names::ClientMessageId;
 use crate::passphrase::{self, Cost};
+use crate::plain::{Carrier, Plain};
 use crate::request_signature::{RequestClaim, RequestNonce, Signed, sign_request};
 use crate::rotation::Rotation;
 use crate::seal::{Nonce, TopicKey, open_dm, open_sealed_key, open_topic, seal_dm, seal_key_to, seal_topic};
@@ -316,6 +320,47 @@ fn rotations() {
     assert!(Rotation { old: eve.public_key(), ..rotation }.verify(MESH).is_err());
     assert!(Rotation { keys: eve.public(), ..rotation }.verify(MESH).is_err());
     assert!(Rotation::sign(MESH, &old, &old).verify(MESH).is_err());
+}
+
+/// What binds a message: changed one at a time, each makes the signature wrong.
+#[test]
+fn messages() {
+    let (alice, bob) = (identity(1), identity(2));
+    let (id, other_id): (ClientMessageId, ClientMessageId) = ("m-1".parse().unwrap(), "m-2".parse().unwrap());
+    let meta = || Some(Meta::parse(r#"{"a":1}"#).unwrap());
+    let mut dm = Envelope::new(Destination::dm(&bob.public_key()), Vec::new());
+    dm.reply_to = Some("asked".parse().unwrap());
+    let topic = Envelope { epoch: Some(2), ..Envelope::new(Destination::topic(&"build".parse().unwrap()), Vec::new()) };
+    for envelope in [dm, topic] {
+        let carrier = Carrier { mesh: MESH, id: &id, envelope: &envelope };
+        let plain = Plain::sign(&alice, carrier, "hello".to_owned(), meta()).unwrap();
+        plain.verify(carrier).unwrap();
+        let wrong = |carrier: Carrier<'_>| plain.verify(carrier).unwrap_err().code() == Code::SignatureDoesNotMatch;
+        assert!(wrong(Carrier { mesh: MeshId(Uuid::nil()), ..carrier }), "another mesh");
+        assert!(wrong(Carrier { id: &other_id, ..carrier }), "another id");
+        for (what, other) in [
+            ("its sender", Envelope { destination_ref: alice.public_key().to_string(), ..envelope.clone() }),
+            ("another topic", Envelope { destination_ref: "builds".to_owned(), ..envelope.clone() }),
+            ("another kind", Envelope { destination_kind: DestinationKind::Queue, ..envelope.clone() }),
+            ("another epoch", Envelope { epoch: Some(3), ..envelope.clone() }),
+            ("another question", Envelope { reply_to: Some(other_id.clone()), ..envelope.clone() }),
+            ("more urgent", Envelope { priority: Priority::Now, ..envelope.clone() }),
+            ("a mention", Envelope { mentions: vec![bob.public_key()], ..envelope.clone() }),
+        ] {
+            assert!(wrong(Carrier { envelope: &other, ..carrier }), "{what}");
+        }
+        // What is no text of a message any more is not read; what is one is not signed.
+        for bytes in changed(&plain.to_bytes().unwrap()) {
+            assert!(Plain::from_bytes(&bytes).and_then(|plain| plain.verify(carrier)).is_err());
+        }
+        let others = Plain::sign(&bob, carrier, "hello".to_owned(), meta()).unwrap();
+        let claimed = String::from_utf8(others.to_bytes().unwrap().to_vec()).unwrap();
+        let claimed = claimed.replace(&bob.public_key().to_string(), &alice.public_key().to_string());
+        assert!(Plain::from_bytes(claimed.as_bytes()).unwrap().verify(carrier).is_err(), "in another's name");
+    }
+    for text in [r#"{"body":"hello"}"#, r#"{"body":"hello","version":1}"#] {
+        assert!(Plain::from_bytes(text.as_bytes()).is_err(), "{text}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::invite::Invite;
 use crate::join::{JoinChallenge, JoinProof, Joining};
 use crate::meta::Meta;
 use crate::passphrase;
+use crate::plain::{Carrier, Plain};
 use crate::request_signature::{RequestClaim, Signed, sign_request};
 use crate::rotation::Rotation;
 use crate::seal::{Nonce, TopicKey, open_dm, open_sealed_key, open_topic, seal_dm, seal_key_to, seal_topic};
@@ -203,6 +204,22 @@ fn fingerprints() {
         // Who is mentioned and which key was used make no other request of it.
         let mentions = vec![crate::PublicKey::from_bytes([1; 32])];
         assert_eq!(Envelope { mentions, epoch: Some(3), ..envelope }.fingerprint().unwrap(), fingerprint);
+    }
+}
+
+/// The text within the box, to the byte, with its signature.
+#[test]
+fn messages() {
+    let vectors = vectors!("messages");
+    let (sender, mesh): (_, MeshId) = (identity(&vectors["sender"]), of(&vectors["mesh"]));
+    for case in list(&vectors["cases"]) {
+        let envelope: Envelope = of(&case["envelope"]);
+        let id = of(&case["client_message_id"]);
+        let carrier = Carrier { mesh, id: &id, envelope: &envelope };
+        let meta = case.get("meta").map(of);
+        let plain = Plain::sign(&sender, carrier, text(case, "body").to_owned(), meta).unwrap();
+        assert_eq!(String::from_utf8_lossy(&plain.to_bytes().unwrap()), text(case, "plain"));
+        Plain::from_bytes(text(case, "plain").as_bytes()).unwrap().verify(carrier).unwrap();
     }
 }
 

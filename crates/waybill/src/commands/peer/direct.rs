@@ -104,7 +104,7 @@ async fn transmit(
         let keyring = member.keyring()?;
         let text = serde_json::to_string(&draft).map_err(Error::internal)?;
         let derived = Arc::new(Derived::new(&keyring.identity().box_secret().to_hex(), &id, &text));
-        let parcel = Sealer::new(directory, keyring, derived).seal(&draft)?;
+        let parcel = Sealer::new(membership.mesh, directory, keyring, derived).seal(&id, &draft)?;
         let envelope: Json = serde_json::from_str(&parcel.envelope).map_err(Error::internal)?;
         let request = json!({ "client_message_id": id, "envelope": envelope });
         broker.post::<Json>("mesh/v1/messages", &request).await
