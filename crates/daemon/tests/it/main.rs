@@ -12,6 +12,7 @@ mod link_broker;
 mod link_rotation;
 mod link_sealed;
 mod model;
+mod offline;
 mod order;
 mod start;
 mod streams;
