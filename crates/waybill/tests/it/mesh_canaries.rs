@@ -54,7 +54,7 @@ fn found(canaries: &[Canary], bytes: &[u8]) -> BTreeSet<String> {
         .collect();
     // By their first two bytes, so that all of them are one walk over the bytes.
     let mut begins = vec![false; 1 << 16];
-    let start = |bytes: &[u8]| usize::from(bytes[0]) << 8 | usize::from(bytes[1]);
+    let start = |bytes: &[u8]| (usize::from(bytes[0]) << 8) | usize::from(bytes[1]);
     for (_, form) in &forms {
         begins[start(form)] = true;
     }

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use waybill_access::{Access, ServerKey};
@@ -163,7 +165,7 @@ impl Broker {
     }
 
     /// What it says to whoever asks.
-    async fn compat(&self) -> serde_json::Value {
+    async fn compat(&self) -> Json {
         let client = waybill_guard::client().no_proxy().build().unwrap();
         let url = format!("http://{}/mesh/v1/compat", self.address);
         serde_json::from_str(&client.get(url).send().await.unwrap().text().await.unwrap()).unwrap()
@@ -191,6 +193,16 @@ impl Running {
             inbox.messages.iter().any(|message| message.body == id) && self.status(id).await == Status::Done
         })
         .await;
+    }
+
+    /// What it says to whoever asks.
+    async fn compat(&self) -> Json {
+        let mut socket = UnixStream::connect(self.handle.folder().socket().unwrap()).await.unwrap();
+        let request = b"GET /v1/compat HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        socket.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
     /// By name, as the broker has answered.
@@ -236,6 +248,8 @@ async fn a_newer_broker_serves_the_daemons_that_are_there() {
         daemon.send(&home, &id).await;
         daemon.arrives(&id).await;
         assert_eq!(daemon.features(), asked, "it is told of what it asked for and of nothing else");
+        let compat = daemon.compat().await;
+        assert_eq!((&compat["compatible"], &compat["requires"]), (&json!(true), &json!(asked)));
         daemon.stop().await;
     }
     broker.stop().await;
