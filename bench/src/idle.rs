@@ -32,7 +32,7 @@ pub struct Wanted {
     pub startup: bool,
     pub memory: bool,
     pub burst: bool,
-    pub mesh: bool,
+    pub mesh: Option<mesh::Size>,
 }
 
 /// Makes a small database, stops its server cleanly, and looks at the next starts.
@@ -61,9 +61,9 @@ pub async fn measure(waybill: &Path, data: &Path, wanted: Wanted) -> Result<Idle
     if wanted.burst {
         idle.burst = Some(burst::measure(waybill, data).await.context("sending large messages at once")?);
     }
-    if wanted.mesh {
+    if let Some(size) = wanted.mesh {
         let beside = data.parent().context("no folder")?;
-        idle.mesh = Some(mesh::measure(waybill, beside).await.context("an idle mesh and a full outbox")?);
+        idle.mesh = Some(mesh::measure(waybill, beside, size).await.context("a mesh")?);
     }
     Ok(idle)
 }

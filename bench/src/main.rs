@@ -72,6 +72,12 @@ struct Cli {
     /// Create tasks without an idempotency key
     #[arg(long)]
     keyless: bool,
+    /// Idle sockets of members at one broker
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=20_000))]
+    sockets: u64,
+    /// Messages that are queued without a broker and then drained
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    queued: u64,
     /// Where to put the temporary folder, on a real disk [default: the target folder]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -184,9 +190,9 @@ async fn measure_idle(cli: &Cli, settings: &Settings, dir: &Path, results: &mut 
         startup: cli.wants(STARTUP),
         memory: cli.wants(MEMORY),
         burst: cli.wants(BURST),
-        mesh: cli.wants(MESH),
+        mesh: cli.wants(MESH).then_some(mesh::Size { sockets: cli.sockets as usize, messages: cli.queued as usize }),
     };
-    if !wanted.startup && !wanted.memory && !wanted.burst && !wanted.mesh {
+    if !wanted.startup && !wanted.memory && !wanted.burst && wanted.mesh.is_none() {
         return Idle::default();
     }
     // Progress is a courtesy; a closed stderr is no reason to stop.

@@ -11,7 +11,7 @@ use crate::burst::{self, Burst};
 use crate::contest::{Contestant, Engine, Results, Sample, Slot};
 use crate::costs::Costs;
 use crate::idle::Idle;
-use crate::mesh::{Drain, SOCKETS, Sockets};
+use crate::mesh::{Drain, Sockets};
 use crate::queues::{Deed, House};
 use crate::table::print_table;
 use crate::targets::Target;
@@ -191,17 +191,18 @@ impl Report<'_> {
             )?;
         }
         if let Some(load) = &self.idle.mesh {
-            let Sockets { bytes, resident, cpu } = &load.sockets;
+            let Sockets { count, bytes, resident, cpu, reconnected_per_second } = &load.sockets;
             let (above, all, each, cpu) =
-                (mib(*bytes), mib(*resident), *bytes as f64 / 1024.0 / SOCKETS as f64, cpu * 100.0);
+                (mib(*bytes), mib(*resident), *bytes as f64 / 1024.0 / *count as f64, cpu * 100.0);
             writeln!(
                 out,
-                "sockets  {above:.1} MiB more with {SOCKETS} idle members ({each:.1} KiB each, {all:.1} MiB in all), {cpu:.2} % of a core\n"
+                "sockets  {above:.1} MiB more with {count} idle members ({each:.1} KiB each, {all:.1} MiB in all), {cpu:.2} % of a core; connected again at {reconnected_per_second:.0}/s\n"
             )?;
-            let Drain { peak, accepted_per_second, drained_per_second, misplaced } = &load.drain;
+            let Drain { messages, peak, accepted_per_second, reconnected_ms, drained_per_second, misplaced } =
+                &load.drain;
             writeln!(
                 out,
-                "drain    100,000 messages taken at {accepted_per_second:.0}/s without a broker and drained at {drained_per_second:.0}/s, {:.1} MiB at most, {misplaced} out of order\n",
+                "drain    {messages} messages taken at {accepted_per_second:.0}/s without a broker, connected again after {reconnected_ms:.0} ms and drained at {drained_per_second:.0}/s, {:.1} MiB at most, {misplaced} out of order\n",
                 mib(*peak)
             )?;
         }
@@ -239,7 +240,9 @@ impl Report<'_> {
                 "seconds": burst.seconds,
             })),
             "mesh": self.idle.mesh.as_ref().map(|load| json!({
-                "sockets": SOCKETS, "sockets_bytes": load.sockets.bytes, "sockets_cpu": load.sockets.cpu,
+                "sockets": load.sockets.count, "sockets_bytes": load.sockets.bytes, "sockets_resident_bytes": load.sockets.resident,
+                "sockets_cpu": load.sockets.cpu, "reconnected_per_second": load.sockets.reconnected_per_second,
+                "messages": load.drain.messages, "reconnected_ms": load.drain.reconnected_ms,
                 "drain_peak_bytes": load.drain.peak, "accepted_per_second": load.drain.accepted_per_second,
                 "drained_per_second": load.drain.drained_per_second, "misplaced": load.drain.misplaced,
             })),

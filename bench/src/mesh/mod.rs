@@ -8,11 +8,11 @@ mod sockets;
 
 pub use drain::Drain;
 pub use slices::{Pairs, Slice};
-pub use sockets::{SOCKETS, Sockets};
+pub use sockets::Sockets;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 /// What is done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,15 @@ pub struct Load {
     pub drain: Drain,
 }
 
-pub async fn measure(waybill: &Path, dir: &Path) -> Result<Load> {
-    let sockets = sockets::measure(waybill, &dir.join("sockets")).await?;
-    Ok(Load { sockets, drain: drain::measure(waybill, &dir.join("drain")).await? })
+/// How much of it. Less than is promised about shows that it works, and nothing else.
+#[derive(Clone, Copy)]
+pub struct Size {
+    pub sockets: usize,
+    pub messages: usize,
+}
+
+pub async fn measure(waybill: &Path, dir: &Path, size: Size) -> Result<Load> {
+    let sockets = sockets::measure(waybill, &dir.join("sockets"), size.sockets).await.context("idle sockets")?;
+    let drain = drain::measure(waybill, &dir.join("drain"), size.messages).await.context("a full outbox")?;
+    Ok(Load { sockets, drain })
 }

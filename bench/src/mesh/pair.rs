@@ -25,6 +25,8 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// Keys and names are known to both by then.
 const READY_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// How long a link takes to be up is measured.
+const LINK_POLL: Duration = Duration::from_millis(2);
 /// An inbox is read in pages of a thousand messages.
 const ANSWER_BYTES_MAX: usize = 12 << 20;
 
@@ -71,6 +73,18 @@ impl Daemon {
 
     pub async fn health(&self) -> Result<Value> {
         Ok(self.ask("GET", "/v1/health", None).await?.1)
+    }
+
+    /// Until its link is up.
+    pub async fn connected(&self) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < START_MAX {
+            if self.health().await.is_ok_and(|health| health["connected"] == true) {
+                return Ok(());
+            }
+            sleep(LINK_POLL).await;
+        }
+        bail!("a daemon is not connected after {} s: {}", START_MAX.as_secs(), self.process.log_tail())
     }
 
     /// A page of the inbox behind this row.
@@ -219,13 +233,12 @@ impl Home {
         let process = Guarded::spawn(&mut command, self.path.with_extension("log"), "TERM")?;
         let mut daemon = Daemon { process, socket: folder.join("sock") };
         let began = Instant::now();
-        while began.elapsed() < START_MAX {
+        while daemon.health().await.is_err() {
             daemon.check_running()?;
-            if daemon.health().await.is_ok_and(|health| health["connected"] == true) {
-                return Ok(daemon);
-            }
+            ensure!(began.elapsed() < START_MAX, "a daemon does not answer: {}", daemon.process.log_tail());
             sleep(POLL).await;
         }
-        bail!("a daemon is not connected after {} s: {}", START_MAX.as_secs(), daemon.process.log_tail())
+        daemon.connected().await?;
+        Ok(daemon)
     }
 }

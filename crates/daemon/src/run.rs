@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Clock, Code, Entropy, Error, Result};
-use waybill_mesh_protocol::{DestinationKind, Identity};
+use waybill_mesh_protocol::{DestinationKind, Edition, Identity};
 
 use crate::config::Settings;
 use crate::directory::Directory;
@@ -49,6 +49,8 @@ pub struct Config {
     pub ephemeral: Option<(Membership, Identity)>,
     /// This executable, which keeps the hooks it starts.
     pub own: PathBuf,
+    /// What is asked of the broker.
+    pub edition: Edition,
     pub clock: Arc<Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -95,7 +97,8 @@ impl Daemon {
                 "persistent_keypair_in_ci_environment: others who use this machine may use the member's key"
             );
         }
-        let base = Base { folder, settings, membership, clock: config.clock, entropy: config.entropy, recorder };
+        let Config { clock, entropy, edition, .. } = config;
+        let base = Base { folder, settings, membership, edition, clock, entropy, recorder };
         base.open(identity, config.stance, config.own, lock).await
     }
 }
@@ -116,6 +119,7 @@ struct Base {
     folder: Folder,
     settings: Settings,
     membership: Membership,
+    edition: Edition,
     clock: Arc<Clock>,
     entropy: Arc<dyn Entropy>,
     recorder: PrometheusHandle,
@@ -123,7 +127,7 @@ struct Base {
 
 impl Base {
     async fn open(self, identity: Identity, stance: Stance, own: PathBuf, lock: Lock) -> Result<Service> {
-        let Self { folder, settings, membership, clock, entropy, recorder } = self;
+        let Self { folder, settings, membership, edition, clock, entropy, recorder } = self;
         let outbox = Outbox::open(&folder.file(folder::OUTBOX), settings.outbox.clone(), &clock, &entropy).await?;
         let of_another = outbox.belongs_to(&membership.member.to_string()).await?;
         if of_another > 0 {
@@ -164,6 +168,7 @@ impl Base {
         );
         let parts = Arc::new(Parts {
             settings: settings.link.clone(),
+            edition,
             server: membership.server.clone(),
             mesh: membership.mesh,
             slug: membership.slug.clone(),

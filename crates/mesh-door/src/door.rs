@@ -5,7 +5,7 @@ use std::sync::Arc;
 use waybill_doors::Driver;
 use waybill_kernel::{Caller, KeyId, Result, base62};
 use waybill_mesh::Membership;
-use waybill_mesh_protocol::FRAME_BYTES_MAX;
+use waybill_mesh_protocol::{Edition, FRAME_BYTES_MAX};
 use waybill_store::shares::{Limits, Share, Shares};
 use waybill_store::{Procedure, Reply, Store};
 
@@ -31,6 +31,7 @@ pub(crate) struct Door {
     pub(crate) driver: Driver,
     pub(crate) store: Store,
     pub(crate) settings: Settings,
+    pub(crate) edition: Edition,
     pub(crate) unfinished: Unfinished,
     pub(crate) hubs: Hubs,
     pub(crate) keeper: Keeper,
@@ -48,7 +49,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(driver: Driver, store: Store, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(driver: Driver, store: Store, settings: Settings, edition: Edition) -> Arc<Self> {
         let limits = |what, whole, key_percent| Limits {
             what,
             whole,
@@ -77,6 +78,7 @@ impl Door {
             driver,
             store,
             settings,
+            edition,
         })
     }
 

@@ -16,7 +16,7 @@ use waybill_kernel::{Caller, Code, Error, Principal, PrincipalKind, RequestId, R
 use waybill_mesh::ops::members::{AskToJoin, JoinMesh};
 use waybill_mesh::{Membership, Standing};
 use waybill_mesh_protocol::request_signature::{RequestClaim, SCHEME, Signed};
-use waybill_mesh_protocol::{Invite, MeshId};
+use waybill_mesh_protocol::{Edition, Invite, MeshId};
 use waybill_store::{Procedure, Reply, Store};
 
 use crate::door::Door;
@@ -45,6 +45,8 @@ pub struct Opening {
     pub store: Store,
     pub commons: Commons,
     pub settings: Settings,
+    /// What members may be offered.
+    pub edition: Edition,
     /// Cancelled when the server has stopped, and its last socket with it.
     pub stopped: CancellationToken,
 }
@@ -62,14 +64,14 @@ pub struct Mesh {
 impl Mesh {
     /// Also starts what keeps the connections of members known as such.
     pub fn new(opening: Opening) -> Result<Self> {
-        let Opening { driver, store, commons, settings, stopped } = opening;
+        let Opening { driver, store, commons, settings, edition, stopped } = opening;
         metrics::describe();
         let compat = json!({
             "broker_version": env!("CARGO_PKG_VERSION"),
             "protocols": [1],
-            "features": offered(store.settings().get()).advertised()?,
+            "features": offered(store.settings().get()).advertised(&edition)?,
         });
-        let door = Door::new(driver, store, settings);
+        let door = Door::new(driver, store, settings, edition);
         tokio::spawn(Keeper::run(Arc::clone(&door), stopped));
         Ok(Self {
             signed_bodies: commons.bodies().clone(),

@@ -8,6 +8,7 @@ mod bytes;
 pub mod challenge;
 pub mod close;
 mod crypto;
+pub mod edition;
 pub mod envelope;
 pub mod epoch;
 pub mod file;
@@ -35,6 +36,7 @@ mod tests;
 
 pub use bytes::Base64;
 pub use close::CloseCode;
+pub use edition::Edition;
 pub use envelope::{Destination, DestinationKind, Envelope, Priority};
 pub use epoch::{EpochBox, EpochKey};
 pub use file::{FileKey, FileOpener, FileSealer};

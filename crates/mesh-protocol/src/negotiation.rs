@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use waybill_kernel::{Code, Error, Result};
 
 use crate::close::CloseCode;
+use crate::edition::Edition;
 use crate::meta::Meta;
 use crate::{BLOB_BYTES, INLINE_BYTES};
 
@@ -25,7 +26,7 @@ pub const REQUIRED: &[&str] =
 
 /// Version 1 compared no fingerprints, which is as good as none.
 pub const DEDUPE_VERSION: u32 = 2;
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 pub const DEDUPE_RETENTION_DAYS_MIN: u32 = 7;
 const EPOCHS_MIN: u32 = 1;
 /// Of a list and of an answer.
@@ -73,7 +74,7 @@ pub struct FeatureRequest {
 
 impl Default for FeatureRequest {
     fn default() -> Self {
-        Self { require: REQUIRED.iter().map(|name| (*name).to_owned()).collect(), optional: Vec::new() }
+        Edition::default().request()
     }
 }
 
@@ -145,82 +146,114 @@ struct Payload {
 }
 
 impl Features {
-    /// What the broker supports, by name.
-    pub fn advertised(&self) -> Result<BTreeMap<String, Meta>> {
-        let dedupe = match self.dedupe {
-            DedupeMode::RetentionScoped { days } => json!({
-                "version": DEDUPE_VERSION, "mode": "retention_scoped", "dedupe_retention_days": days, "request_fingerprint": true
-            }),
-            DedupeMode::Permanent => {
-                json!({ "version": DEDUPE_VERSION, "mode": "permanent", "request_fingerprint": true })
+    /// What a broker of this edition supports, by name.
+    pub fn advertised(&self, edition: &Edition) -> Result<BTreeMap<String, Meta>> {
+        let offered = edition.versions().map(|(name, version)| {
+            let mut parameters = self.parameters(name);
+            parameters["version"] = json!(version);
+            if name == CLIENT_MESSAGE_ID_DEDUPE && version < DEDUPE_VERSION {
+                parameters["request_fingerprint"] = json!(false);
             }
-        };
-        [
-            (CLIENT_MESSAGE_ID_DEDUPE, dedupe),
-            (CONCURRENT_CONNECTION_POLICY, json!({ "version": VERSION, "policy": self.concurrent.name() })),
-            (MEMBER_KEYPAIR_ROTATED_EVENT, json!({ "version": VERSION })),
-            (KEY_EPOCH, json!({ "version": VERSION, "max_concurrent_epochs": self.max_concurrent_epochs })),
-            (
-                MAX_PAYLOAD,
-                json!({ "version": VERSION, "inline_bytes": self.inline_bytes, "blob_bytes": self.blob_bytes }),
-            ),
-        ]
-        .into_iter()
-        .map(|(name, parameters)| Ok((name.to_owned(), Meta::from_value(parameters)?)))
-        .collect()
+            Ok((name.to_owned(), Meta::from_value(parameters)?))
+        });
+        offered.collect()
     }
 
-    /// The broker's answer: of what was asked for, what there is.
+    /// All but the version. A feature that has none here has none.
+    fn parameters(&self, name: &str) -> Value {
+        match (name, self.dedupe) {
+            (CLIENT_MESSAGE_ID_DEDUPE, DedupeMode::RetentionScoped { days }) => json!({
+                "mode": "retention_scoped", "dedupe_retention_days": days, "request_fingerprint": true
+            }),
+            (CLIENT_MESSAGE_ID_DEDUPE, DedupeMode::Permanent) => {
+                json!({ "mode": "permanent", "request_fingerprint": true })
+            }
+            (CONCURRENT_CONNECTION_POLICY, _) => json!({ "policy": self.concurrent.name() }),
+            (KEY_EPOCH, _) => json!({ "max_concurrent_epochs": self.max_concurrent_epochs }),
+            (MAX_PAYLOAD, _) => json!({ "inline_bytes": self.inline_bytes, "blob_bytes": self.blob_bytes }),
+            _ => json!({}),
+        }
+    }
+
+    /// The answer of a broker of this build.
     ///
     /// # Errors
     /// `invalid_request` for lists that are too long.
     pub fn answer(&self, request: &FeatureRequest) -> Result<FeatureResponse> {
+        self.answer_by(&Edition::default(), request)
+    }
+
+    /// The answer of a broker: of what was asked for, what there is.
+    ///
+    /// # Errors
+    /// `invalid_request` for lists that are too long.
+    pub fn answer_by(&self, edition: &Edition, request: &FeatureRequest) -> Result<FeatureResponse> {
         if request.require.len() + request.optional.len() > FEATURES_MAX {
             return Err(Error::invalid(format!("At most {FEATURES_MAX} features can be asked for.")));
         }
-        let mut advertised = self.advertised()?;
+        let mut advertised = self.advertised(edition)?;
         let missing = request.require.iter().filter(|name| !advertised.contains_key(*name)).cloned().collect();
         advertised.retain(|name, _| request.require.contains(name) || request.optional.contains(name));
         Ok(FeatureResponse { supported: advertised, missing_required: missing })
     }
 
-    /// The daemon's judgement of the answer.
+    /// The judgement of a daemon of this build.
+    ///
+    /// # Errors
+    /// As [`Self::agreed_by`].
+    pub fn agreed(response: &FeatureResponse) -> Result<Self> {
+        Self::agreed_by(&Edition::default(), response)
+    }
+
+    /// The daemon's judgement of the answer. Of what it has not asked for it takes the usual values.
     ///
     /// # Errors
     /// `feature_missing`, `feature_parameters_invalid`, `feature_parameter_below_floor`; [`close_code`] has the number to each.
-    pub fn agreed(response: &FeatureResponse) -> Result<Self> {
+    pub fn agreed_by(edition: &Edition, response: &FeatureResponse) -> Result<Self> {
         if let Some(missing) = response.missing_required.first() {
             return Err(is_missing(missing));
         }
-        let dedupe: Dedupe = parameters(response, CLIENT_MESSAGE_ID_DEDUPE, DEDUPE_VERSION)?;
-        let concurrent: Concurrent = parameters(response, CONCURRENT_CONNECTION_POLICY, VERSION)?;
-        let _: Versioned = parameters(response, MEMBER_KEYPAIR_ROTATED_EVENT, VERSION)?;
-        let epochs: Epochs = parameters(response, KEY_EPOCH, VERSION)?;
-        let payload: Payload = parameters(response, MAX_PAYLOAD, VERSION)?;
-        if !dedupe.request_fingerprint {
-            return Err(is_invalid(CLIENT_MESSAGE_ID_DEDUPE, "request_fingerprint must be true"));
+        for (name, version) in edition.required() {
+            let _: Versioned = parameters(response, name, version)?;
         }
-        let dedupe = match (dedupe.mode, dedupe.dedupe_retention_days) {
-            (ModeName::Permanent, _) => DedupeMode::Permanent,
-            (ModeName::RetentionScoped, None) => {
-                return Err(is_invalid(CLIENT_MESSAGE_ID_DEDUPE, "dedupe_retention_days is missing"));
+        let mut agreed = Self::default();
+        if let Some(dedupe) = taken(edition, response, CLIENT_MESSAGE_ID_DEDUPE)? {
+            agreed.dedupe = remembered(dedupe)?;
+        }
+        if let Some(Concurrent { policy }) = taken(edition, response, CONCURRENT_CONNECTION_POLICY)? {
+            agreed.concurrent = policy;
+        }
+        if let Some(Epochs { max_concurrent_epochs }) = taken(edition, response, KEY_EPOCH)? {
+            floor(KEY_EPOCH, "max_concurrent_epochs", max_concurrent_epochs, EPOCHS_MIN)?;
+            agreed.max_concurrent_epochs = max_concurrent_epochs;
+        }
+        if let Some(Payload { inline_bytes, blob_bytes }) = taken(edition, response, MAX_PAYLOAD)? {
+            if inline_bytes == 0 || blob_bytes < inline_bytes {
+                return Err(is_invalid(
+                    MAX_PAYLOAD,
+                    "inline_bytes must be at least 1, and blob_bytes at least as much",
+                ));
             }
-            (ModeName::RetentionScoped, Some(days)) => DedupeMode::RetentionScoped { days },
-        };
-        if let DedupeMode::RetentionScoped { days } = dedupe {
+            (agreed.inline_bytes, agreed.blob_bytes) = (inline_bytes, blob_bytes);
+        }
+        Ok(agreed)
+    }
+}
+
+/// For how long, by what the broker says of it.
+fn remembered(dedupe: Dedupe) -> Result<DedupeMode> {
+    if !dedupe.request_fingerprint {
+        return Err(is_invalid(CLIENT_MESSAGE_ID_DEDUPE, "request_fingerprint must be true"));
+    }
+    match (dedupe.mode, dedupe.dedupe_retention_days) {
+        (ModeName::Permanent, _) => Ok(DedupeMode::Permanent),
+        (ModeName::RetentionScoped, None) => {
+            Err(is_invalid(CLIENT_MESSAGE_ID_DEDUPE, "dedupe_retention_days is missing"))
+        }
+        (ModeName::RetentionScoped, Some(days)) => {
             floor(CLIENT_MESSAGE_ID_DEDUPE, "dedupe_retention_days", days, DEDUPE_RETENTION_DAYS_MIN)?;
+            Ok(DedupeMode::RetentionScoped { days })
         }
-        floor(KEY_EPOCH, "max_concurrent_epochs", epochs.max_concurrent_epochs, EPOCHS_MIN)?;
-        if payload.inline_bytes == 0 || payload.blob_bytes < payload.inline_bytes {
-            return Err(is_invalid(MAX_PAYLOAD, "inline_bytes must be at least 1, and blob_bytes at least as much"));
-        }
-        Ok(Self {
-            dedupe,
-            concurrent: concurrent.policy,
-            max_concurrent_epochs: epochs.max_concurrent_epochs,
-            inline_bytes: payload.inline_bytes,
-            blob_bytes: payload.blob_bytes,
-        })
     }
 }
 
@@ -231,6 +264,15 @@ pub fn close_code(error: &Error) -> Option<CloseCode> {
         Code::FeatureParametersInvalid => Some(CloseCode::ParametersInvalid),
         Code::FeatureParameterBelowFloor => Some(CloseCode::ParameterBelowFloor),
         _ => None,
+    }
+}
+
+/// The parameters of a feature that this edition has; None where it can do without and has to.
+fn taken<T: DeserializeOwned>(edition: &Edition, response: &FeatureResponse, name: &str) -> Result<Option<T>> {
+    let Some(version) = edition.version(name) else { return Ok(None) };
+    match parameters(response, name, version) {
+        Err(error) if error.code() == Code::FeatureMissing && edition.is_optional(name) => Ok(None),
+        read => read.map(Some),
     }
 }
 
@@ -263,8 +305,6 @@ fn is_invalid(feature: &str, wrong: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     fn answered(features: Features) -> FeatureResponse {
@@ -342,5 +382,37 @@ mod tests {
         response.missing_required.push("later".to_owned());
         assert_eq!(close_code(&Features::agreed(&response).unwrap_err()), Some(FeatureMissing));
         assert_eq!(close_code(&Error::invalid("other")), None);
+    }
+
+    #[test]
+    fn an_upgrade_may_begin_on_either_side() {
+        let (now, later) = (Edition::default(), Edition::default().with_optional("threads", 1).with(MAX_PAYLOAD, 2));
+        let before = Edition::default().without(KEY_EPOCH).without(MEMBER_KEYPAIR_ROTATED_EVENT);
+        let offered = Features { inline_bytes: 1_000, max_concurrent_epochs: 3, ..Features::default() };
+        let meet = |broker: &Edition, daemon: &Edition| {
+            Features::agreed_by(daemon, &offered.answer_by(broker, &daemon.request()).unwrap())
+        };
+        assert_eq!(meet(&now, &now).unwrap(), offered);
+        // A newer broker does what an older daemon asks for, and tells it of nothing else.
+        assert_eq!(meet(&later, &now).unwrap(), offered);
+        let answer = offered.answer_by(&later, &before.request()).unwrap();
+        assert!(answer.missing_required.is_empty());
+        assert!(!answer.supported.contains_key("threads") && !answer.supported.contains_key(KEY_EPOCH));
+        let usual = Features::default().max_concurrent_epochs;
+        assert_eq!(meet(&now, &before).unwrap(), Features { max_concurrent_epochs: usual, ..offered });
+        // A newer daemon does without what it only wishes for, and not without the rest.
+        assert_eq!(meet(&now, &Edition::default().with_optional("threads", 1)).unwrap(), offered);
+        let wishing = Edition::default().with_optional(MAX_PAYLOAD, 2);
+        assert_eq!(meet(&now, &wishing).unwrap(), Features { inline_bytes: INLINE_BYTES, ..offered });
+        for (broker, daemon, named) in [
+            (&now, &later, MAX_PAYLOAD),
+            (&now, &Edition::default().with("threads", 1), "threads"),
+            (&before, &now, KEY_EPOCH),
+            (&Edition::default().with(CLIENT_MESSAGE_ID_DEDUPE, 1), &now, CLIENT_MESSAGE_ID_DEDUPE),
+        ] {
+            let error = meet(broker, daemon).unwrap_err();
+            assert_eq!(close_code(&error), Some(CloseCode::FeatureMissing), "{error}");
+            assert!(error.message().contains(named), "{error}");
+        }
     }
 }

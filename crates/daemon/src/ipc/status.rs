@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 use waybill_kernel::Result;
 use waybill_mesh_protocol::envelope::ENVELOPE_VERSION;
-use waybill_mesh_protocol::negotiation;
 
 use super::Local;
 use super::reply::Reply;
@@ -88,7 +87,7 @@ pub fn compat(local: &Local) -> Result<Reply> {
         "ipc_api": { "min": IPC_API, "max": IPC_API },
         "ipc_features": IPC_FEATURES,
         "envelope_version": ENVELOPE_VERSION,
-        "requires": negotiation::REQUIRED,
+        "requires": local.link.parts().edition.request().require,
         "broker": broker(local),
         "compatible": compatible,
         "ended": link.ended.map(|code| code.entry().code),

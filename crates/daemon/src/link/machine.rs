@@ -9,8 +9,8 @@ use waybill_mesh_protocol::frames::{
     Deliver, EpochWanted, Framed, HelloOk, HistoryPage, KeypairRotated, MemberGone, MemberRenamed, Peer, Refused as No,
     SendResult,
 };
-use waybill_mesh_protocol::negotiation::{FeatureRequest, FeatureResponse, Features};
-use waybill_mesh_protocol::{ClientFrame, EpochKey, MeshId, ServerFrame};
+use waybill_mesh_protocol::negotiation::{FeatureResponse, Features};
+use waybill_mesh_protocol::{ClientFrame, Edition, EpochKey, MeshId, ServerFrame};
 
 /// Under which history is asked for, so that a refusal of it is known as one.
 pub const HISTORY: &str = "history";
@@ -81,12 +81,13 @@ pub struct Expected {
 pub struct Machine {
     phase: Phase,
     expected: Expected,
+    edition: Edition,
     hello: Option<HelloOk>,
 }
 
 impl Machine {
-    pub fn new(expected: Expected) -> Self {
-        Self { phase: Phase::Challenge, expected, hello: None }
+    pub fn new(expected: Expected, edition: Edition) -> Self {
+        Self { phase: Phase::Challenge, expected, edition, hello: None }
     }
 
     pub fn on_frame(&mut self, framed: Framed<ServerFrame>) -> Action {
@@ -118,14 +119,14 @@ impl Machine {
         }
         self.hello = Some(hello);
         self.phase = Phase::Features;
-        Action::Send(ClientFrame::FeatureNegotiationRequest(FeatureRequest::default()))
+        Action::Send(ClientFrame::FeatureNegotiationRequest(self.edition.request()))
     }
 
     fn negotiated(&mut self, response: FeatureResponse) -> Action {
         let Some(hello) = self.hello.take() else {
             return Action::End(Ended::OutOfTurn("feature_negotiation_response"));
         };
-        match Features::agreed(&response) {
+        match Features::agreed_by(&self.edition, &response) {
             Ok(features) => {
                 self.phase = Phase::Ready;
                 Action::Ready(Box::new(Agreed { hello, features, response }))

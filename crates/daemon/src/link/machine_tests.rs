@@ -4,7 +4,7 @@ use waybill_kernel::entropy::SeededEntropy;
 use waybill_kernel::id::Uuid;
 use waybill_mesh_protocol::frames::{Challenge, HistoryPage, MemberGone, Refused};
 use waybill_mesh_protocol::negotiation::{DedupeMode, FeatureRequest, FeatureResponse, Features};
-use waybill_mesh_protocol::{Identity, MemberId, MeshId};
+use waybill_mesh_protocol::{Edition, Identity, MemberId, MeshId};
 
 use super::machine::*;
 use super::*;
@@ -17,7 +17,7 @@ fn mesh() -> MeshId {
 }
 
 fn machine() -> Machine {
-    Machine::new(Expected { mesh: mesh(), plaintext: false })
+    Machine::new(Expected { mesh: mesh(), plaintext: false }, Edition::default())
 }
 
 fn challenge() -> ServerFrame {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use waybill_kernel::{Clock, Entropy};
 use waybill_mesh_protocol::frames::Peer;
-use waybill_mesh_protocol::{MemberId, MeshId, PublicKey};
+use waybill_mesh_protocol::{Edition, MemberId, MeshId, PublicKey};
 
 use super::Broker;
 use crate::config;
@@ -21,6 +21,7 @@ use crate::seal::{Keyring, Sealer};
 
 pub struct Parts {
     pub settings: config::Link,
+    pub edition: Edition,
     /// As `http://host:port` or `https://…`.
     pub server: String,
     pub mesh: MeshId,

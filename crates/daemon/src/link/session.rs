@@ -162,7 +162,7 @@ impl<'a> Session<'a> {
 
     async fn read(&self, mut stream: SplitStream<Socket>, hands: &Hands) -> End {
         let expected = Expected { mesh: self.parts.mesh, plaintext: self.parts.directory.is_plaintext() };
-        let mut machine = Machine::new(expected);
+        let mut machine = Machine::new(expected, self.parts.edition.clone());
         while let Some(message) = stream.next().await {
             let heard = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.heard_ms.store(heard, Ordering::Relaxed);

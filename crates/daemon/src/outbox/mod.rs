@@ -25,8 +25,8 @@ pub mod rules;
 mod settle;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -79,10 +79,17 @@ struct Inner {
     /// Told when there may be something to send that was not there before.
     arrivals: Notify,
     max_age_ms: AtomicU64,
-    /// As last measured …
-    used_bytes: AtomicU64,
-    /// … and what was accepted since.
+    measured: Mutex<Measured>,
+    /// What was ever accepted in this run.
     added_bytes: AtomicU64,
+}
+
+/// One look at the file. What was accepted after it is added to it.
+#[derive(Clone, Copy, Default)]
+struct Measured {
+    used_bytes: u64,
+    /// What had been accepted before the look.
+    added_bytes: u64,
 }
 
 impl Outbox {
@@ -111,7 +118,7 @@ impl Outbox {
             store,
             arrivals: Notify::new(),
             max_age_ms: AtomicU64::new(max_age_ms),
-            used_bytes: AtomicU64::new(0),
+            measured: Mutex::default(),
             added_bytes: AtomicU64::new(0),
             settings,
         };
@@ -254,12 +261,15 @@ impl Outbox {
 
     /// Looks how much room is used.
     pub async fn measure(&self) -> Result<u64> {
-        let added = self.0.added_bytes.load(Ordering::Relaxed);
-        let used = self.0.store.system().run(figures::Measure).await?;
-        self.0.used_bytes.store(used, Ordering::Relaxed);
-        // What was added meanwhile may be counted twice until the next look; never not at all.
-        self.0.added_bytes.fetch_sub(added, Ordering::Relaxed);
-        Ok(used)
+        let added_bytes = self.0.added_bytes.load(Ordering::Relaxed);
+        let used_bytes = self.0.store.system().run(figures::Measure).await?;
+        let mut measured = self.0.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of two looks at once the one that began later counts, whichever ends last.
+        if added_bytes >= measured.added_bytes {
+            // A row that is counted after it was seen here is there twice until the next look; none is ever left out.
+            *measured = Measured { used_bytes, added_bytes };
+        }
+        Ok(used_bytes)
     }
 
     fn budget(&self) -> rules::Budget {
@@ -268,7 +278,9 @@ impl Outbox {
     }
 
     pub fn used_bytes(&self) -> u64 {
-        self.0.used_bytes.load(Ordering::Relaxed) + self.0.added_bytes.load(Ordering::Relaxed)
+        let measured = *self.0.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let added = self.0.added_bytes.load(Ordering::Relaxed).saturating_sub(measured.added_bytes);
+        measured.used_bytes.saturating_add(added)
     }
 
     pub fn used_percent(&self) -> u64 {

@@ -13,6 +13,7 @@ mod link_rotation;
 mod link_sealed;
 mod link_signed;
 mod model;
+mod offline;
 mod order;
 mod start;
 mod streams;

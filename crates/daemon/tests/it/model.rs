@@ -121,7 +121,8 @@ impl World {
             45..65 => self.claim().await,
             65..85 => self.settle().await,
             85..92 => self.requeue().await,
-            92..96 => self.crash().await,
+            92..94 => self.restart().await,
+            94..97 => self.kill().await,
             _ => {
                 self.outbox.prune(Duration::ZERO, true).await.unwrap();
                 "prune"
@@ -209,18 +210,41 @@ impl World {
         "requeue"
     }
 
-    /// The store is dropped as it is and opened anew.
-    async fn crash(&mut self) -> &'static str {
+    /// Closed in order and opened anew.
+    async fn restart(&mut self) -> &'static str {
         let old = self.outbox.store().clone();
         tokio::task::spawn_blocking(move || old.close()).await.unwrap();
         self.outbox = open(&self.folder, &self.time).await;
+        self.began_anew();
+        "restart"
+    }
+
+    /// What a killed process leaves: the files as they are, with a log that nobody has copied into the database.
+    async fn kill(&mut self) -> &'static str {
+        let left = tempfile::tempdir().unwrap();
+        let mut names: Vec<_> =
+            std::fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        // The log first: whatever is copied into the database meanwhile is in it as well.
+        names.sort_by_key(|name| !name.to_string_lossy().ends_with("-wal"));
+        let is_kept = |name: &std::ffi::OsString| !name.to_string_lossy().ends_with("-shm");
+        for name in names.into_iter().filter(is_kept) {
+            std::fs::copy(self.folder.path().join(&name), left.path().join(&name)).unwrap();
+        }
+        let outbox = open(&left, &self.time).await;
+        let old = std::mem::replace(&mut self.outbox, outbox).store().clone();
+        tokio::task::spawn_blocking(move || old.close()).await.unwrap();
+        self.folder = left;
+        self.began_anew();
+        "kill"
+    }
+
+    fn began_anew(&mut self) {
         for row in &mut self.model.rows {
             if row.status == Status::Inflight {
                 row.status = Status::Pending;
             }
         }
         self.in_flight.clear();
-        "crash"
     }
 
     async fn compare(&self) {
@@ -255,7 +279,9 @@ async fn the_outbox_does_what_its_table_says() {
             *seen.entry(what).or_insert(0) += count;
         }
     }
-    for what in ["accept", "claim", "delivered", "refused", "failed", "requeue", "requeue refused", "crash", "prune"] {
+    for what in
+        ["accept", "claim", "delivered", "refused", "failed", "requeue", "requeue refused", "restart", "kill", "prune"]
+    {
         assert!(seen.get(what).is_some_and(|count| *count >= 5), "{what} was hardly tried: {seen:?}");
     }
 }

@@ -18,7 +18,7 @@ use waybill_kernel::clock::manual::ManualSource;
 use waybill_kernel::entropy::SeededEntropy;
 use waybill_kernel::id::digest_id;
 use waybill_kernel::{Clock, Entropy, Result};
-use waybill_mesh_protocol::{Identity, MemberId, MeshId};
+use waybill_mesh_protocol::{Edition, Identity, MemberId, MeshId};
 
 /// Nobody listens there.
 const SERVER: &str = "http://127.0.0.1:9";
@@ -83,6 +83,7 @@ pub fn config(home: &Path, time: &ManualSource, tcp: bool) -> Config {
         stance: stance(tcp),
         ephemeral: None,
         own: PathBuf::from("/bin/false"),
+        edition: Edition::default(),
         clock: Arc::new(Clock::new(time.clone())),
         entropy: Arc::new(SeededEntropy::new(7)) as Arc<dyn Entropy>,
     }

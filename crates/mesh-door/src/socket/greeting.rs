@@ -128,7 +128,7 @@ async fn negotiate(door: &Door, socket: &mut Socket, member: &Membership, deadli
             _ => {}
         }
     };
-    let answer = match features(door, member).answer(&request) {
+    let answer = match features(door, member).answer_by(&door.edition, &request) {
         Ok(answer) => answer,
         Err(error) => return Err(refuse(socket, &error, CloseCode::ParametersInvalid).await),
     };

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde_json::json;
+use tokio::sync::Barrier;
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Tenant, Time};
+use waybill_kernel::{Result, Tenant, Time};
 use waybill_mesh::limiter::{Attempt, Limiter, Limits, Verdict};
 use waybill_mesh_door::Settings;
 use waybill_mesh_door::redis::Shared;
@@ -128,4 +130,53 @@ async fn a_committed_id_is_answered_in_a_full_window_and_uses_nothing() {
     assert_eq!(counters.len(), 1);
     let used: i64 = ::redis::cmd("GET").arg(&counters[0]).query_async(&mut client).await.unwrap();
     assert_eq!(used, 1);
+}
+
+/// Lets attempts whose ids begin with `race` through in pairs: when it answers, both have looked for the id and found nothing.
+struct InPairs {
+    inner: Shared,
+    pair: Barrier,
+}
+
+impl Limiter for InPairs {
+    fn consume<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Verdict>> {
+        Box::pin(async move {
+            if attempt.client_message_id.starts_with("race") {
+                self.pair.wait().await;
+            }
+            self.inner.consume(attempt).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn two_first_sends_of_one_id_past_b0_cost_one_unit() {
+    let redis = Redis::start().unwrap();
+    let limiter = InPairs { inner: Shared::new(&redis.url(), &settings()).unwrap(), pair: Barrier::new(2) };
+    let mesh = waybill_mesh::Settings { sends_per_window: 2, ..waybill_mesh::Settings::default() };
+    let chosen = Chosen { mesh, mesh_limits: Limits(Arc::new(limiter)), ..Chosen::default() };
+    let world = World::with(Wanted { chosen, ..Wanted::default() }).await;
+    let bob = world.join("bob").await;
+    let send = async |id: &str, text: &str| {
+        let body = json!({ "client_message_id": id, "envelope": dm(&bob, text) });
+        let answer = world.post(&world.owner, "/mesh/v1/messages", &body).await;
+        (answer.status, answer.json["broker_message_id"].clone())
+    };
+    // The same message: the loser is told of the winner's.
+    let (first, second) = tokio::join!(send("race-1", "same"), send("race-1", "same"));
+    let mut statuses = [first.0, second.0];
+    statuses.sort_unstable();
+    assert_eq!((statuses, &first.1), ([200, 201], &second.1));
+    // Two messages under one id: the loser is refused.
+    let (first, second) = tokio::join!(send("race-2", "one"), send("race-2", "two"));
+    let mut statuses = [first.0, second.0];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 409]);
+    // Both units are used, each once.
+    assert_eq!(send("another", "x").await.0, 429);
+    assert_eq!(world.test.count("SELECT count(*) FROM mesh_messages").await.unwrap(), 2);
+    let mut client = ::redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let counters: Vec<String> = ::redis::cmd("KEYS").arg("rl:*").query_async(&mut client).await.unwrap();
+    let used: i64 = ::redis::cmd("GET").arg(&counters[0]).query_async(&mut client).await.unwrap();
+    assert_eq!((counters.len(), used), (1, 2));
 }

@@ -70,6 +70,7 @@ impl Node {
             store: store.clone(),
             commons: commons.clone(),
             settings: door,
+            edition: waybill_mesh_protocol::Edition::default(),
             stopped: stopped.clone(),
         });
         let server = Server::new(commons, &settings, stopping.clone());

@@ -176,6 +176,7 @@ async fn doors(
         store: store.clone(),
         commons: commons.clone(),
         settings: config.mesh_door.clone().within(config.doors.connections_max),
+        edition: waybill_mesh_protocol::Edition::default(),
         stopped: stopped.clone(),
     })?;
     let mesh_limiter = opened.mesh_limiter.clone();

@@ -20,6 +20,8 @@ mod mail_archive;
 mod mail_reindex;
 mod mcp;
 mod mesh;
+mod mesh_canaries;
+mod mesh_editions;
 mod pages;
 mod queues;
 mod receipts;

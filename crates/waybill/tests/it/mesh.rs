@@ -10,9 +10,9 @@ use waybill_testkit::server;
 use crate::world::{Ended, World, until};
 
 /// One user: a WAYBILL_HOME, and the daemons that run on it.
-struct User {
+pub struct User {
     /// In /tmp itself: the path of a socket must be short.
-    home: tempfile::TempDir,
+    pub home: tempfile::TempDir,
     data: PathBuf,
 }
 
@@ -21,7 +21,7 @@ const SURROUNDINGS: &[&str] =
     &["CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", "JENKINS_URL", "KUBERNETES_SERVICE_HOST"];
 
 impl User {
-    fn new(world: &World) -> Self {
+    pub fn new(world: &World) -> Self {
         let home = tempfile::Builder::new().prefix("wb").tempdir_in("/tmp").unwrap();
         Self { home, data: world.server.data_dir.clone() }
     }
@@ -41,23 +41,23 @@ impl User {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    pub fn run(&self, args: &[&str]) -> Ended {
         let output = self.command(args).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Ended { exit: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    fn json(&self, args: &[&str]) -> Json {
+    pub fn json(&self, args: &[&str]) -> Json {
         let ended = self.run(&[args, &["--json"]].concat());
         assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
         ended.json()
     }
 
-    fn folder(&self, slug: &str) -> PathBuf {
+    pub fn folder(&self, slug: &str) -> PathBuf {
         self.home.path().join("daemon").join(slug)
     }
 
-    fn up(&self, slug: &str) {
+    pub fn up(&self, slug: &str) {
         // What hooks and sockets do is no concern here; a quick link is.
         let settings =
             "[link]\nbackoff_min_ms = 50\nbackoff_max_ms = 500\n[outbox]\nbackoff_min_ms = 50\nrestart_pause_ms = 50\n";
@@ -65,7 +65,7 @@ impl User {
         self.json(&["daemon", "up", "--mesh", slug]);
     }
 
-    async fn connected(&self, slug: &str) {
+    pub async fn connected(&self, slug: &str) {
         until("the daemon is connected", || async {
             self.json(&["daemon", "status", "--mesh", slug])["connected"] == true
         })
@@ -76,7 +76,7 @@ impl User {
         self.json(&["inbox", "--mesh", slug])["messages"].as_array().unwrap().clone()
     }
 
-    async fn gets(&self, slug: &str, body: &str) -> Json {
+    pub async fn gets(&self, slug: &str, body: &str) -> Json {
         until(body, || async { self.inbox(slug).iter().any(|message| message["body"] == body) }).await;
         self.inbox(slug).into_iter().find(|message| message["body"] == body).unwrap()
     }

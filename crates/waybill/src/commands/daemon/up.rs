@@ -11,7 +11,7 @@ use waybill_daemon::identity::{Mode, Stance, Surroundings, Wishes, decide};
 use waybill_daemon::run::{Config, Daemon};
 use waybill_daemon::{Folder, Membership, folder};
 use waybill_kernel::{Clock, Code, Error, Result};
-use waybill_mesh_protocol::{Identity, MemberName};
+use waybill_mesh_protocol::{Edition, Identity, MemberName};
 
 use super::fleet::{Fleet, Used};
 use super::{control, detach};
@@ -250,6 +250,7 @@ async fn serve(flags: &Up, slug: &str, home: std::path::PathBuf, stance: Stance)
         ephemeral: flags.ephemeral_member(stance.mode).await?,
         stance,
         own: OWN.into(),
+        edition: Edition::default(),
         clock: Arc::new(Clock::system()),
         entropy: entropy(),
     };
