@@ -136,7 +136,7 @@ impl Sealer {
     }
 
     /// # Errors
-    /// `topic_unknown` and `member_unknown` for what this member has no key for; `payload_too_large` beyond what the broker takes.
+    /// `topic_unknown` and `member_unknown` for what this member has no key for; `queue_needs_plaintext`; `payload_too_large` beyond what the broker takes.
     pub fn seal(&self, draft: &Draft) -> Result<Parcel> {
         draft.destination().check()?;
         let mut envelope = Envelope::new(draft.destination(), Vec::new());
@@ -146,8 +146,10 @@ impl Sealer {
         match draft.destination_kind {
             DestinationKind::Topic => self.for_topic(draft, &mut envelope)?,
             DestinationKind::Dm => self.for_member(draft, &mut envelope)?,
+            // Whether there is such a queue and the mesh may send to it only the broker knows.
+            DestinationKind::Queue if self.directory.is_plaintext() => in_plain_text(draft, &mut envelope),
             DestinationKind::Queue => {
-                return Err(Error::new(Code::DestinationUnknown, Code::DestinationUnknown.entry().title));
+                return Err(Error::new(Code::QueueNeedsPlaintext, Code::QueueNeedsPlaintext.entry().title));
             }
         }
         envelope.check(self.directory.is_plaintext())?;

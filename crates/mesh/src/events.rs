@@ -59,6 +59,10 @@ kinds! {
     EpochRequested = "epoch_requested",
     /// Posts are made with a new key, which subscribers may fetch. `data`: `topic`, `epoch`.
     EpochSwitched = "epoch_switched",
+    /// Members may send to a queue of the tenant. `data`: `queue`.
+    QueueAllowed = "queue_allowed",
+    /// `data`: `queue`.
+    QueueDisallowed = "queue_disallowed",
     /// `data`: `file_id`, and `topic` or `to` if it is not for everybody.
     FileShared = "file_shared",
 }

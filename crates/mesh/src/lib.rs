@@ -16,6 +16,7 @@ mod members;
 mod mesh;
 mod metrics;
 pub mod ops;
+mod posts;
 mod rows;
 mod settings;
 mod spec;
@@ -37,6 +38,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 60, name: "mesh", sql: include_str!("../schema/V0060__mesh.sql") },
     Migration { version: 61, name: "mesh_messages", sql: include_str!("../schema/V0061__mesh_messages.sql") },
     Migration { version: 62, name: "mesh_files", sql: include_str!("../schema/V0062__mesh_files.sql") },
+    Migration { version: 66, name: "mesh_queues", sql: include_str!("../schema/V0066__mesh_queues.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {

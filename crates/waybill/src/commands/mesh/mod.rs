@@ -5,6 +5,7 @@ mod create;
 mod invite;
 pub mod join;
 mod members;
+mod queues;
 mod topics;
 
 use clap::{Args, Subcommand};
@@ -37,6 +38,11 @@ pub enum Mesh {
     Topics {
         #[command(subcommand)]
         command: topics::Topics,
+    },
+    /// Queues of the server that members may send to: allow, disallow, list. For the owner of a mesh in plain text.
+    Queues {
+        #[command(subcommand)]
+        command: queues::Queues,
     },
     /// Leave a mesh for good. The owner cannot.
     Leave(Of),
@@ -82,6 +88,7 @@ pub async fn run(command: Mesh) -> Result<()> {
         Mesh::Member { command } => members::run(command).await,
         Mesh::Rename(flags) => members::rename(flags).await,
         Mesh::Topics { command } => topics::run(command).await,
+        Mesh::Queues { command } => queues::run(command).await,
         Mesh::Leave(of) => members::leave(&of.at()).await,
         Mesh::List(flags) => list(flags).await,
         Mesh::Check { slug, reach } => check(&slug, &reach).await,
