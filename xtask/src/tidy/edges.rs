@@ -31,8 +31,11 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail", "waybill-archivist"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
-    // They tell of receipts, and their secrets are boxed under the server's key.
-    ("waybill-webhooks", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-guard"]),
+    // They tell of receipts and of meshes, and their secrets are boxed under the server's key.
+    (
+        "waybill-webhooks",
+        &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-mesh", "waybill-guard"],
+    ),
     (
         "waybill-domains",
         &[

@@ -65,7 +65,7 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let expected = "api_keys archived_receipts arrivals chain departures fifo_attempts fifo_duplicates fifo_groups fifo_lines flights \
                     jobs lease_misuses leases mail_agents mail_archive_rows mail_attachments mail_build_slots mail_changes mail_contacts \
                     mail_forgotten_events mail_inbox_events mail_keys mail_messages mail_probes mail_product_projects mail_products mail_projects mail_recipients \
-                    mail_reservations mail_search mesh_connections mesh_counters mesh_dedupe mesh_deliveries mesh_epoch_boxes mesh_events \
+                    mail_reservations mail_search mesh_audit mesh_connections mesh_counters mesh_dedupe mesh_deliveries mesh_epoch_boxes mesh_events \
                     mesh_file_chunks mesh_files mesh_history mesh_invites mesh_keys mesh_members mesh_mentions mesh_messages mesh_queues \
                     mesh_subscriptions mesh_topics meshes messages move_tasks parts queues receipt_archive receipt_parents receipts \
                     relationships required_capabilities results schedule_watch shard_changes task_progress tasks tenants \
