@@ -24,8 +24,7 @@ pub struct CreateWebhook {
     /// Where receipts are posted to: http or https, without a user name. Names are resolved and judged at each delivery.
     #[schemars(length(min = 1, max = URL_CHARS_MAX))]
     pub url: String,
-    /// The types of receipts to be told of, as in `task.completed`, and of events of meshes, as in `mesh.member_revoked`. Left out or
-    /// empty, all receipts.
+    /// The types of receipts to be told of, as in `task.completed`, and of events of meshes, as in `mesh.member_left`. Empty: all receipts.
     #[serde(default)]
     #[schemars(length(max = KINDS_MAX))]
     pub kinds: Vec<String>,
