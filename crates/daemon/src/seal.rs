@@ -147,7 +147,8 @@ impl Sealer {
     /// The envelope is good for this id alone.
     ///
     /// # Errors
-    /// `topic_unknown` and `member_unknown` for what this member has no key for; `payload_too_large` beyond what the broker takes.
+    /// `topic_unknown` and `member_unknown` for what this member has no key for; `queue_needs_plaintext`; `payload_too_large` beyond
+    /// what the broker takes.
     pub fn seal(&self, id: &str, draft: &Draft) -> Result<Parcel> {
         let id: ClientMessageId = id.parse()?;
         draft.destination().check()?;
@@ -158,8 +159,10 @@ impl Sealer {
         match draft.destination_kind {
             DestinationKind::Topic => self.for_topic(&id, draft, &mut envelope)?,
             DestinationKind::Dm => self.for_member(&id, draft, &mut envelope)?,
+            // Whether there is such a queue and the mesh may send to it only the broker knows.
+            DestinationKind::Queue if self.directory.is_plaintext() => in_plain_text(draft, &mut envelope),
             DestinationKind::Queue => {
-                return Err(Error::new(Code::DestinationUnknown, Code::DestinationUnknown.entry().title));
+                return Err(Error::new(Code::QueueNeedsPlaintext, Code::QueueNeedsPlaintext.entry().title));
             }
         }
         envelope.check(self.directory.is_plaintext())?;

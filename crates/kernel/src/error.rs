@@ -287,7 +287,7 @@ catalogue! {
     NotSubscribed          "not_subscribed"            403 -32183 ("AccessDenied", 403)                3
         "Only subscribers post to a topic." "Subscribe to the topic, then send the message again.";
     DestinationUnknown     "destination_unknown"       400 -32184 ("InvalidParameterValue", 400)       2
-        "Messages cannot be sent to a destination of this kind." "Send to a topic or to a member.";
+        "The mesh has no such destination." "Send to a topic, to a member, or to a queue that the mesh's owner has allowed.";
     FingerprintMismatch    "fingerprint_mismatch"      400 -32185 ("InvalidParameterValue", 400)       2
         "The fingerprint is not that of the envelope." "Compute it again from the envelope as it is sent.";
     EpochPending           "epoch_pending"             503 -32186 ("ServiceUnavailable", 503)          5
@@ -343,6 +343,11 @@ catalogue! {
         "No daemon answers for this mesh." "Start one with `waybill daemon up --mesh <slug>`; `waybill daemon logs` says why it ended.";
     NotInCi                "not_in_ci"                 403 -32242 ("AccessDenied", 403)                3
         "This is not done in CI." "Run it on a host that stays, or unset the variable the message names.";
+    // Of messages from a mesh to queues.
+    QueueNeedsPlaintext    "queue_needs_plaintext"     400 -32243 ("InvalidParameterValue", 400)       2
+        "Only a mesh in plain text sends to queues." "Send to a topic or to a member, or use a mesh that was made with `--plaintext`.";
+    QueueElsewhere         "queue_elsewhere"           409 -32244 ("InvalidParameterValue", 400)       6
+        "Other stores than the mesh's hold messages of the queue." "Use a queue whose partitions are all in home.";
 }
 
 impl fmt::Display for Code {

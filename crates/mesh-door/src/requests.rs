@@ -13,6 +13,7 @@ use waybill_mesh::ops::members::{
     IssueInvite, LeaveMesh, ListMembers, RenameMember, RevokeMember, RotateKeys, SetProfile,
 };
 use waybill_mesh::ops::messages::{AcceptMessage, ReadHistory};
+use waybill_mesh::ops::queues::{AllowQueue, DisallowQueue, ListAllowedQueues};
 use waybill_mesh::ops::topics::{
     CreateTopic, FindEpochWork, ListEpochKeys, ListTopics, Subscribe, Unsubscribe, UploadEpoch,
 };
@@ -72,6 +73,13 @@ impl Request<'_> {
             }
             (&Method::POST, ["topics", topic, "unsubscribe"]) => {
                 self.run::<Unsubscribe>(named(self.body()?, "topic", topic)?).await
+            }
+            (&Method::GET, ["queues"]) => self.run::<ListAllowedQueues>(self.query(&[])?).await,
+            (&Method::POST, ["queues", queue, "allow"]) => {
+                self.run::<AllowQueue>(named(self.body()?, "queue", queue)?).await
+            }
+            (&Method::POST, ["queues", queue, "disallow"]) => {
+                self.run::<DisallowQueue>(named(self.body()?, "queue", queue)?).await
             }
             (&Method::GET, ["epochs"]) => {
                 let fields = [("topic", Text), ("after_topic", Text), ("after_epoch", Number)];
@@ -174,8 +182,8 @@ fn decoded(text: &str) -> Result<String> {
 
 fn unknown(path: &[&str]) -> Error {
     const KNOWN: &[&str] = &[
-        "messages", "history", "invites", "members", "rename", "rotate", "profile", "leave", "topics", "epochs",
-        "files", "join", "compat",
+        "messages", "history", "invites", "members", "rename", "rotate", "profile", "leave", "topics", "queues",
+        "epochs", "files", "join", "compat",
     ];
     if path.len() == 1 && path.first().is_some_and(|first| KNOWN.contains(first)) {
         return Error::new(Code::MethodNotAllowed, Code::MethodNotAllowed.entry().title);

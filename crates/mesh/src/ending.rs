@@ -1,6 +1,6 @@
 //! The end of a membership, whoever ends it. What the member could still have read goes in the same transaction.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use waybill_kernel::Result;
 use waybill_mesh_protocol::{MemberId, MeshId};
 use waybill_store::{Ctx, Tx, Value};
@@ -39,14 +39,14 @@ impl Ending {
     }
 }
 
-/// False for a member that is none any more. `by` is whoever ends it, if a member does. In a tenant's transaction, or the program's own that acts for one.
+/// False for a member that is none any more. `by` is whoever ends it: a member, an operator, or nobody. In a tenant's transaction, or the program's own that acts for one.
 pub(crate) async fn end(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
     mesh: MeshId,
     member: MemberId,
     ending: Ending,
-    by: Option<MemberId>,
+    by: Json,
 ) -> Result<bool> {
     const END: &str = "UPDATE mesh_members SET state = $4, ended_at = $5, status = NULL, summary = NULL WHERE tenant = $1 \
                        AND mesh_id = $2 AND member_id = $3 AND state = 'live' RETURNING ed25519, name";

@@ -8,6 +8,7 @@ use waybill_kernel::{Error, Result};
 use waybill_mesh_protocol::{MemberId, MeshId};
 use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value};
 
+use crate::audit::{self, AuditId};
 use crate::counters::{self, Counter};
 use crate::wakes::events_topic;
 
@@ -59,8 +60,39 @@ kinds! {
     EpochRequested = "epoch_requested",
     /// Posts are made with a new key, which subscribers may fetch. `data`: `topic`, `epoch`.
     EpochSwitched = "epoch_switched",
+    /// Members may send to a queue of the tenant. `data`: `queue`.
+    QueueAllowed = "queue_allowed",
+    /// `data`: `queue`.
+    QueueDisallowed = "queue_disallowed",
     /// `data`: `file_id`, and `topic` or `to` if it is not for everybody.
     FileShared = "file_shared",
+}
+
+impl EventKind {
+    /// What the tenant is told of it as; None for what only those who are connected need.
+    pub const fn audit_name(self) -> Option<&'static str> {
+        Some(match self {
+            EventKind::MeshCreated => "mesh.mesh_created",
+            EventKind::PolicyChanged => "mesh.policy_changed",
+            EventKind::InviteIssued => "mesh.invite_issued",
+            EventKind::MemberJoined => "mesh.member_joined",
+            EventKind::MemberLeft => "mesh.member_left",
+            EventKind::MemberRenamed => "mesh.member_renamed",
+            EventKind::MemberKeypairRotated => "mesh.member_keypair_rotated",
+            EventKind::MemberRevoked => "mesh.member_revoked",
+            EventKind::MemberConcurrentConnection => "mesh.member_concurrent_connection",
+            EventKind::TopicCreated => "mesh.topic_created",
+            EventKind::QueueAllowed => "mesh.queue_allowed",
+            EventKind::QueueDisallowed => "mesh.queue_disallowed",
+            EventKind::PeerJoin
+            | EventKind::PeerLeave
+            | EventKind::TopicSubscribed
+            | EventKind::TopicUnsubscribed
+            | EventKind::EpochRequested
+            | EventKind::EpochSwitched
+            | EventKind::FileShared => return None,
+        })
+    }
 }
 
 pub(crate) struct NewEvent {
@@ -102,9 +134,55 @@ pub(crate) async fn record(ctx: &Ctx<'_>, tx: &mut Tx<'_>, mesh: MeshId, events:
         }
         tx.execute_all(&statements).await?;
     }
+    note_for_audit(ctx, tx, mesh, &rows).await?;
     // In the program's own work the tenant is the one that it acts for.
     if let Some(tenant) = tx.tenant() {
         tx.wake(events_topic(tenant, mesh), u32::MAX);
     }
     Ok(())
+}
+
+/// Those that the tenant may be told of, in the order of feeds.
+async fn note_for_audit(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    mesh: MeshId,
+    rows: &[(i64, &NewEvent, &String)],
+) -> Result<()> {
+    const INSERT: &str = "INSERT INTO mesh_audit (tenant, event_id, mesh_id, event_seq, kind, at) \
+                          VALUES ($1, $2, $3, $4, $5, $6)";
+    let audited = rows.iter().filter(|(_, event, _)| event.kind.audit_name().is_some());
+    let audited: Vec<(AuditId, i64, EventKind)> =
+        audited.map(|(seq, event, _)| (AuditId(ctx.ids.next()), *seq, event.kind)).collect();
+    for some in audited.chunks(STATEMENTS_MAX) {
+        let mut statements: Vec<Statement<'_>> = Vec::with_capacity(some.len());
+        for (id, seq, kind) in some {
+            let params = vec![
+                Value::from(id.as_bytes()),
+                Value::from(mesh.as_bytes()),
+                Value::from(*seq),
+                Value::from(kind.as_str()),
+                Value::from(ctx.now),
+            ];
+            statements.push((INSERT, params));
+        }
+        tx.execute_all(&statements).await?;
+    }
+    if !audited.is_empty() {
+        tx.wake(audit::written(), u32::MAX);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_in_the_audit_is_the_kind_with_its_prefix() {
+        for kind in EventKind::ALL {
+            let Some(name) = kind.audit_name() else { continue };
+            assert_eq!(name, format!("{}{}", audit::PREFIX, kind.as_str()));
+        }
+    }
 }

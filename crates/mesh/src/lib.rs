@@ -4,6 +4,7 @@
 //! signature: the door finds out who has signed ([`authenticate`]), and runs the operations as the caller it is given. Each
 //! of them looks in its own transaction whether the member is one.
 
+pub mod audit;
 mod check;
 mod connections;
 mod counters;
@@ -16,6 +17,7 @@ mod members;
 mod mesh;
 mod metrics;
 pub mod ops;
+mod posts;
 mod rows;
 mod settings;
 mod spec;
@@ -37,6 +39,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 60, name: "mesh", sql: include_str!("../schema/V0060__mesh.sql") },
     Migration { version: 61, name: "mesh_messages", sql: include_str!("../schema/V0061__mesh_messages.sql") },
     Migration { version: 62, name: "mesh_files", sql: include_str!("../schema/V0062__mesh_files.sql") },
+    Migration { version: 66, name: "mesh_queues", sql: include_str!("../schema/V0066__mesh_queues.sql") },
+    Migration { version: 67, name: "mesh_audit", sql: include_str!("../schema/V0067__mesh_audit.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {
@@ -46,4 +50,6 @@ fn register(registry: Registry) -> Registry {
         .with::<ops::manage::GetMesh>()
         .with::<ops::manage::SetMeshPolicy>()
         .with::<ops::manage::CheckMesh>()
+        .with::<ops::manage::RevokeMeshMember>()
+        .with::<ops::manage::CloseMesh>()
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde_json::Value as Json;
 use waybill_kernel::{Result, Tenant};
 use waybill_mesh_protocol::{MemberId, MeshId};
 use waybill_store::effects::{Plan, Runner, Sweep};
@@ -198,11 +199,15 @@ impl Sweep for Over {
             FROM mesh_invites WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2)";
         const EVENTS: &str = "DELETE FROM mesh_events WHERE (tenant, mesh_id, seq) IN (SELECT tenant, mesh_id, seq \
             FROM mesh_events WHERE at <= $1 ORDER BY at LIMIT $2)";
+        const AUDIT: &str =
+            "DELETE FROM mesh_audit WHERE seq IN (SELECT seq FROM mesh_audit WHERE at <= $1 ORDER BY at LIMIT $2)";
         let ended = ended_members(ctx, tx, limit.min(ENDED_MAX)).await?
             + ended_connections(ctx, tx, limit.min(ENDED_MAX)).await?;
         let old = Value::from(before(ctx.now, self.events_retention_s));
         let invites = tx.execute(INVITES, &[Value::from(before(ctx.now, GRACE_S)), Value::from(limit)]).await?;
         let events = tx.execute(EVENTS, &[old, Value::from(limit)]).await?;
+        // One at most for each event, so that they are gone when the events are.
+        tx.execute(AUDIT, &[old, Value::from(limit)]).await?;
         // A batch that has ended as many as it may is a full one: more may wait.
         Ok(if ended >= ENDED_MAX.unsigned_abs() { limit.unsigned_abs() } else { ended + invites.max(events) })
     }
@@ -214,7 +219,7 @@ async fn ended_members(ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64
     let rows = tx.query(FIND, &[Value::from(ctx.now), Value::from(limit)]).await?;
     for row in &rows {
         let (mesh, member) = (MeshId::from_slice(row.bytes(1)?)?, MemberId::from_slice(row.bytes(2)?)?);
-        end(ctx, &mut tx.as_tenant(Tenant(row.int(0)?)), mesh, member, Ending::Left, None).await?;
+        end(ctx, &mut tx.as_tenant(Tenant(row.int(0)?)), mesh, member, Ending::Left, Json::Null).await?;
     }
     Ok(rows.len() as u64)
 }

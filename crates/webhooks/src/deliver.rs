@@ -14,10 +14,12 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use waybill_access::ServerKey;
 use waybill_guard::{Resolver, SystemResolver};
+use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Error, Mode, Result, Tenant, Time};
+use waybill_mesh::audit::{self, AuditId};
 use waybill_store::effects::{Bounds, Ended, GivenUp, Outward, Taken};
 use waybill_store::{Ctx, Row, Statement, Store, Topic, Tx, Value, Work};
-use waybill_tasks::receipts::{self, ReceiptId, ReceiptRecord};
+use waybill_tasks::receipts::{self, ReceiptId};
 
 use crate::post::{Message, Post};
 use crate::rules::{self, Answer, Disabled, Health, State};
@@ -83,7 +85,9 @@ struct Sent {
 #[derive(Clone, Debug)]
 struct Due {
     delivery_id: DeliveryId,
-    receipt_id: ReceiptId,
+    /// Of a receipt, or of an audit event of a mesh: the kind tells.
+    subject: Uuid,
+    kind: String,
     attempts: i64,
     gives_up_at: Time,
 }
@@ -159,11 +163,12 @@ impl<R: Resolver + 'static> Going<'_, R> {
 
     async fn signed(&self, delivery: &Due) -> std::result::Result<Signed, Answer> {
         let tenant = self.line.tenant;
-        let read = self.store.system().run(ReadEvent { tenant, receipt_id: delivery.receipt_id }).await;
+        let read =
+            self.store.system().run(ReadEvent { tenant, subject: delivery.subject, kind: delivery.kind.clone() }).await;
         let body = match read {
             Ok(Some(body)) => body,
-            Ok(None) => return Err(Answer::Unsendable { why: "The receipt is not there any more.".to_owned() }),
-            Err(error) => return Err(ours("The receipt could not be read.", &error)),
+            Ok(None) => return Err(Answer::Unsendable { why: "What it tells of is not there any more.".to_owned() }),
+            Err(error) => return Err(ours("What it tells of could not be read.", &error)),
         };
         let id = delivery.delivery_id.to_string();
         let timestamp_s = self.store.now().micros().div_euclid(1_000_000);
@@ -389,7 +394,7 @@ impl Work for FindDue {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Due>> {
-        const SELECT: &str = "SELECT delivery_id, receipt_id, attempts, keep_until FROM webhook_deliveries \
+        const SELECT: &str = "SELECT delivery_id, receipt_id, attempts, keep_until, receipt_type FROM webhook_deliveries \
             WHERE tenant = $1 AND webhook_id = $2 AND next_at <= $3 ORDER BY next_at LIMIT $4";
         let params = [
             Value::from(self.tenant.0),
@@ -400,7 +405,8 @@ impl Work for FindDue {
         let read = |row: &Row| {
             Ok(Due {
                 delivery_id: DeliveryId::from_slice(row.bytes(0)?)?,
-                receipt_id: ReceiptId::from_slice(row.bytes(1)?)?,
+                subject: Uuid::from_slice(row.bytes(1)?).map_err(Error::internal)?,
+                kind: row.text(4)?.to_owned(),
                 attempts: row.int(2)?,
                 gives_up_at: row.time(3)?,
             })
@@ -411,16 +417,23 @@ impl Work for FindDue {
 
 /// What is posted, in the form that Standard Webhooks recommends.
 #[derive(Serialize)]
-struct Event<'a> {
+struct Event<'a, T> {
     #[serde(rename = "type")]
-    kind: String,
+    kind: &'a str,
     timestamp: Time,
-    data: &'a ReceiptRecord,
+    data: &'a T,
+}
+
+impl<T: Serialize> Event<'_, T> {
+    fn text(&self) -> Result<Option<String>> {
+        serde_json::to_string(self).map(Some).map_err(Error::internal)
+    }
 }
 
 struct ReadEvent {
     tenant: Tenant,
-    receipt_id: ReceiptId,
+    subject: Uuid,
+    kind: String,
 }
 
 impl Work for ReadEvent {
@@ -431,13 +444,16 @@ impl Work for ReadEvent {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<String>> {
-        let found = receipts::find(&mut tx.as_tenant(self.tenant), self.receipt_id).await?;
-        let Some(mut receipt) = found else { return Ok(None) };
+        let mut tx = tx.as_tenant(self.tenant);
+        if self.kind.starts_with(audit::PREFIX) {
+            let Some(event) = audit::find(&mut tx, AuditId(self.subject)).await? else { return Ok(None) };
+            return Event { kind: &self.kind, timestamp: event.at, data: &event }.text();
+        }
+        let Some(mut receipt) = receipts::find(&mut tx, ReceiptId(self.subject)).await? else { return Ok(None) };
         // It may change between two attempts, and a message is the same in each.
         receipt.delivered_at = None;
         let kind = format!("receipt.{}", receipt.receipt_type);
-        let event = Event { kind, timestamp: receipt.created_at, data: &receipt };
-        serde_json::to_string(&event).map(Some).map_err(Error::internal)
+        Event { kind: &kind, timestamp: receipt.created_at, data: &receipt }.text()
     }
 }
 

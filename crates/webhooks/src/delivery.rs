@@ -13,6 +13,7 @@ use crate::webhook::DeliveryId;
 pub struct DeliveryView {
     /// The `webhook-id` of its requests.
     pub delivery_id: DeliveryId,
+    /// Of an event of a mesh its `event_id`.
     pub receipt_id: ReceiptId,
     pub receipt_type: String,
     /// `pending`, `delivered` or `failed`.

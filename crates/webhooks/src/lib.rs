@@ -1,4 +1,4 @@
-//! Webhooks: tenants are told of their receipts by signed requests to endpoints of their choice.
+//! Webhooks: tenants are told of their receipts, and of what happens to their meshes, by signed requests to endpoints of their choice.
 //!
 //! A feed makes one delivery of each receipt for each endpoint that wants it; deliveries stand in one line per endpoint, and
 //! runners work the lines off outside of transactions. An endpoint that is dead holds up its own line and nobody else's.
@@ -17,7 +17,7 @@ mod webhook;
 
 pub use deliver::{Deliver, Lines};
 pub use delivery::DeliveryView;
-pub use fan_out::FanOut;
+pub use fan_out::{FanOut, Meshes, Receipts, Source, Written};
 pub use secret::{SECRETS, SecretText};
 pub use settings::Settings;
 pub use sweeps::Over;
@@ -44,5 +44,10 @@ fn register(registry: Registry) -> Registry {
 fn start(runner: Runner, settings: &waybill_store::Settings) -> Runner {
     let settings: &Settings = settings.get();
     let [healthy, ailing] = deliver::all(settings);
-    runner.with(Follow(FanOut::new(settings))).with(Over::new(settings)).with_outward(healthy).with_outward(ailing)
+    runner
+        .with(Follow(FanOut::new(settings)))
+        .with(Follow(FanOut::of_meshes(settings)))
+        .with(Over::new(settings))
+        .with_outward(healthy)
+        .with_outward(ailing)
 }

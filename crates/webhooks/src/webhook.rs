@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use waybill_kernel::{Error, Principal, Result, Tenant, Time, id_type};
+use waybill_mesh::{EventKind, audit};
 use waybill_store::{Row, Topic, Value};
 use waybill_tasks::receipts::ReceiptType;
 
@@ -28,23 +29,30 @@ pub(crate) const TOUCH: &str = "UPDATE webhooks SET due_at = CASE \
     WHEN due_at IS NOT NULL AND (held = 1 OR ailing = 1 OR due_at < $3) THEN due_at ELSE $3 END \
     WHERE tenant = $1 AND webhook_id = $2 AND disabled_at IS NULL";
 
-/// The types of receipts a webhook wants.
+/// What a webhook wants to be told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kinds {
+    /// Of receipts. Events of meshes are wanted by those who name them: webhooks that were made before there were any know only
+    /// receipts.
     All,
     /// In the order in which they are declared, each once.
-    Some(Vec<ReceiptType>),
+    Some(Vec<&'static str>),
+}
+
+/// All there are: of receipts, and of what happens to meshes.
+fn known() -> impl Iterator<Item = &'static str> {
+    let meshes = EventKind::ALL.iter().filter_map(|kind| kind.audit_name());
+    ReceiptType::ALL.iter().map(|kind| kind.as_str()).chain(meshes)
 }
 
 impl Kinds {
     /// None and an empty list stand for all of them.
     pub(crate) fn new(names: &[String]) -> Result<Self> {
         if let Some(unknown) = names.iter().find(|name| kind(name).is_none()) {
-            let known: Vec<_> = ReceiptType::ALL.iter().map(|kind| kind.as_str()).collect();
+            let known: Vec<_> = known().collect();
             return Err(Error::invalid(format!("There are no receipts {unknown}; there are {}.", known.join(", "))));
         }
-        let wanted = |kind: &ReceiptType| names.iter().any(|name| name == kind.as_str());
-        let kinds: Vec<_> = ReceiptType::ALL.iter().copied().filter(wanted).collect();
+        let kinds: Vec<_> = known().filter(|kind| names.iter().any(|name| name == kind)).collect();
         Ok(if kinds.is_empty() { Kinds::All } else { Kinds::Some(kinds) })
     }
 
@@ -66,20 +74,20 @@ impl Kinds {
     pub(crate) fn names(&self) -> Vec<&'static str> {
         match self {
             Kinds::All => Vec::new(),
-            Kinds::Some(kinds) => kinds.iter().map(|kind| kind.as_str()).collect(),
+            Kinds::Some(kinds) => kinds.clone(),
         }
     }
 
-    pub(crate) fn has(&self, receipt_type: &str) -> bool {
+    pub(crate) fn has(&self, kind: &str) -> bool {
         match self {
-            Kinds::All => true,
-            Kinds::Some(kinds) => kinds.iter().any(|kind| kind.as_str() == receipt_type),
+            Kinds::All => !kind.starts_with(audit::PREFIX),
+            Kinds::Some(kinds) => kinds.contains(&kind),
         }
     }
 }
 
-fn kind(name: &str) -> Option<ReceiptType> {
-    ReceiptType::ALL.iter().copied().find(|kind| kind.as_str() == name)
+fn kind(name: &str) -> Option<&'static str> {
+    known().find(|kind| *kind == name)
 }
 
 /// The columns that [`WebhookView::read`] reads, in its order.
@@ -97,7 +105,7 @@ pub(crate) use columns;
 pub struct WebhookView {
     pub webhook_id: WebhookId,
     pub url: String,
-    /// The types of receipts it is told of; empty for all.
+    /// The types of receipts, and of events of meshes, that it is told of; empty for all receipts.
     pub kinds: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -152,6 +160,10 @@ mod tests {
         assert_eq!(Kinds::read(some.stored().as_deref()), some);
         assert!(some.has("task.failed") && !some.has("task.assigned"));
         assert!(!Kinds::read(Some("task.painted")).has("task.completed"), "none that is known is not all");
+        let meshes = Kinds::new(&names(&["mesh.member_joined", "task.failed"])).unwrap();
+        assert_eq!(meshes.stored().as_deref(), Some("task.failed,mesh.member_joined"));
+        assert!(meshes.has("mesh.member_joined") && !meshes.has("mesh.member_left") && !all.has("mesh.member_joined"));
+        assert!(Kinds::new(&names(&["mesh.peer_join"])).is_err(), "what only those need who are connected");
         let error = Kinds::new(&names(&["task.completed", "task.painted"])).unwrap_err();
         assert!(error.message().contains("task.painted") && error.message().contains("task.assigned"), "{error}");
     }

@@ -16,7 +16,8 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-mail", &["waybill-kernel", "waybill-store", "waybill-checkout"]),
     // What daemons and the broker say to each other; both stand on it, and it does no I/O.
     ("waybill-mesh-protocol", &["waybill-kernel"]),
-    ("waybill-mesh", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol"]),
+    // What members send to a queue is in the queue when it is accepted: one transaction, and the queue's own way in.
+    ("waybill-mesh", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol", "waybill-queues"]),
     // The local peer meets the broker only over the wire.
     ("waybill-daemon", &["waybill-kernel", "waybill-store", "waybill-mesh-protocol", "waybill-keeper"]),
     // How programs of others are started and ended: by the worker and by the daemon's hooks.
@@ -30,8 +31,11 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("waybill-reindex", &["waybill-kernel", "waybill-store", "waybill-archive", "waybill-mail", "waybill-archivist"]),
     // Which addresses others may make the program connect to.
     ("waybill-guard", &[]),
-    // They tell of receipts, and their secrets are boxed under the server's key.
-    ("waybill-webhooks", &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-guard"]),
+    // They tell of receipts and of meshes, and their secrets are boxed under the server's key.
+    (
+        "waybill-webhooks",
+        &["waybill-kernel", "waybill-store", "waybill-access", "waybill-tasks", "waybill-mesh", "waybill-guard"],
+    ),
     (
         "waybill-domains",
         &[
@@ -188,6 +192,8 @@ mod tests {
             ("waybill-tasks", "waybill-access", None, false),
             ("waybill-queues", "waybill-tasks", None, false),
             ("waybill-webhooks", "waybill-tasks", None, true),
+            ("waybill-mesh", "waybill-queues", None, true),
+            ("waybill-queues", "waybill-mesh", None, false),
             ("waybill-archive", "waybill-kernel", None, true),
             ("waybill-archive", "waybill-store", None, false),
             ("waybill-mail", "waybill-archive", None, false),

@@ -61,7 +61,8 @@ fn draft(local: &Local, request: &ShareBody) -> Result<Option<Draft>> {
         (Some(to), None) => {
             local.directory.resolve(to)?;
             let body = SendBody {
-                to: to.clone(),
+                to: Some(to.clone()),
+                queue: None,
                 message,
                 priority: None,
                 meta: None,

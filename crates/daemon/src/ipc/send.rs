@@ -24,7 +24,9 @@ const FINGERPRINT_BYTES: usize = 8;
 #[serde(deny_unknown_fields)]
 pub struct SendBody {
     /// A member's name or key.
-    pub to: String,
+    pub to: Option<String>,
+    /// In the place of `to`: the name of a queue, on a mesh in plain text.
+    pub queue: Option<String>,
     pub message: String,
     pub priority: Option<Priority>,
     pub meta: Option<Meta>,
@@ -91,16 +93,14 @@ async fn guarded<T: serde::de::DeserializeOwned>(local: &Local, body: &Bytes) ->
 }
 
 pub fn direct(local: &Local, request: SendBody) -> Result<Draft> {
-    let destination_ref = match local.directory.resolve(&request.to) {
-        Ok(member) => member.keys.ed25519.to_string(),
-        // A key says who is meant, so an id that was used for it can be answered. A new one is refused when it is sealed.
-        Err(error) => match request.to.to_ascii_lowercase().parse::<PublicKey>() {
-            Ok(key) => key.to_string(),
-            Err(_) => return Err(error),
-        },
+    let (destination_kind, destination_ref) = match (&request.to, request.queue) {
+        (Some(to), None) => (DestinationKind::Dm, member(local, to)?),
+        (None, Some(queue)) => (DestinationKind::Queue, queue),
+        (Some(_), Some(_)) => return Err(Error::invalid("Give either to or queue.")),
+        (None, None) => return Err(Error::invalid("It is not said whom it is for: give to or queue.")),
     };
     Ok(Draft {
-        destination_kind: DestinationKind::Dm,
+        destination_kind,
         destination_ref,
         reply_to: request.reply_to_id,
         priority: request.priority.unwrap_or_default(),
@@ -108,6 +108,18 @@ pub fn direct(local: &Local, request: SendBody) -> Result<Draft> {
         body: request.message,
         mentions: Vec::new(),
     })
+}
+
+/// A member's key, by name or key.
+fn member(local: &Local, to: &str) -> Result<String> {
+    match local.directory.resolve(to) {
+        Ok(member) => Ok(member.keys.ed25519.to_string()),
+        // A key says who is meant, so an id that was used for it can be answered. A new one is refused when it is sealed.
+        Err(error) => match to.to_ascii_lowercase().parse::<PublicKey>() {
+            Ok(key) => Ok(key.to_string()),
+            Err(_) => Err(error),
+        },
+    }
 }
 
 /// Header before body; a new one for a caller who does not care.

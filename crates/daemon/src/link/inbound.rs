@@ -252,7 +252,7 @@ impl Inbound {
         let destination = envelope.destination();
         let is_for_me = destination.recipient().is_some_and(|key| parts.is_own(&key));
         let is_mine = parts.is_own(&message.sender.ed25519);
-        if !is_for_me && (is_mine || envelope.destination_kind == DestinationKind::Dm) {
+        if !is_for_me && (is_mine || envelope.destination_kind != DestinationKind::Topic) {
             return Ok(Judged::Drop);
         }
         if message.sender.verify().is_err() {

@@ -202,6 +202,24 @@ async fn rows_outlive_the_daemon() {
     conflict_of(&daemon.post("/v1/send", &second).await.expect(409));
 }
 
+/// On a mesh in plain text a queue is a destination as any other; whether it may be used only the server knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_a_destination_on_a_plaintext_mesh_alone() {
+    let daemon = start(Plan::default()).await;
+    let to = |queue: &str| json!({ "queue": queue, "message": "hello", "client_message_id": ID });
+    for _ in 0..2 {
+        assert_eq!(daemon.post("/v1/send", &to("jobs")).await.expect(202)["status"], "queued");
+    }
+    let row = row(&daemon).await;
+    assert_eq!((&row["destination_kind"], &row["destination_ref"]), (&json!("queue"), &json!("jobs")));
+    conflict_of(&daemon.post("/v1/send", &to("other")).await.expect(409));
+    conflict_of(&daemon.post("/v1/send", &same()).await.expect(409));
+    let both = json!({ "to": "bob", "queue": "jobs", "message": "hello" });
+    assert_eq!(daemon.post("/v1/send", &both).await.expect(400)["error"], "invalid_request");
+    let encrypted = start(Plan { plaintext: false, ..Plan::default() }).await;
+    assert_eq!(encrypted.post("/v1/send", &to("jobs")).await.expect(400)["error"], "queue_needs_plaintext");
+}
+
 fn conflict_of(answer: &Value) {
     assert_eq!(answer["conflict"], "outbox_pending_fingerprint_mismatch");
 }

@@ -5,4 +5,5 @@ pub mod files;
 pub mod manage;
 pub mod members;
 pub mod messages;
+pub mod queues;
 pub mod topics;

@@ -9,6 +9,7 @@ mod deliveries;
 mod files;
 mod invites;
 mod members;
+mod queues;
 mod support;
 mod sweeps;
 mod tenants;

@@ -33,7 +33,7 @@ use waybill_mail::ops::slots::acquire_build_slot::AcquireBuildSlot;
 use waybill_mail::ops::slots::release_build_slot::ReleaseBuildSlot;
 use waybill_mail::ops::slots::renew_build_slot::RenewBuildSlot;
 use waybill_mail::ops::unretire_agent::UnretireAgent;
-use waybill_mesh::ops::manage::{CreateMesh, SetMeshPolicy};
+use waybill_mesh::ops::manage::{CloseMesh, CreateMesh, RevokeMeshMember, SetMeshPolicy};
 use waybill_queues::ops::operator::cancel_redrive::CancelRedrive;
 use waybill_queues::ops::operator::create_queue::CreateQueue;
 use waybill_queues::ops::operator::purge_queue::PurgeQueue;
@@ -257,6 +257,12 @@ fn contenders() -> Vec<Contender> {
         }),
         Contender::new::<SetMeshPolicy>("to both", Entity::Mesh, |world| {
             (world.caller.clone(), json!({ "mesh": "team", "connection_policy": "allow_concurrent" }))
+        }),
+        Contender::new::<RevokeMeshMember>("alice", Entity::Mesh, |world| {
+            (world.caller.clone(), json!({ "mesh": "team", "member": mesh_keys()["ed25519"] }))
+        }),
+        Contender::new::<CloseMesh>("all of it", Entity::Mesh, |world| {
+            (world.caller.clone(), json!({ "mesh": "team" }))
         }),
     ]
 }

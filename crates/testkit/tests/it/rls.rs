@@ -65,9 +65,9 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
     let expected = "api_keys archived_receipts arrivals chain departures fifo_attempts fifo_duplicates fifo_groups fifo_lines flights \
                     jobs lease_misuses leases mail_agents mail_archive_rows mail_attachments mail_build_slots mail_changes mail_contacts \
                     mail_forgotten_events mail_inbox_events mail_keys mail_messages mail_probes mail_product_projects mail_products mail_projects mail_recipients \
-                    mail_reservations mail_search mesh_connections mesh_counters mesh_dedupe mesh_deliveries mesh_epoch_boxes mesh_events \
-                    mesh_file_chunks mesh_files mesh_history mesh_invites mesh_keys mesh_members mesh_mentions mesh_messages mesh_subscriptions \
-                    mesh_topics meshes messages move_tasks parts queues receipt_archive receipt_parents receipts \
+                    mail_reservations mail_search mesh_audit mesh_connections mesh_counters mesh_dedupe mesh_deliveries mesh_epoch_boxes mesh_events \
+                    mesh_file_chunks mesh_files mesh_history mesh_invites mesh_keys mesh_members mesh_mentions mesh_messages mesh_queues \
+                    mesh_subscriptions mesh_topics meshes messages move_tasks parts queues receipt_archive receipt_parents receipts \
                     relationships required_capabilities results schedule_watch shard_changes task_progress tasks tenants \
                     transfers webhook_deliveries webhooks";
     assert_eq!(tables.join(" "), expected);
@@ -219,6 +219,7 @@ async fn two_tenants(on: &TestStore) -> [Caller; 2] {
             "INSERT INTO mesh_mentions (tenant, mesh_id, message_id, member_id) VALUES (T, '\\x00', '\\x00', '\\x00')",
             "INSERT INTO mesh_files (tenant, mesh_id, file_id, owner, meta, size_bytes, received_bytes, chunks, state, \
              persistent, created_at) VALUES (T, '\\x00', '\\x00', '\\x00', '', 1, 0, 0, 'arriving', 0, 0)",
+            "INSERT INTO mesh_queues (tenant, mesh_id, queue, allowed_by, allowed_at) VALUES (T, '\\x00', 'q', '\\x00', 0)",
             "INSERT INTO mesh_file_chunks (tenant, mesh_id, file_id, position, bytes) \
              VALUES (T, '\\x00', '\\x00', 0, '\\x00')",
         ] {

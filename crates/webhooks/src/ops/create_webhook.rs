@@ -24,7 +24,7 @@ pub struct CreateWebhook {
     /// Where receipts are posted to: http or https, without a user name. Names are resolved and judged at each delivery.
     #[schemars(length(min = 1, max = URL_CHARS_MAX))]
     pub url: String,
-    /// The types of receipts to be told of, as in `task.completed`. Left out or empty, all of them.
+    /// The types of receipts to be told of, as in `task.completed`, and of events of meshes, as in `mesh.member_left`. Empty: all receipts.
     #[serde(default)]
     #[schemars(length(max = KINDS_MAX))]
     pub kinds: Vec<String>,
@@ -42,7 +42,7 @@ pub struct CreateWebhook {
 pub struct CreatedWebhook {
     pub webhook_id: WebhookId,
     pub url: String,
-    /// The types of receipts it is told of; empty for all.
+    /// The types of receipts, and of events of meshes, that it is told of; empty for all receipts.
     pub kinds: Vec<&'static str>,
     /// What its requests are signed with, by Standard Webhooks.
     pub secret: SecretText,

@@ -6,11 +6,12 @@ mod deliver;
 mod ends;
 mod fan_out;
 mod lines;
+mod meshes;
 mod receiver;
 mod support;
 
 #[test]
 fn every_case_runs_on_both_engines() {
-    let cases = [deliver::CASES, ends::CASES, fan_out::CASES, lines::CASES];
+    let cases = [deliver::CASES, ends::CASES, fan_out::CASES, lines::CASES, meshes::CASES];
     assert!(cases.iter().all(|cases| !cases.is_empty()));
 }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use waybill_kernel::{Code, Error, OperationSpec, Result};
 use waybill_mesh_protocol::{MemberId, MeshId};
 use waybill_store::{Ctx, Operation, Reply, Tx};
@@ -32,7 +33,7 @@ impl Operation for LeaveMesh {
             return Err(Error::new(Code::Forbidden, "The owner cannot leave its mesh.")
                 .with_cure("Revoke the owner's key if it must not be used any more."));
         }
-        let ok = end(ctx, tx, self.mesh, self.member, Ending::Left, Some(self.member)).await?;
+        let ok = end(ctx, tx, self.mesh, self.member, Ending::Left, json!(self.member)).await?;
         Ok(Reply::Done(LeftMesh { ok }))
     }
 }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use waybill_kernel::{OperationSpec, Result};
 use waybill_mesh_protocol::{MemberId, MeshId, PublicKey};
 use waybill_store::{Ctx, Operation, Reply, Tx};
@@ -34,7 +35,7 @@ impl Operation for RevokeMember {
         members::owner(tx, self.mesh, self.member, "revoke members").await?;
         let member_id = members::by_key(tx, self.mesh, &self.key).await?;
         members::lock(tx, self.mesh, member_id).await?;
-        let revoked = end(ctx, tx, self.mesh, member_id, Ending::Revoked, Some(self.member)).await?;
+        let revoked = end(ctx, tx, self.mesh, member_id, Ending::Revoked, json!(self.member)).await?;
         Ok(Reply::Done(RevokedMember { member_id, revoked }))
     }
 }

@@ -11,6 +11,7 @@ waybill_testkit::both! {
     a_mesh_is_made_listed_shown_set_and_checked,
     a_stranger_finds_no_mesh_of_ours,
     what_is_no_mesh_is_refused,
+    an_operator_revokes_members_and_closes_meshes,
 }
 
 async fn a_mesh_is_made_listed_shown_set_and_checked(on: TestStore) {
@@ -41,6 +42,8 @@ async fn a_stranger_finds_no_mesh_of_ours(on: TestStore) {
         ("get_mesh", json!({ "mesh": "team" })),
         ("check_mesh", json!({ "mesh": "team" })),
         ("set_mesh_policy", json!({ "mesh": "team", "connection_policy": "prefer_oldest" })),
+        ("revoke_mesh_member", json!({ "mesh": "team", "member": "alice" })),
+        ("close_mesh", json!({ "mesh": "team" })),
     ] {
         assert_eq!(refusal(&on, &stranger, name, input).await, Code::NotFound, "{name}");
     }
@@ -75,4 +78,26 @@ async fn what_is_no_mesh_is_refused(on: TestStore) {
         let check = json!({ "mesh": "team", "cursor": cursor });
         assert_eq!(refusal(&on, &on.admin, "check_mesh", check).await, Code::InvalidCursor, "{cursor}");
     }
+}
+
+async fn an_operator_revokes_members_and_closes_meshes(on: TestStore) {
+    ok(&on, &on.admin, "create_mesh", json!({ "slug": "team", "name": "alice", "keys": mesh_keys() })).await;
+    let nobody = json!({ "mesh": "team", "member": "bob" });
+    assert_eq!(refusal(&on, &on.admin, "revoke_mesh_member", nobody).await, Code::MemberUnknown);
+    let alice = json!({ "mesh": "team", "member": "alice" });
+    let revoked = ok(&on, &on.admin, "revoke_mesh_member", alice.clone()).await;
+    assert_eq!(revoked["revoked"], true);
+    // The name is nobody's now; the key says who was meant.
+    assert_eq!(refusal(&on, &on.admin, "revoke_mesh_member", alice).await, Code::MemberUnknown);
+    let by_key = json!({ "mesh": "team", "member": mesh_keys()["ed25519"] });
+    assert_eq!(ok(&on, &on.admin, "revoke_mesh_member", by_key).await["revoked"], false);
+    let by = on.admin.principal.to_string();
+    let said = format!("SELECT count(*) FROM mesh_events WHERE kind = 'member_revoked' AND data LIKE '%{by}%'");
+    assert_eq!(on.count(&said).await.unwrap(), 1);
+    ok(&on, &on.admin, "create_mesh", json!({ "slug": "crew", "name": "alice", "keys": mesh_keys() })).await;
+    let closed = ok(&on, &on.admin, "close_mesh", json!({ "mesh": "crew" })).await;
+    assert_eq!((&closed["revoked"], &closed["remaining"]), (&json!(1), &json!(0)));
+    let again = ok(&on, &on.admin, "close_mesh", json!({ "mesh": "crew" })).await;
+    assert_eq!((&again["revoked"], &again["remaining"]), (&json!(0), &json!(0)));
+    assert_eq!(ok(&on, &on.admin, "get_mesh", json!({ "mesh": "crew" })).await["members"], 0);
 }

@@ -149,6 +149,8 @@ const OPERATIONS: &[(&str, &[&str])] = &[
     ("get_mesh", mesh::CASES),
     ("set_mesh_policy", mesh::CASES),
     ("check_mesh", mesh::CASES),
+    ("revoke_mesh_member", mesh::CASES),
+    ("close_mesh", mesh::CASES),
     ("list_sweeps", list_sweeps::CASES),
     ("whoami", whoami::CASES),
 ];

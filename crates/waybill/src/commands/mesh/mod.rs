@@ -5,6 +5,7 @@ mod create;
 mod invite;
 pub mod join;
 mod members;
+mod queues;
 mod topics;
 
 use clap::{Args, Subcommand};
@@ -38,6 +39,11 @@ pub enum Mesh {
         #[command(subcommand)]
         command: topics::Topics,
     },
+    /// Queues of the server that members may send to: allow, disallow, list. For the owner of a mesh in plain text.
+    Queues {
+        #[command(subcommand)]
+        command: queues::Queues,
+    },
     /// Leave a mesh for good. The owner cannot.
     Leave(Of),
     /// List the memberships that are kept here, or the meshes of a server.
@@ -48,6 +54,16 @@ pub enum Mesh {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Revoke a member as the server's operator, without the owner's keys.
+    Revoke {
+        slug: String,
+        /// The member's name, or its public key.
+        member: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Close a mesh as the server's operator: its owner and then all its members are revoked.
+    Close(Close),
     /// Say what becomes of two live connections with one key: prefer_newest, prefer_oldest or allow_concurrent.
     Policy {
         slug: String,
@@ -55,6 +71,16 @@ pub enum Mesh {
         #[command(flatten)]
         reach: Reach,
     },
+}
+
+#[derive(Args)]
+pub struct Close {
+    slug: String,
+    /// It cannot be undone.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 #[derive(Args)]
@@ -82,9 +108,17 @@ pub async fn run(command: Mesh) -> Result<()> {
         Mesh::Member { command } => members::run(command).await,
         Mesh::Rename(flags) => members::rename(flags).await,
         Mesh::Topics { command } => topics::run(command).await,
+        Mesh::Queues { command } => queues::run(command).await,
         Mesh::Leave(of) => members::leave(&of.at()).await,
         Mesh::List(flags) => list(flags).await,
         Mesh::Check { slug, reach } => check(&slug, &reach).await,
+        Mesh::Revoke { slug, member, reach } => {
+            let answer = call(&reach, "revoke_mesh_member", json!({ "mesh": slug, "member": member })).await?;
+            let done =
+                if answer["revoked"] == true { "Revoked." } else { "It was no member any more; nothing was changed." };
+            if reach.json { output::json(&answer) } else { output::line(done) }
+        }
+        Mesh::Close(flags) => close(&flags).await,
         Mesh::Policy { slug, policy, reach } => {
             let input = json!({ "mesh": slug, "connection_policy": policy });
             let answer = call(&reach, "set_mesh_policy", input).await?;
@@ -123,6 +157,33 @@ async fn list(flags: List) -> Result<()> {
         true => output::json(&json!({ "memberships": rows })),
         false => output::table(MEMBERSHIPS, &rows),
     }
+}
+
+/// In as many calls as it takes.
+async fn close(flags: &Close) -> Result<()> {
+    let Close { slug, yes, reach } = flags;
+    if !yes {
+        return Err(Error::invalid(format!("All members of {slug} would be revoked, which cannot be undone."))
+            .with_cure("Say --yes."));
+    }
+    let session = Session::open(reach).await?;
+    let ended = async {
+        let mut revoked = 0;
+        loop {
+            let answer = session.call("close_mesh", json!({ "mesh": slug })).await?;
+            revoked += answer["revoked"].as_i64().unwrap_or(0);
+            if answer["remaining"].as_i64().unwrap_or(0) == 0 {
+                return Ok::<i64, Error>(revoked);
+            }
+        }
+    };
+    let ended = ended.await;
+    session.close().await;
+    let revoked = ended?;
+    if reach.json {
+        return output::json(&json!({ "mesh": slug, "revoked": revoked }));
+    }
+    output::line(&format!("{slug}: closed; {revoked} members were revoked."))
 }
 
 /// What was found is printed before the exit code says that something was.

@@ -56,7 +56,11 @@ struct TopicView {
 
 pub async fn send(at: &At, body: Json) -> Result<Json> {
     let to = body["to"].as_str().unwrap_or_default().to_owned();
+    let queue = body["queue"].as_str().map(str::to_owned);
     transmit(at, &body, async |directory, broker| {
+        if let Some(queue) = queue {
+            return Ok((DestinationKind::Queue, queue));
+        }
         // The members are read anew each time: nobody has kept the list up to date.
         learn_members(directory, broker).await?;
         let member = directory.resolve(&to)?;

@@ -56,8 +56,11 @@ pub struct Words {
 
 #[derive(Args)]
 pub struct Send {
-    /// A member's name or public key.
+    /// A member's name or public key; with --queue the name of a queue.
     to: String,
+    /// Send to a queue of the server, on a mesh in plain text whose owner has allowed it.
+    #[arg(long)]
+    queue: bool,
     #[command(flatten)]
     words: Words,
 }
@@ -95,7 +98,7 @@ pub struct Inbox {
 
 pub async fn send(flags: Send) -> Result<()> {
     let mut body = flags.words.body()?;
-    body["to"] = json!(flags.to);
+    body[if flags.queue { "queue" } else { "to" }] = json!(flags.to);
     let answer = match Socket::find(&flags.words.at.folder()?).await? {
         Some(daemon) => daemon.post("/v1/send", &body).await?,
         None => direct::send(&flags.words.at, body).await?,

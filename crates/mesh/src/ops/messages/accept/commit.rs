@@ -8,6 +8,7 @@ use waybill_store::{Ctx, Operation, Reply, STATEMENTS_MAX, Sql, Statement, Tx, V
 
 use super::{AcceptMessage, Accepted, Known, known_columns};
 use crate::counters::{self, Counter};
+use crate::posts::{self, Post};
 use crate::wakes::{ONE_BY_ONE_MAX, wake_everybody, wake_member};
 use crate::{Settings, members, metrics, spec};
 
@@ -21,6 +22,7 @@ pub(super) fn is_rejection(code: Code) -> bool {
             | Code::MemberRevoked
             | Code::EpochPending
             | Code::EpochUnknown
+            | Code::DestinationUnknown
     )
 }
 
@@ -29,18 +31,35 @@ pub(super) fn is_rejection(code: Code) -> bool {
 pub(super) struct Commit {
     pub request: AcceptMessage,
     pub fingerprint: Fingerprint,
+    /// Of a message to a queue.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub post: Option<Post>,
 }
 
 /// Where it goes, as B2 has found it.
 enum Destination<'a> {
     Topic(&'a str),
     Member(MemberId),
+    Queue(&'a Post),
 }
 
 impl Operation for Commit {
     const SPEC: OperationSpec = spec::write("commit_message");
     const REPLAYS: bool = true;
+    const ADMITS: bool = true;
     type Output = Accepted;
+
+    async fn admit(&self, ctx: &Ctx<'_>) -> Result<()> {
+        match &self.post {
+            Some(post) => post.admit(&self.request, ctx).await,
+            None => Ok(()),
+        }
+    }
+
+    fn is_misjudged(&self) -> bool {
+        self.post.as_ref().is_some_and(Post::is_misjudged)
+    }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Accepted>> {
         let (message, history) = (MessageId(ctx.ids.next()), HistoryId(ctx.ids.next()));
@@ -54,6 +73,9 @@ impl Operation for Commit {
         let new = New { message, history, seq, mentions, destination };
         let deliveries = self.write(ctx, tx, &new).await?;
         self.wake(ctx, tx, &new, deliveries).await?;
+        if let Destination::Queue(post) = new.destination {
+            post.send(ctx, tx).await?;
+        }
         Ok(Reply::Done(Accepted {
             broker_message_id: message,
             client_message_id: self.request.client_message_id.clone(),
@@ -150,8 +172,17 @@ impl Commit {
         match self.envelope().destination_kind {
             DestinationKind::Topic => self.topic(ctx, tx, sender.plaintext).await,
             DestinationKind::Dm => self.recipient(tx).await,
-            DestinationKind::Queue => Err(Error::new(Code::DestinationUnknown, Code::DestinationUnknown.entry().title)),
+            DestinationKind::Queue => self.queue(tx, sender.plaintext).await,
         }
+    }
+
+    /// It was allowed in B1, and may not be any more.
+    async fn queue(&self, tx: &mut Tx<'_>, plaintext: bool) -> Result<Destination<'_>> {
+        if !plaintext {
+            return Err(posts::needs_plaintext());
+        }
+        let is_allowed = posts::is_allowed(tx, self.request.mesh, &self.envelope().destination_ref).await?;
+        self.post.as_ref().filter(|_| is_allowed).map(Destination::Queue).ok_or_else(posts::unknown)
     }
 
     async fn topic(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, plaintext: bool) -> Result<Destination<'_>> {
@@ -240,20 +271,25 @@ impl Commit {
         let (topic, recipient) = match &new.destination {
             Destination::Topic(topic) => (Some(*topic), None),
             Destination::Member(member) => (None, Some(member.as_bytes())),
+            // Nobody reads it from the history: it was sent to no member.
+            Destination::Queue(_) => (None, None),
         };
         let history = Value::from(new.history.as_bytes());
         let of_history =
             vec![self.mesh(), seq, history, message, self.sender(), Value::from(topic), Value::from(recipient), now];
         let deliveries = match &new.destination {
             Destination::Topic(topic) => {
-                (TO_SUBSCRIBERS, vec![self.mesh(), Value::from(*topic), seq, message, now, self.sender()])
+                Some((TO_SUBSCRIBERS, vec![self.mesh(), Value::from(*topic), seq, message, now, self.sender()]))
             }
             Destination::Member(member) => {
-                (TO_MEMBER, vec![self.mesh(), Value::from(member.as_bytes()), seq, message, now])
+                Some((TO_MEMBER, vec![self.mesh(), Value::from(member.as_bytes()), seq, message, now]))
             }
+            Destination::Queue(_) => None,
         };
-        let written = tx.execute_all(&[(MESSAGE, of_message), (HISTORY, of_history), deliveries]).await?;
-        Ok(written.last().copied().unwrap_or(0))
+        let rows = [(MESSAGE, of_message), (HISTORY, of_history)];
+        let statements: Vec<Statement<'_>> = rows.into_iter().chain(deliveries).collect();
+        let written = tx.execute_all(&statements).await?;
+        Ok(written.get(2).copied().unwrap_or(0))
     }
 
     async fn wake(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, new: &New<'_>, deliveries: u64) -> Result<()> {
@@ -261,6 +297,8 @@ impl Commit {
             "SELECT member_id FROM mesh_subscriptions WHERE tenant = $1 AND mesh_id = $2 AND topic = $3 LIMIT $4";
         let (tenant, mesh) = (ctx.caller.tenant, self.request.mesh);
         match &new.destination {
+            // Whoever receives from it is woken by the queue.
+            Destination::Queue(_) => {}
             Destination::Member(member) => wake_member(tx, tenant, mesh, *member),
             Destination::Topic(_) if deliveries > ONE_BY_ONE_MAX as u64 => wake_everybody(tx, tenant, mesh),
             Destination::Topic(topic) => {

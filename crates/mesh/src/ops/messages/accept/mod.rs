@@ -21,6 +21,7 @@ use self::commit::Commit;
 use self::look::{Look, Looked};
 use crate::limiter::{Attempt, Limits, Verdict};
 use crate::metrics::{self, Phase};
+use crate::posts::{self, Post};
 use crate::{Settings, spec};
 
 #[derive(Deserialize, JsonSchema)]
@@ -64,8 +65,13 @@ impl Procedure for AcceptMessage {
     async fn call(self, flow: &Flow<'_>) -> Answered<Accepted> {
         let store = flow.home();
         let fingerprint = self.envelope.fingerprint()?;
-        let look = Look { mesh: self.mesh, member: self.member, client_message_id: self.client_message_id.clone() };
-        let Reply::Done(Looked { known, state, plaintext }) = flow.run(store, look).await? else {
+        let look = Look {
+            mesh: self.mesh,
+            member: self.member,
+            client_message_id: self.client_message_id.clone(),
+            queue: self.is_to_queue().then(|| self.envelope.destination_ref.clone()),
+        };
+        let Reply::Done(Looked { known, state, plaintext, slug, queue }) = flow.run(store, look).await? else {
             return Err(Error::internal("a look neither waits nor replays"));
         };
         #[cfg(feature = "sabotage")]
@@ -83,8 +89,12 @@ impl Procedure for AcceptMessage {
         };
         let settings = store.settings().get::<Settings>();
         self.check(&fingerprint, state.as_deref(), plaintext, settings).map_err(refused)?;
+        let post = self.is_to_queue().then(|| Post::new(slug));
+        if let Some(post) = &post {
+            queue.ok_or_else(posts::unknown).and_then(|queue| post.check(&self, queue)).map_err(refused)?;
+        }
         let is_charged = self.consume(flow, store, settings).await?;
-        self.commit(flow, fingerprint, is_charged).await
+        self.commit(flow, Parts { fingerprint, post, is_charged }).await
     }
 }
 
@@ -96,7 +106,18 @@ fn count(phase: Phase, conflict: Option<&Error>) {
     }
 }
 
+/// What B1 hands on.
+struct Parts {
+    fingerprint: Fingerprint,
+    post: Option<Post>,
+    is_charged: bool,
+}
+
 impl AcceptMessage {
+    fn is_to_queue(&self) -> bool {
+        self.envelope.destination_kind == DestinationKind::Queue
+    }
+
     /// B1 but for the limiter.
     fn check(
         &self,
@@ -113,9 +134,8 @@ impl AcceptMessage {
         if self.request_fingerprint.as_ref().is_some_and(|given| given != fingerprint) {
             return Err(Error::new(Code::FingerprintMismatch, Code::FingerprintMismatch.entry().title));
         }
-        if self.envelope.destination_kind == DestinationKind::Queue {
-            let message = "This broker delivers to topics and members, not to queues.";
-            return Err(Error::new(Code::DestinationUnknown, message));
+        if self.is_to_queue() && !plaintext {
+            return Err(posts::needs_plaintext());
         }
         self.envelope.check(plaintext)?;
         let bytes = self.envelope.payload_bytes()?;
@@ -152,8 +172,9 @@ impl AcceptMessage {
     }
 
     /// B2 and B3.
-    async fn commit(self, flow: &Flow<'_>, fingerprint: Fingerprint, is_charged: bool) -> Answered<Accepted> {
-        let outcome = flow.run(flow.home(), Commit { request: self, fingerprint }).await;
+    async fn commit(self, flow: &Flow<'_>, parts: Parts) -> Answered<Accepted> {
+        let Parts { fingerprint, post, is_charged } = parts;
+        let outcome = flow.run(flow.home(), Commit { request: self, fingerprint, post }).await;
         match &outcome {
             Ok(Reply::Replay(_)) => count(Phase::B3, None),
             Ok(_) => metrics::accepted(Phase::B3, "accepted"),
@@ -164,6 +185,8 @@ impl AcceptMessage {
                     ::metrics::counter!(metrics::CONSUMED_THEN_REJECTED).increment(1);
                 }
             }
+            // By the queue that it is sent to.
+            Err(error) if error.code() == Code::Throttling => metrics::accepted(Phase::B1, "denied"),
             Err(_) => metrics::accepted(Phase::B3, "failed"),
         }
         outcome.map(|reply| (reply, None))
