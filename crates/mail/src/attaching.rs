@@ -75,11 +75,17 @@ impl<O: Attaches> Procedure for Attaching<O> {
         let whose = operation.whose();
         let enclosed = operation.enclosed();
         let settings: &Settings = flow.home().settings().get();
-        let pictures = pictures::find(enclosed.body, settings.attachments_max);
+        let mut pictures = pictures::find(enclosed.body, settings.attachments_max);
+        if settings.project_roots.is_empty() {
+            pictures.retain(|at| is_data(&enclosed.body[at.clone()]));
+        }
         let has_paths = enclosed.attachment_paths.as_ref().is_some_and(|paths| !paths.is_empty());
         if has_paths || !(enclosed.attachments.is_empty() && pictures.is_empty()) {
             let body = std::mem::take(enclosed.body);
-            let root = root_of(flow, settings, &whose, has_paths, Pictures { body: &body, at: &pictures }).await?;
+            let root = match has_paths || pictures.iter().any(|at| !is_data(&body[at.clone()])) {
+                true => Some(root_of(flow, settings, &whose).await?),
+                false => None,
+            };
             let reading = Reading {
                 settings: settings.clone(),
                 root,
@@ -115,6 +121,7 @@ impl Reading {
     fn read(mut self) -> Result<(Files, String)> {
         let mut files = Files::decode(&self.settings, &self.attachments)?;
         let checkout = match &self.root {
+            Some(root) if self.paths.is_empty() => Checkout::open(&self.settings.project_roots, root).ok().flatten(),
             Some(root) => Checkout::open(&self.settings.project_roots, root)?,
             None => None,
         };
@@ -142,7 +149,7 @@ impl Reading {
                 let file = self.picture(checkout, destination, files.len())?;
                 let position = files.len();
                 files.add(&self.settings, file).ok()?;
-                destination.starts_with("data:").then(|| format!("{ATTACHED}{position}"))
+                is_data(destination).then(|| format!("{ATTACHED}{position}"))
             });
             if let Some(shown) = shown {
                 body.push_str(&self.body[from..at.start]);
@@ -173,41 +180,20 @@ impl Reading {
     }
 }
 
-/// The folder of the project, for whoever may act for the agent, if something is to be read there. Paths that were asked for are
-/// refused where nothing may be; pictures are then left alone.
-async fn root_of(
-    flow: &Flow<'_>,
-    settings: &Settings,
-    whose: &Whose,
-    has_paths: bool,
-    pictures: Pictures<'_>,
-) -> Result<Option<PathBuf>> {
+/// The folder of the project, for whoever may act for the agent.
+async fn root_of(flow: &Flow<'_>, settings: &Settings, whose: &Whose) -> Result<PathBuf> {
     if settings.project_roots.is_empty() {
-        let message = "attachment_paths is not offered: this server reads no files of projects.";
-        return if has_paths { Err(not_offered(message)) } else { Ok(None) };
-    }
-    if !has_paths && !pictures.has_path() {
-        return Ok(None);
+        return Err(not_offered("attachment_paths is not offered: this server reads no files of projects."));
     }
     let Whose { project_key, agent_name, token } = whose.clone();
     match flow.run(flow.home(), Locate { project_key, agent_name, token }).await? {
-        Reply::Done(found) | Reply::Replay(found) | Reply::Empty { answer: found, .. } => {
-            Ok(Some(found.human_key.into()))
-        }
+        Reply::Done(found) | Reply::Replay(found) | Reply::Empty { answer: found, .. } => Ok(found.human_key.into()),
     }
 }
 
-/// A text and where its pictures are shown from.
-#[derive(Clone, Copy)]
-struct Pictures<'a> {
-    body: &'a str,
-    at: &'a [Range<usize>],
-}
-
-impl Pictures<'_> {
-    fn has_path(&self) -> bool {
-        self.at.iter().any(|at| matches!(Source::of(&self.body[at.clone()]), Some(Source::Path(_))))
-    }
+/// A picture that the text has as data, and not by a path.
+fn is_data(destination: &str) -> bool {
+    matches!(Source::of(destination), Some(Source::Data(_)))
 }
 
 fn outside() -> Error {

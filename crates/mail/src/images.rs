@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(pixels(&webp), pixels(&jpeg));
         // What looks like noise is what JPEG is for.
         let noise =
-            image::RgbImage::from_fn(64, 64, |x, y| image::Rgb([x * y, x * x ^ y, y * 7 + x * 3].map(|c| c as u8)));
+            image::RgbImage::from_fn(64, 64, |x, y| image::Rgb([x * y, (x * x) ^ y, y * 7 + x * 3].map(|c| c as u8)));
         let mut photograph = Vec::new();
         JpegEncoder::new_with_quality(&mut photograph, 40).encode_image(&noise).unwrap();
         assert_eq!(as_webp(&photograph), None);
