@@ -21,7 +21,6 @@ const SEEN_BYTES: usize = 120;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub tenant: Tenant,
-    pub tenant_id: String,
     pub tenant_name: String,
     /// [`waybill_mail::archive_rows::NO_PROJECT`] for the tenant's own.
     pub project: i64,
@@ -298,7 +297,6 @@ mod tests {
     fn place() -> Place {
         Place {
             tenant: Tenant(1),
-            tenant_id: "t".to_owned(),
             tenant_name: "default".to_owned(),
             project: 1,
             slug: "data-p".to_owned(),

@@ -127,7 +127,6 @@ impl Work for ReadBatch {
 fn gone((tenant, project): Whose) -> crate::Place {
     crate::Place {
         tenant,
-        tenant_id: String::new(),
         tenant_name: String::new(),
         project,
         slug: String::new(),

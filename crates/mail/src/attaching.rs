@@ -1,6 +1,8 @@
 //! What comes with a message: decoded, read from the project's folder and made smaller before the transaction, which it would
 //! hold up.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -11,20 +13,29 @@ use waybill_kernel::{Code, Error, OperationSpec, Result, Role, Scope};
 use waybill_store::{Answered, Ctx, Flow, Operation, Procedure, Reply, Tx};
 
 use crate::acting;
-use crate::images::as_webp;
-use crate::sending::{File, Files};
+use crate::images::{Format, as_webp};
+use crate::rules::pictures::{self, Source};
+use crate::sending::{File, Files, Named, decoded};
 use crate::{Settings, rules};
 
 /// Messages whose files are decoded at a time: each may take a hundred megabytes while it lasts.
 static DECODING: Semaphore = Semaphore::const_new(4);
 
-/// What a call brings along, taken out of it.
-pub struct Brought {
-    pub files: Vec<File>,
-    pub paths: Vec<String>,
+/// What a picture that was in the text as data is shown from: the number behind it is the place among the message's attachments.
+const ATTACHED: &str = "attachment:";
+
+/// What a call that writes a message brings along.
+pub struct Enclosed<'a> {
+    /// Files as bytes, which are taken out of the call.
+    pub attachments: &'a mut Vec<File>,
+    /// Files by their paths, which are taken out of it.
+    pub attachment_paths: &'a mut Option<Vec<String>>,
+    /// Its pictures come along; those that it has as data are then shown from there.
+    pub body: &'a mut String,
     /// As the caller said; the setting decides otherwise.
     pub convert_images: Option<bool>,
-    pub whose: Whose,
+    /// What it all comes to, for the transaction.
+    pub files: &'a mut Files,
 }
 
 /// Whom the call acts for.
@@ -35,12 +46,17 @@ pub struct Whose {
     pub token: Option<String>,
 }
 
+impl Whose {
+    pub fn new(project_key: &str, agent_name: &str, token: Option<&str>) -> Self {
+        let [project_key, agent_name] = [project_key, agent_name].map(str::to_owned);
+        Self { project_key, agent_name, token: token.map(str::to_owned) }
+    }
+}
+
 /// An operation that writes a message.
 pub trait Attaches: Operation {
-    /// What it was given, which is not in it afterwards.
-    fn bring(&mut self) -> Brought;
-    /// What its transaction takes.
-    fn attach(&mut self, files: Files);
+    fn whose(&self) -> Whose;
+    fn enclosed(&mut self) -> Enclosed<'_>;
 }
 
 // An operation with what comes before its transaction. No doc comment: it would be what tools say of their input.
@@ -56,44 +72,118 @@ impl<O: Attaches> Procedure for Attaching<O> {
 
     async fn call(self, flow: &Flow<'_>) -> Answered<O::Output> {
         let mut operation = Box::new(self.0);
-        let brought = operation.bring();
-        if !(brought.files.is_empty() && brought.paths.is_empty()) {
-            let files = read(flow, brought).await?;
-            operation.attach(files);
+        let whose = operation.whose();
+        let enclosed = operation.enclosed();
+        let settings: &Settings = flow.home().settings().get();
+        let mut pictures = pictures::find(enclosed.body, settings.attachments_max);
+        if settings.project_roots.is_empty() {
+            pictures.retain(|at| is_data(&enclosed.body[at.clone()]));
+        }
+        let has_paths = enclosed.attachment_paths.as_ref().is_some_and(|paths| !paths.is_empty());
+        if has_paths || !(enclosed.attachments.is_empty() && pictures.is_empty()) {
+            let body = std::mem::take(enclosed.body);
+            let root = match has_paths || pictures.iter().any(|at| !is_data(&body[at.clone()])) {
+                true => Some(root_of(flow, settings, &whose).await?),
+                false => None,
+            };
+            let reading = Reading {
+                settings: settings.clone(),
+                root,
+                attachments: std::mem::take(enclosed.attachments),
+                paths: enclosed.attachment_paths.take().unwrap_or_default(),
+                body,
+                pictures,
+                convert: enclosed.convert_images.unwrap_or(settings.convert_images),
+            };
+            let _place =
+                DECODING.acquire().await.map_err(|_| Error::new(Code::ShuttingDown, "The server is stopping."))?;
+            let read = tokio::task::spawn_blocking(|| reading.read());
+            (*enclosed.files, *enclosed.body) = read.await.map_err(Error::internal)??;
         }
         flow.home().run_in_turn(*operation, flow.caller.clone()).await
     }
 }
 
-async fn read(flow: &Flow<'_>, brought: Brought) -> Result<Files> {
-    let settings: Settings = flow.home().settings().get::<Settings>().clone();
-    let root = match brought.paths.is_empty() {
-        true => None,
-        false => Some(root_of(flow, &settings, &brought.whose).await?),
-    };
-    let _place = DECODING.acquire().await.map_err(|_| Error::new(Code::ShuttingDown, "The server is stopping."))?;
-    let decode = move || {
-        let convert = brought.convert_images.unwrap_or(settings.convert_images);
-        let mut files = Files::decode(&settings, &brought.files)?;
-        if let Some(root) = root {
-            for path in &brought.paths {
-                files.add(&settings, from_disk(&settings, &root, path)?)?;
-            }
+/// What is read and decoded beside the threads that serve.
+struct Reading {
+    settings: Settings,
+    /// The project's folder, where something is read from it.
+    root: Option<PathBuf>,
+    attachments: Vec<File>,
+    paths: Vec<String>,
+    body: String,
+    pictures: Vec<Range<usize>>,
+    convert: bool,
+}
+
+impl Reading {
+    /// The files, and the text that goes with them.
+    fn read(mut self) -> Result<(Files, String)> {
+        let mut files = Files::decode(&self.settings, &self.attachments)?;
+        let checkout = match &self.root {
+            Some(root) if self.paths.is_empty() => Checkout::open(&self.settings.project_roots, root).ok().flatten(),
+            Some(root) => Checkout::open(&self.settings.project_roots, root)?,
+            None => None,
+        };
+        for path in &self.paths {
+            let (Some(checkout), Some(root)) = (&checkout, &self.root) else { return Err(outside()) };
+            files.add(&self.settings, from_disk(&self.settings, checkout, root, path)?)?;
         }
-        if convert {
+        self.add_pictures(checkout.as_ref(), &mut files);
+        if self.convert {
             files.convert(as_webp);
         }
-        Ok(files)
-    };
-    tokio::task::spawn_blocking(decode).await.map_err(Error::internal)?
+        Ok((files, self.body))
+    }
+
+    /// Nobody asked for these by name, so none is an error: what cannot be had, is no picture or finds no room stays text. A
+    /// picture by its path keeps the path, which means the same to whoever works in the project; one that is in the text as
+    /// data is shown from its file.
+    fn add_pictures(&mut self, checkout: Option<&Checkout>, files: &mut Files) {
+        let mut known: HashMap<&str, Option<String>> = HashMap::new();
+        let mut body = String::with_capacity(self.body.len());
+        let mut from = 0;
+        for at in &self.pictures {
+            let destination = &self.body[at.clone()];
+            let shown = known.entry(destination).or_insert_with(|| {
+                let file = self.picture(checkout, destination, files.len())?;
+                let position = files.len();
+                files.add(&self.settings, file).ok()?;
+                is_data(destination).then(|| format!("{ATTACHED}{position}"))
+            });
+            if let Some(shown) = shown {
+                body.push_str(&self.body[from..at.start]);
+                body.push_str(shown);
+                from = at.end;
+            }
+        }
+        body.push_str(&self.body[from..]);
+        self.body = body;
+    }
+
+    fn picture(&self, checkout: Option<&Checkout>, destination: &str, position: usize) -> Option<Named> {
+        match Source::of(destination)? {
+            Source::Path(path) => {
+                if !rules::message::media_type_of(path).starts_with("image/") {
+                    return None;
+                }
+                let (name, _, content) = from_disk(&self.settings, checkout?, self.root.as_deref()?, path).ok()?;
+                let (_, media_type) = Format::of(&content)?.names();
+                Some((name, media_type.to_owned(), content))
+            }
+            Source::Data(base64) => {
+                let content = decoded(base64, self.settings.attachment_bytes_max)?;
+                let (end, media_type) = Format::of(&content)?.names();
+                Some((format!("image-{position}.{end}"), media_type.to_owned(), content))
+            }
+        }
+    }
 }
 
 /// The folder of the project, for whoever may act for the agent.
 async fn root_of(flow: &Flow<'_>, settings: &Settings, whose: &Whose) -> Result<PathBuf> {
     if settings.project_roots.is_empty() {
-        let message = "attachment_paths is not offered: this server reads no files of projects.";
-        return Err(Error::new(Code::FeatureDisabled, message)
-            .with_cure("Send each file's bytes in `attachments`, as content_base64."));
+        return Err(not_offered("attachment_paths is not offered: this server reads no files of projects."));
     }
     let Whose { project_key, agent_name, token } = whose.clone();
     match flow.run(flow.home(), Locate { project_key, agent_name, token }).await? {
@@ -101,14 +191,22 @@ async fn root_of(flow: &Flow<'_>, settings: &Settings, whose: &Whose) -> Result<
     }
 }
 
-fn from_disk(settings: &Settings, root: &Path, path: &str) -> Result<(String, String, Vec<u8>)> {
-    let outside = || {
-        let message =
-            "attachment_paths is not offered for this project: its folder does not lie beneath `mail.project_roots`.";
-        Error::new(Code::FeatureDisabled, message)
-            .with_cure("Send each file's bytes in `attachments`, as content_base64.")
-    };
-    let checkout = Checkout::open(&settings.project_roots, root)?.ok_or_else(outside)?;
+/// A picture that the text has as data, and not by a path.
+fn is_data(destination: &str) -> bool {
+    matches!(Source::of(destination), Some(Source::Data(_)))
+}
+
+fn outside() -> Error {
+    not_offered(
+        "attachment_paths is not offered for this project: its folder does not lie beneath `mail.project_roots`.",
+    )
+}
+
+fn not_offered(message: &str) -> Error {
+    Error::new(Code::FeatureDisabled, message).with_cure("Send each file's bytes in `attachments`, as content_base64.")
+}
+
+fn from_disk(settings: &Settings, checkout: &Checkout, root: &Path, path: &str) -> Result<Named> {
     let content = checkout.read(root, path, settings.attachment_bytes_max as u64)?;
     let name = path.rsplit('/').next().unwrap_or(path).to_owned();
     let media_type = rules::message::media_type_of(&name).to_owned();

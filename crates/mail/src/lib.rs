@@ -15,6 +15,7 @@ mod images;
 pub mod import;
 mod inbox;
 pub mod keys;
+mod metrics;
 pub mod ops;
 mod pages;
 mod projects;
@@ -27,7 +28,7 @@ mod sent;
 mod settings;
 pub mod sweeps;
 
-pub use settings::Settings;
+pub use settings::{AckEscalation, Settings};
 use waybill_store::effects::Runner;
 use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 
@@ -65,6 +66,11 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 44, name: "mail_archive", sql: include_str!("../schema/V0044__mail_archive.sql") },
     Migration { version: 45, name: "mail_import", sql: include_str!("../schema/V0045__mail_import.sql") },
     Migration { version: 46, name: "mail_retention", sql: include_str!("../schema/V0046__mail_retention.sql") },
+    Migration {
+        version: 47,
+        name: "mail_overdue_and_inactive",
+        sql: include_str!("../schema/V0047__mail_overdue_and_inactive.sql"),
+    },
 ];
 
 fn register(registry: Registry) -> Registry {

@@ -6,7 +6,7 @@ use waybill_kernel::{Code, Error, Result, Time};
 use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value};
 
 use crate::Settings;
-use crate::acting::{self, Agent, Project};
+use crate::acting::{self, AFTER_AGENT, Agent, Project, agent_columns, project_columns};
 use crate::files_and_search::SharedFiles;
 use crate::rules::addresses::{Address, Kind, foreign, gather};
 use crate::rules::contact::{Facts, Policy, Verdict, judge};
@@ -33,6 +33,21 @@ impl Recipient {
     pub fn shown(&self, from: &Project) -> String {
         if self.project.id == from.id { self.agent.name.clone() } else { foreign(&self.project.slug, &self.agent.name) }
     }
+}
+
+/// An agent and its project, as one that is written to.
+pub(crate) async fn by_number(tx: &mut Tx<'_>, agent: i64) -> Result<Recipient> {
+    const AGENT: &str = concat!(
+        "SELECT ",
+        agent_columns!(),
+        ", ",
+        project_columns!(),
+        " FROM mail_agents a JOIN mail_projects p ON p.tenant = $1 AND p.project = a.project \
+         WHERE a.tenant = $1 AND a.agent = $2"
+    );
+    let row = tx.query_opt(AGENT, &[agent.into()]).await?;
+    let row = row.ok_or_else(|| Error::internal("an agent that a message names is gone"))?;
+    Ok(Recipient { kind: Kind::To, agent: Agent::read(&row)?, project: Project::read_at(&row, AFTER_AGENT)? })
 }
 
 /// The agents behind the lists, each once. All that are missing are told at once, and nobody is registered by being written to.
@@ -75,7 +90,7 @@ pub async fn resolve(
             false => None,
         };
         match found {
-            Some(agent) if agent.retired_at.is_some() => missing.retired.push(agent.name),
+            Some(agent) if agent.retired_at.is_some() => missing.retired.push(agent),
             // Two addresses may lead to one agent: by the path and by the slug of its project.
             Some(agent) if recipients.iter().any(|known| known.agent.id == agent.id) => {}
             Some(agent) => recipients.push(Recipient { kind: address.kind, agent, project }),
@@ -99,7 +114,7 @@ fn too_many(max: usize) -> Error {
 struct Missing {
     names: Vec<String>,
     suggestions: serde_json::Map<String, serde_json::Value>,
-    retired: Vec<String>,
+    retired: Vec<Agent>,
 }
 
 impl Missing {
@@ -125,13 +140,14 @@ impl Missing {
             said.push(format!("There is no agent {}", self.names.join(", ")));
         }
         if !self.retired.is_empty() {
-            said.push(format!("Retired: {}", self.retired.join(", ")));
+            let shown = |agent: &Agent| format!("{} (last active {})", agent.name, agent.active_at);
+            said.push(format!("Retired: {}", self.retired.iter().map(shown).collect::<Vec<_>>().join(", ")));
         }
-        let error = Error::new(Code::RecipientNotFound, format!("{}.", said.join(". ")))
-            .with("missing", self.names)
-            .with("retired", self.retired)
-            .with("suggestions", self.suggestions);
-        Err(error)
+        let retired: Vec<String> = self.retired.into_iter().map(|agent| agent.name).collect();
+        let error = Error::new(Code::RecipientNotFound, format!("{}.", said.join(". ")));
+        let gone = "Correct the names, and leave out those who are retired: each is back when it registers again. Nobody was written to.";
+        let error = if retired.is_empty() { error } else { error.with_cure(gone) };
+        Err(error.with("missing", self.names).with("retired", retired).with("suggestions", self.suggestions))
     }
 }
 

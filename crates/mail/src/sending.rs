@@ -52,6 +52,9 @@ pub struct Attachment {
     pub sha256: String,
 }
 
+/// A file that is to come with a message: its name, its media type and its bytes.
+pub(crate) type Named = (String, String, Vec<u8>);
+
 /// Decoded files, in order.
 #[derive(Debug, Default)]
 pub struct Files(Vec<(Attachment, [u8; 32], Vec<u8>)>);
@@ -67,8 +70,8 @@ impl Files {
         Ok(decoded)
     }
 
-    /// One more: its name, its media type and its bytes, which are within the bound of one file.
-    pub(crate) fn add(&mut self, settings: &Settings, file: (String, String, Vec<u8>)) -> Result<()> {
+    /// One more, within the bound of one file.
+    pub(crate) fn add(&mut self, settings: &Settings, file: Named) -> Result<()> {
         if self.0.len() >= settings.attachments_max {
             let max = settings.attachments_max;
             return Err(Error::invalid(format!("A message has at most {max} attachments.")).with("limit", max));
@@ -92,7 +95,7 @@ impl Files {
     }
 
     /// As an archive has them: whoever sent them was held to the bounds of the time.
-    pub(crate) fn restored(files: Vec<(String, String, Vec<u8>)>) -> Self {
+    pub(crate) fn restored(files: Vec<Named>) -> Self {
         Self(files.into_iter().map(digested).collect())
     }
 
@@ -105,18 +108,22 @@ impl Files {
         rows
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn shown(&self) -> Vec<Attachment> {
         self.0.iter().map(|(attachment, ..)| attachment.clone()).collect()
     }
 }
 
-fn digested((name, media_type, content): (String, String, Vec<u8>)) -> (Attachment, [u8; 32], Vec<u8>) {
+fn digested((name, media_type, content): Named) -> (Attachment, [u8; 32], Vec<u8>) {
     let digest: [u8; 32] = Sha256::digest(&content).into();
     (Attachment { name, media_type, bytes: content.len(), sha256: hex::encode(&digest) }, digest, content)
 }
 
 impl File {
-    fn decode(&self, max: usize) -> Result<(String, String, Vec<u8>)> {
+    fn decode(&self, max: usize) -> Result<Named> {
         let length = self.name.chars().count();
         if length == 0 || length > FILE_NAME_CHARS_MAX || self.name.contains(['/', '\\']) {
             let message = format!("An attachment's name has 1 to {FILE_NAME_CHARS_MAX} characters and no path.");
@@ -130,18 +137,24 @@ impl File {
         if media_type.len() > FILE_NAME_CHARS_MAX || !media_type.contains('/') || !media_type.chars().all(plain) {
             return Err(Error::invalid("An attachment's media_type is written as in image/png."));
         }
-        // Four characters for three bytes: what is too large is not decoded first.
-        if self.content_base64.len() / 4 * 3 > max + 3 {
+        if is_larger(&self.content_base64, max) {
             return Err(too_large(&format!("The attachment {:?} has more than {max} bytes.", self.name), max));
         }
-        let content = STANDARD
-            .decode(self.content_base64.as_bytes())
-            .map_err(|_| Error::invalid(format!("content_base64 of {:?} is not base64.", self.name)))?;
-        if content.len() > max {
-            return Err(too_large(&format!("The attachment {:?} has more than {max} bytes.", self.name), max));
-        }
+        let content = decoded(&self.content_base64, max)
+            .ok_or_else(|| Error::invalid(format!("content_base64 of {:?} is not base64.", self.name)))?;
         Ok((self.name.clone(), media_type.to_owned(), content))
     }
+}
+
+/// Whether it stands for more than `max` bytes, four characters for three: what is too large is not decoded first.
+fn is_larger(base64: &str, max: usize) -> bool {
+    let padding = base64.bytes().rev().take_while(|byte| *byte == b'=').count();
+    (base64.len() / 4 * 3).saturating_sub(padding) > max
+}
+
+/// None for more than `max` bytes, and for what is no base64.
+pub(crate) fn decoded(base64: &str, max: usize) -> Option<Vec<u8>> {
+    if is_larger(base64, max) { None } else { STANDARD.decode(base64.as_bytes()).ok() }
 }
 
 /// A message that is about to be written.

@@ -9,7 +9,7 @@ use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::keys::{self, Claim};
 use crate::recipients::Recipient;
 use crate::rules::addresses::Kind;
-use crate::sending::Payload;
+use crate::sending::{self, Outgoing, Payload};
 
 /// How a call that writes a message begins.
 pub(crate) struct Begun<'a> {
@@ -40,6 +40,18 @@ pub(crate) async fn begin<'a>(
         }
     };
     Ok(Begun { project, acting, scope, again })
+}
+
+/// How it ends: the message is written, and its number kept under the call's key.
+pub(crate) async fn deliver(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    scope: keys::Scope<'_>,
+    message: &Outgoing<'_>,
+) -> Result<Payload> {
+    let payload = sending::deliver(ctx, tx, message).await?;
+    keys::keep(tx, scope, &payload.id.to_string()).await?;
+    Ok(payload)
 }
 
 /// `answer` is what was kept under the key: the number of the message.

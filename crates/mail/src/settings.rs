@@ -5,12 +5,27 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use waybill_kernel::ranges::{BYTES, MANY, SECONDS, Setting, check, setting};
+use waybill_kernel::ranges::{BYTES, KEEP_SECONDS, MANY, SECONDS, Setting, check, setting};
 
 /// Each recipient is woken after the commit, and a transaction wakes at most 128.
 const RECIPIENTS: RangeInclusive<i64> = 1..=120;
 /// Every call that reserves compares its paths with them.
 const RESERVATIONS: RangeInclusive<i64> = 1..=20_000;
+/// As long as any reservation may last.
+const ESCALATION_SECONDS: RangeInclusive<i64> = 60..=31_536_000;
+
+/// What is done about acknowledgements that are overdue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AckEscalation {
+    /// They are in the views that ask for them.
+    #[default]
+    Off,
+    /// Each is also told once in the log.
+    Log,
+    /// And the inbox that has it is reserved for its agent, shared, so that the project sees it.
+    FileReservation,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -31,7 +46,7 @@ pub struct Settings {
     pub attachments_bytes_max: usize,
     /// Files of one message.
     pub attachments_max: usize,
-    /// PNG images of messages become WebP where that is smaller, unless a call says otherwise.
+    /// Images of messages become WebP where that is smaller, unless a call says otherwise.
     pub convert_images: bool,
     /// Active reservations of one project.
     pub reservations_max: i64,
@@ -41,6 +56,13 @@ pub struct Settings {
     pub contact_auto_ttl_s: u64,
     /// An acknowledgement that was asked for is overdue after this.
     pub ack_ttl_s: u64,
+    pub ack_escalation: AckEscalation,
+    /// How often overdue ones are looked for, unless that is off.
+    pub ack_scan_interval_s: u64,
+    /// How long such a reservation lasts.
+    pub ack_escalation_ttl_s: u64,
+    /// Agents that have done nothing for so long are retired, unless they are exempt; 0 for never.
+    pub agents_inactive_s: u64,
     /// How long deliveries can be followed by cursor.
     pub events_retention_s: u64,
     /// How often deliveries and keys that are over are looked for.
@@ -74,6 +96,10 @@ impl Default for Settings {
             reservations_of_agent_max: 500,
             contact_auto_ttl_s: 86_400,
             ack_ttl_s: 1_800,
+            ack_escalation: AckEscalation::Off,
+            ack_scan_interval_s: 60,
+            ack_escalation_ttl_s: 3_600,
+            agents_inactive_s: 30 * 86_400,
             events_retention_s: 30 * 86_400,
             sweep_interval_s: 60,
             reservations_retention_s: 30 * 86_400,
@@ -101,6 +127,9 @@ impl Settings {
             setting("reservations_of_agent_max", self.reservations_of_agent_max, RESERVATIONS),
             setting("contact_auto_ttl_s", self.contact_auto_ttl_s, SECONDS),
             setting("ack_ttl_s", self.ack_ttl_s, SECONDS),
+            setting("ack_scan_interval_s", self.ack_scan_interval_s, SECONDS),
+            setting("ack_escalation_ttl_s", self.ack_escalation_ttl_s, ESCALATION_SECONDS),
+            setting("agents_inactive_s", self.agents_inactive_s, KEEP_SECONDS),
             setting("events_retention_s", self.events_retention_s, SECONDS),
             setting("sweep_interval_s", self.sweep_interval_s, SECONDS),
             setting("reservations_retention_s", self.reservations_retention_s, SECONDS),

@@ -340,6 +340,13 @@ pub fn caller(of: &Caller, principal: &str, roles: &[Role]) -> anyhow::Result<Ca
     Ok(Caller { principal, roles: Roles::new(roles.iter().copied()), scopes: Scopes::new(scopes), ..of.clone() })
 }
 
+/// Somebody of the default tenant who may use mail, which no role brings along.
+#[expect(clippy::expect_used, reason = "for tests alone, which name principals themselves")]
+pub fn person(on: &TestStore, name: &str) -> Caller {
+    let scopes = Scopes::new([Scope::MailRead, Scope::MailWrite]);
+    Caller { scopes, ..caller(&on.admin, &format!("agent:{name}"), &[Role::Agent]).expect("a name of a principal") }
+}
+
 /// Which operations of the registry a suite has nothing for, and which it names that do not exist.
 pub fn uncovered<'a>(wanted: impl Iterator<Item = &'a str>, covered: &[&'a str]) -> Vec<String> {
     let wanted: BTreeSet<&str> = wanted.collect();

@@ -19,10 +19,10 @@ pub struct ProjectFile {
     pub tenant: Option<TenantRef>,
 }
 
+/// By its name alone: a number or an id would be those of one database, and an archive must be the same when it is written from a database
+/// that was made from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantRef {
-    /// As a UUID.
-    pub id: String,
     /// What its folder is called, encoded.
     pub name: String,
 }

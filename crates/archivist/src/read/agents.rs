@@ -38,22 +38,24 @@ pub(crate) async fn agent(tx: &mut Tx<'_>, place: &Place, agent: i64) -> Result<
     Ok(Some(Item::Agent { profile, state: State { contact_policy, contacts } }))
 }
 
+macro_rules! contacts {
+    ($of:literal) => {
+        concat!(
+            "SELECT f.name, f.project, fp.human_key, t.name, t.project, tp.human_key, c.status, c.reason, \
+             c.created_at, c.updated_at, c.expires_at FROM mail_contacts c \
+             JOIN mail_agents f ON f.tenant = $1 AND f.agent = c.from_agent \
+             JOIN mail_projects fp ON fp.tenant = $1 AND fp.project = f.project \
+             JOIN mail_agents t ON t.tenant = $1 AND t.agent = c.to_agent \
+             JOIN mail_projects tp ON tp.tenant = $1 AND tp.project = t.project WHERE c.tenant = $1 AND ",
+            $of
+        )
+    };
+}
+
 /// Whom it asked, then who asked it, each in the order of numbers.
 async fn contacts(tx: &mut Tx<'_>, place: &Place, agent: i64) -> Result<Vec<Contact>> {
-    const OUTGOING: &str = "SELECT f.name, f.project, fp.human_key, t.name, t.project, tp.human_key, c.status, c.reason, \
-        c.created_at, c.updated_at, c.expires_at FROM mail_contacts c \
-        JOIN mail_agents f ON f.tenant = $1 AND f.agent = c.from_agent \
-        JOIN mail_projects fp ON fp.tenant = $1 AND fp.project = f.project \
-        JOIN mail_agents t ON t.tenant = $1 AND t.agent = c.to_agent \
-        JOIN mail_projects tp ON tp.tenant = $1 AND tp.project = t.project \
-        WHERE c.tenant = $1 AND c.from_agent = $2 ORDER BY c.to_agent LIMIT $3";
-    const INCOMING: &str = "SELECT f.name, f.project, fp.human_key, t.name, t.project, tp.human_key, c.status, c.reason, \
-        c.created_at, c.updated_at, c.expires_at FROM mail_contacts c \
-        JOIN mail_agents f ON f.tenant = $1 AND f.agent = c.from_agent \
-        JOIN mail_projects fp ON fp.tenant = $1 AND fp.project = f.project \
-        JOIN mail_agents t ON t.tenant = $1 AND t.agent = c.to_agent \
-        JOIN mail_projects tp ON tp.tenant = $1 AND tp.project = t.project \
-        WHERE c.tenant = $1 AND c.to_agent = $2 ORDER BY c.from_agent LIMIT $3";
+    const OUTGOING: &str = contacts!("c.from_agent = $2 ORDER BY c.to_agent LIMIT $3");
+    const INCOMING: &str = contacts!("c.to_agent = $2 ORDER BY c.from_agent LIMIT $3");
     let of = |sql| -> Statement<'_> { (sql, vec![agent.into(), CONTACTS_MAX.into()]) };
     let found = tx.query_all(&[of(OUTGOING), of(INCOMING)]).await?;
     let elsewhere = |row: &Row, at: usize| -> Result<Option<String>> {

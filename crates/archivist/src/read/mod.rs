@@ -8,8 +8,7 @@ pub(crate) use agents::{agent, seen, seen_buckets};
 pub(crate) use messages::{Messages, size_of};
 pub(crate) use others::{agent_reservations, agent_slots, product, reservation};
 use waybill_archive::layout::{ProjectFile, TENANT, TenantRef};
-use waybill_kernel::id::Uuid;
-use waybill_kernel::{Error, Result, Tenant, Time};
+use waybill_kernel::{Result, Tenant, Time};
 use waybill_mail::archive_rows::NO_PROJECT;
 use waybill_store::Tx;
 
@@ -17,19 +16,17 @@ use crate::{Item, Place};
 
 /// None for a project that is gone.
 pub(crate) async fn place(tx: &mut Tx<'_>, tenant: Tenant, project: i64) -> Result<Option<Place>> {
-    const TENANT_ROW: &str = "SELECT tenant_id, name, created_at FROM tenants WHERE tenant = $1";
+    const TENANT_ROW: &str = "SELECT name, created_at FROM tenants WHERE tenant = $1";
     const PROJECT: &str = "SELECT slug, human_key, created_at FROM mail_projects WHERE tenant = $1 AND project = $2";
     let mut tx = tx.as_tenant(tenant);
     let Some(row) = tx.query_opt(TENANT_ROW, &[]).await? else { return Ok(None) };
-    let tenant_id = Uuid::from_slice(row.bytes(0)?).map_err(Error::internal)?.to_string();
     let own = Place {
         tenant,
-        tenant_id,
-        tenant_name: row.text(1)?.to_owned(),
+        tenant_name: row.text(0)?.to_owned(),
         project: NO_PROJECT,
         slug: TENANT.to_owned(),
         human_key: String::new(),
-        created_at: row.time(2)?,
+        created_at: row.time(1)?,
     };
     if project == NO_PROJECT {
         return Ok(Some(own));
@@ -41,7 +38,7 @@ pub(crate) async fn place(tx: &mut Tx<'_>, tenant: Tenant, project: i64) -> Resu
 
 /// What a project is called, as its file says.
 pub(crate) fn project(place: &Place) -> Item {
-    let tenant = TenantRef { id: place.tenant_id.clone(), name: place.tenant_name.clone() };
+    let tenant = TenantRef { name: place.tenant_name.clone() };
     Item::Project(ProjectFile {
         id: place.project,
         slug: place.slug.clone(),

@@ -6,23 +6,31 @@ use waybill_store::{Row, Statement, Tx};
 
 use crate::{Item, Place};
 
+/// The columns that [`read`] reads, in its order.
+macro_rules! reservations {
+    ($which:literal) => {
+        concat!(
+            "SELECT r.reservation, a.name, r.path, r.exclusive, r.reason, r.created_at, r.expires_at, r.released_at \
+             FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
+             WHERE r.tenant = $1 AND ",
+            $which
+        )
+    };
+}
+
 /// None for one that is gone.
 pub(crate) async fn reservation(tx: &mut Tx<'_>, place: &Place, id: i64) -> Result<Option<Reservation>> {
-    const ONE: &str = "SELECT r.reservation, a.name, r.path, r.exclusive, r.reason, r.created_at, r.expires_at, r.released_at \
-        FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
-        WHERE r.tenant = $1 AND r.reservation = $2";
+    const ONE: &str = reservations!("r.reservation = $2");
     let row = tx.as_tenant(place.tenant).query_opt(ONE, &[id.into()]).await?;
     row.as_ref().map(|row| read(row, place)).transpose()
 }
 
 /// Those of an agent that may have changed since then: what was released, and what was active, which may have been renewed.
 pub(crate) async fn agent_reservations(tx: &mut Tx<'_>, place: &Place, agent: i64, since: Time) -> Result<Vec<Item>> {
-    const ACTIVE: &str = "SELECT r.reservation, a.name, r.path, r.exclusive, r.reason, r.created_at, r.expires_at, r.released_at \
-        FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
-        WHERE r.tenant = $1 AND r.agent = $2 AND r.released_at IS NULL AND r.expires_at >= $3 ORDER BY r.reservation";
-    const RELEASED: &str = "SELECT r.reservation, a.name, r.path, r.exclusive, r.reason, r.created_at, r.expires_at, r.released_at \
-        FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
-        WHERE r.tenant = $1 AND r.agent = $2 AND r.released_at IS NOT NULL AND r.released_at >= $3 ORDER BY r.reservation";
+    const ACTIVE: &str =
+        reservations!("r.agent = $2 AND r.released_at IS NULL AND r.expires_at >= $3 ORDER BY r.reservation");
+    const RELEASED: &str =
+        reservations!("r.agent = $2 AND r.released_at IS NOT NULL AND r.released_at >= $3 ORDER BY r.reservation");
     let of = |sql| -> Statement<'_> { (sql, vec![agent.into(), since.into()]) };
     let found = tx.as_tenant(place.tenant).query_all(&[of(ACTIVE), of(RELEASED)]).await?;
     found.iter().flatten().map(|row| read(row, place).map(Item::Reservation)).collect()

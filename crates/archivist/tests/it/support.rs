@@ -9,9 +9,10 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde_json::{Value as Json, json};
 use waybill_archive::repo::{Archive, ProjectKey};
 use waybill_archivist::{Archivist, Settings, reconcile};
-use waybill_kernel::{Caller, Role, Scope, Scopes};
+use waybill_kernel::Caller;
 use waybill_mail::archive_health::ArchiveHealth;
-use waybill_testkit::stores::{self, TestStore, readable};
+pub use waybill_testkit::stores::person;
+use waybill_testkit::stores::{TestStore, readable};
 
 pub const HOME: &str = "/data/projects/backend";
 pub const SLUG: &str = "data-projects-backend";
@@ -167,11 +168,6 @@ pub fn settings() -> Settings {
         disk_critical_mb: 0,
         ..Settings::default()
     }
-}
-
-pub fn person(on: &TestStore, name: &str) -> Caller {
-    let scopes = Scopes::new([Scope::MailRead, Scope::MailWrite]);
-    Caller { scopes, ..stores::caller(&on.admin, &format!("agent:{name}"), &[Role::Agent]).unwrap() }
 }
 
 /// The output of git; it must succeed.

@@ -67,7 +67,7 @@ impl Operation for GetAttachment {
         roles: &[Role::Agent, Role::Admin, Role::System],
         scopes: &[Scope::MailRead],
         title: "Get an attachment",
-        description: "A file that came with a message which an agent of yours has sent or got, 2 MiB at a time.",
+        description: "A file that came with a message which an agent of yours has sent or got, 2 MiB at a time. `attachment:2` in its text is the picture at position 2.",
         example: Example {
             arguments: r#"{"message_id": 42, "position": 0, "project_key": "/data/projects/backend"}"#,
             answer: r#"{"name": "a.txt", "media_type": "text/plain", "bytes": 5,

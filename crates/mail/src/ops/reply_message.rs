@@ -6,10 +6,9 @@ use serde_json::json;
 use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting::{AFTER_AGENT, Agent, Project, agent_columns, project_columns};
-use crate::attaching::{Attaches, Brought, Whose};
+use crate::acting::{Agent, Project};
+use crate::attaching::{Attaches, Enclosed, Whose};
 use crate::inbox::{self, Found};
-use crate::keys;
 use crate::recipients::{self, Recipient};
 use crate::rules::addresses::{Kind, Names};
 use crate::rules::message::{self, Importance};
@@ -54,7 +53,7 @@ pub struct ReplyMessage {
     /// Files of the project by their paths, where the operator has set `mail.project_roots`.
     #[schemars(extend("x-rare" = true))]
     pub attachment_paths: Option<Vec<String>>,
-    /// PNG images become WebP where that is smaller. Nothing of them is lost.
+    /// PNG, JPEG and GIF images become WebP where that is smaller. Nothing of them is lost.
     #[schemars(extend("x-rare" = true))]
     pub convert_images: Option<bool>,
     /// Your agent's registration token, to prove who is writing.
@@ -141,24 +140,24 @@ impl Operation for ReplyMessage {
             files: &self.files,
             intro: false,
         };
-        let payload = sending::deliver(ctx, tx, &message).await?;
-        keys::keep(tx, scope, &payload.id.to_string()).await?;
+        let payload = sent::deliver(ctx, tx, scope, &message).await?;
         Ok(Reply::Done(of(payload, &recipients, acting.verified)))
     }
 }
 
 impl Attaches for ReplyMessage {
-    fn bring(&mut self) -> Brought {
-        Brought {
-            whose: self.whose(),
-            files: std::mem::take(&mut self.attachments),
-            paths: self.attachment_paths.take().unwrap_or_default(),
-            convert_images: self.convert_images,
-        }
+    fn whose(&self) -> Whose {
+        Whose::new(&self.project_key, &self.sender_name, self.sender_token.as_deref())
     }
 
-    fn attach(&mut self, files: Files) {
-        self.files = files;
+    fn enclosed(&mut self) -> Enclosed<'_> {
+        Enclosed {
+            attachments: &mut self.attachments,
+            attachment_paths: &mut self.attachment_paths,
+            body: &mut self.body_md,
+            convert_images: self.convert_images,
+            files: &mut self.files,
+        }
     }
 }
 
@@ -170,11 +169,6 @@ fn of(mut message: Payload, recipients: &[Recipient], verified_sender: bool) -> 
 }
 
 impl ReplyMessage {
-    fn whose(&self) -> Whose {
-        let (project_key, agent_name) = (self.project_key.clone(), self.sender_name.clone());
-        Whose { project_key, agent_name, token: self.sender_token.clone() }
-    }
-
     fn meaning(&self) -> serde_json::Value {
         json!({
             "message_id": self.message_id, "body_md": self.body_md, "to": self.to, "cc": self.cc, "bcc": self.bcc,
@@ -195,7 +189,7 @@ impl ReplyMessage {
         let mut own = Vec::new();
         if self.to.0.is_empty() {
             own = match parent.sender == sender.id {
-                false => vec![writer(tx, parent.sender).await?],
+                false => vec![recipients::by_number(tx, parent.sender).await?],
                 true => {
                     let got = sent::recipients(tx, self.message_id).await?;
                     got.into_iter().filter(|one| one.kind == Kind::To).collect()
@@ -208,19 +202,4 @@ impl ReplyMessage {
         };
         recipients::resolve(ctx, tx, project, [&to, &self.cc.0, &self.bcc.0]).await
     }
-}
-
-/// Who wrote the message, maybe in another project.
-async fn writer(tx: &mut Tx<'_>, sender: i64) -> Result<Recipient> {
-    const WRITER: &str = concat!(
-        "SELECT ",
-        agent_columns!(),
-        ", ",
-        project_columns!(),
-        " FROM mail_agents a JOIN mail_projects p ON p.tenant = $1 AND p.project = a.project \
-         WHERE a.tenant = $1 AND a.agent = $2"
-    );
-    let row = tx.query_opt(WRITER, &[sender.into()]).await?;
-    let row = row.ok_or_else(|| Error::internal("who sent a message is gone"))?;
-    Ok(Recipient { kind: Kind::To, agent: Agent::read(&row)?, project: Project::read_at(&row, AFTER_AGENT)? })
 }

@@ -59,11 +59,7 @@ impl Operation for RequestContact {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ContactRequested>> {
         let ttl = contacts::ttl(self.ttl_seconds, REQUEST_TTL_S)?;
-        let whose = Whose {
-            project_key: self.project_key.clone(),
-            agent_name: self.from_agent.clone(),
-            token: self.registration_token.clone(),
-        };
+        let whose = Whose::new(&self.project_key, &self.from_agent, self.registration_token.as_deref());
         let asking = Asking::find(ctx, tx, &whose, self.to_project.as_deref(), &self.to_agent).await?;
         let requested = contacts::request(ctx, tx, asking.pair(), &self.reason, ttl).await?;
         Ok(Reply::Done(asking.shown(&requested.link, requested.intro)))

@@ -8,7 +8,7 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
 use crate::acting::{Acting, Project};
-use crate::attaching::{Attaches, Brought, Whose};
+use crate::attaching::{Attaches, Enclosed, Whose};
 use crate::contacts::{self, Pair, REQUEST_TTL_S};
 use crate::keys;
 use crate::recipients::{self, Recipient, Walls};
@@ -44,7 +44,7 @@ pub struct SendMessage {
     /// Files of the project by their paths, where the operator has set `mail.project_roots`.
     #[schemars(extend("x-rare" = true))]
     pub attachment_paths: Option<Vec<String>>,
-    /// PNG images become WebP where that is smaller. Nothing of them is lost.
+    /// PNG, JPEG and GIF images become WebP where that is smaller. Nothing of them is lost.
     #[schemars(extend("x-rare" = true))]
     pub convert_images: Option<bool>,
     pub importance: Option<Importance>,
@@ -145,24 +145,24 @@ impl Operation for SendMessage {
             files: &self.files,
             intro: false,
         };
-        let payload = sending::deliver(ctx, tx, &message).await?;
-        keys::keep(tx, scope, &payload.id.to_string()).await?;
+        let payload = sent::deliver(ctx, tx, scope, &message).await?;
         Ok(Reply::Done(of(payload, &recipients, acting.verified)))
     }
 }
 
 impl Attaches for SendMessage {
-    fn bring(&mut self) -> Brought {
-        Brought {
-            whose: self.whose(),
-            files: std::mem::take(&mut self.attachments),
-            paths: self.attachment_paths.take().unwrap_or_default(),
-            convert_images: self.convert_images,
-        }
+    fn whose(&self) -> Whose {
+        Whose::new(&self.project_key, &self.sender_name, self.sender_token.as_deref())
     }
 
-    fn attach(&mut self, files: Files) {
-        self.files = files;
+    fn enclosed(&mut self) -> Enclosed<'_> {
+        Enclosed {
+            attachments: &mut self.attachments,
+            attachment_paths: &mut self.attachment_paths,
+            body: &mut self.body_md,
+            convert_images: self.convert_images,
+            files: &mut self.files,
+        }
     }
 }
 
@@ -178,11 +178,6 @@ fn of(mut payload: Payload, recipients: &[Recipient], verified_sender: bool) -> 
 }
 
 impl SendMessage {
-    fn whose(&self) -> Whose {
-        let (project_key, agent_name) = (self.project_key.clone(), self.sender_name.clone());
-        Whose { project_key, agent_name, token: self.sender_token.clone() }
-    }
-
     fn check(&self, settings: &Settings) -> Result<()> {
         if self.broadcast {
             return Err(Error::new(Code::BroadcastDisabled, "`broadcast` is not offered: name the recipients."));

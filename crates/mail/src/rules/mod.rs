@@ -9,6 +9,7 @@ pub mod globs;
 pub mod message;
 pub mod names;
 pub mod paths;
+pub mod pictures;
 pub mod projects;
 pub mod query;
 pub mod summary;

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Caller, Code};
 use waybill_mail::Settings;
@@ -23,6 +25,8 @@ waybill_testkit::both! {
     rule_18_files_that_are_worked_on_keep_a_reservation,
     files_are_attached_by_their_paths,
     images_become_smaller_unless_they_are_to_stay,
+    pictures_of_the_text_come_along,
+    pictures_that_cannot_be_had_stay_text,
     rule_21_the_guard_is_put_into_a_repository_and_taken_out_again,
 }
 
@@ -150,6 +154,89 @@ async fn images_become_smaller_unless_they_are_to_stay(on: TestStore) {
     let kept = send(json!({ "convert_images": false })).await;
     assert_eq!((&kept["name"], &kept["media_type"]), (&json!("shot.png"), &json!("image/png")));
     assert!(number(&smaller, "bytes") < number(&kept, "bytes"));
+}
+
+/// The text of the message, and what came with it.
+async fn sent(on: &TestStore, caller: &Caller, input: Json) -> (String, Vec<Json>) {
+    let answer = ok(on, caller, "send_message", input).await;
+    (text(&answer["deliveries"][0]["payload"], "body_md"), answer["attachments"].as_array().unwrap().clone())
+}
+
+async fn pictures_of_the_text_come_along(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, bob) = tree.people(&on).await;
+    fs::write(tree.at("src/shot.png"), STANDARD.decode(PNG.trim()).unwrap()).unwrap();
+    let data = format!("data:image/png;base64,{}", PNG.trim());
+    let body = format!("Look: ![a](src/shot.png), ![b]({data} \"b\") and again ![c](src/shot.png) ![d]({data}).");
+    let inline = json!([{ "name": "a.bin", "content_base64": "AP8A" }]);
+    let send = tree.letter(json!({ "body_md": body, "attachments": inline, "idempotency_key": "k" }));
+    let (shown, files) = sent(&on, &alice, send.clone()).await;
+    // The path means the same to whoever works in the project; what was in the text as data is there by its place.
+    assert_eq!(
+        shown,
+        "Look: ![a](src/shot.png), ![b](attachment:2 \"b\") and again ![c](src/shot.png) ![d](attachment:2)."
+    );
+    let names: Vec<_> = files.iter().map(|file| text(file, "name")).collect();
+    assert_eq!(names, ["a.bin", "shot.webp", "image-2.webp"], "each once, and made smaller");
+    assert_eq!(sent(&on, &alice, send).await, (shown, files), "the same call under its key");
+    let kept = tree.letter(json!({ "body_md": "![a](src/shot.png)", "convert_images": false }));
+    let (_, files) = sent(&on, &alice, kept).await;
+    assert_eq!((&files[0]["name"], &files[0]["media_type"]), (&json!("shot.png"), &json!("image/png")));
+    let id = on.count("SELECT max(message) FROM mail_messages").await.unwrap();
+    let reply = json!({
+        "project_key": tree.key(), "sender_name": "BlueLake", "message_id": id, "body_md": format!("![x]({data})"),
+    });
+    let replied = ok(&on, &bob, "reply_message", reply).await;
+    assert_eq!(
+        (&replied["body_md"], &replied["attachments"][0]["name"]),
+        (&json!("![x](attachment:0)"), &json!("image-0.webp"))
+    );
+}
+
+async fn pictures_that_cannot_be_had_stay_text(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, _) = tree.people(&on).await;
+    let outside = tempfile::tempdir_in(ROOT).unwrap();
+    let image = STANDARD.decode(PNG.trim()).unwrap();
+    fs::write(outside.path().join("secret.png"), &image).unwrap();
+    fs::write(tree.at("src/words.png"), "TOKEN=1").unwrap();
+    fs::write(tree.at(".env"), &image).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret.png"), tree.at("src/link.png")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), tree.at("out")).unwrap();
+    let up = format!("../{}/secret.png", outside.path().file_name().unwrap().to_str().unwrap());
+    let absolute = outside.path().join("secret.png").display().to_string();
+    for path in [
+        "src/absent.png",
+        "src/words.png",
+        ".env",
+        "src/link.png",
+        "out/secret.png",
+        &up,
+        &absolute,
+        "src",
+        "data:image/png;base64,AAAA",
+        "data:image/png;base64,!",
+        "https://example.org/a.png",
+    ] {
+        let body = format!("![a]({path})");
+        assert_eq!(sent(&on, &alice, tree.letter(json!({ "body_md": body }))).await, (body, Vec::new()), "{path}");
+    }
+    // So many and no more are looked at.
+    let max = rooted().attachments_max;
+    for number in 0..=max {
+        fs::write(tree.at(&format!("{number}.png")), &image).unwrap();
+    }
+    let body: String = (0..=max).map(|number| format!("![]({number}.png)\n")).collect();
+    let (shown, files) = sent(&on, &alice, tree.letter(json!({ "body_md": body }))).await;
+    assert_eq!((shown, files.len()), (body, max));
+    // Whoever may not act for the agent learns nothing about its files, and a project that lies elsewhere has none.
+    let mallory = person(&on, "mallory");
+    let input = tree.letter(json!({ "body_md": "![](0.png)" }));
+    assert_eq!(refusal(&on, &mallory, "send_message", input).await, Code::Forbidden);
+    agent(&on, &alice, "GreenCastle").await;
+    let elsewhere =
+        with(letter("x"), json!({ "body_md": format!("![]({})", tree.at("0.png").display()), "to": ["GreenCastle"] }));
+    assert_eq!(sent(&on, &alice, elsewhere).await.1, Vec::<Json>::new());
 }
 
 async fn rule_21_the_guard_is_put_into_a_repository_and_taken_out_again(on: TestStore) {

@@ -10,6 +10,7 @@ mod inboxes;
 mod limits;
 mod messages;
 mod products;
+mod recurring;
 mod reservations;
 mod search;
 mod support;
@@ -27,6 +28,7 @@ fn every_case_runs_on_both_engines() {
         limits::CASES,
         messages::CASES,
         products::CASES,
+        recurring::CASES,
         reservations::CASES,
         search::CASES,
         threads::CASES,

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::{Caller, Code, Error, Role, Scope, Scopes};
+use waybill_kernel::{Caller, Code, Error};
 use waybill_store::effects::{Holder, Sweep, sweep_once};
-use waybill_testkit::stores::{self, Answered, TestStore, readable};
+pub use waybill_testkit::stores::person;
+use waybill_testkit::stores::{Answered, TestStore, readable};
 
 /// The project that most cases are about.
 pub const HOME: &str = "/data/projects/backend";
@@ -42,12 +43,6 @@ pub fn with(base: Json, further: Json) -> Json {
         all[name] = value.clone();
     }
     all
-}
-
-/// Somebody of the default tenant.
-pub fn person(on: &TestStore, name: &str) -> Caller {
-    let scopes = Scopes::new([Scope::MailRead, Scope::MailWrite]);
-    Caller { scopes, ..stores::caller(&on.admin, &format!("agent:{name}"), &[Role::Agent]).unwrap() }
 }
 
 pub async fn project(on: &TestStore, caller: &Caller, path: &str) -> Json {

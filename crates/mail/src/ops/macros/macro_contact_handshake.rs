@@ -81,11 +81,7 @@ impl Operation for MacroContactHandshake {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Handshake>> {
         let ttl = contacts::ttl(self.ttl_seconds, REQUEST_TTL_S)?;
-        let whose = Whose {
-            project_key: self.project_key.clone(),
-            agent_name: self.requester.clone(),
-            token: self.registration_token.clone(),
-        };
+        let whose = Whose::new(&self.project_key, &self.requester, self.registration_token.as_deref());
         let asking = Asking::find(ctx, tx, &whose, self.to_project.as_deref(), &self.target).await?;
         if self.auto_accept {
             acting::may_act(ctx, &asking.to, self.target_registration_token.as_deref())?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use waybill_mail::sweeps::{InactiveAgents, OverdueAcks};
 use waybill_store::effects::{Holder, reach_once, sweep_once};
 use waybill_tasks::Settings;
 use waybill_tasks::sweeps::Archive;
@@ -157,6 +158,18 @@ async fn mail(on: &TestStore) {
     call("list_projects", json!({})).await;
     call("get_project", project).await;
     call("health_check", json!({})).await;
+    // What is overdue by then, and who is idle by then: nobody that another call is about.
+    on.time.pass(Duration::from_secs(31 * 86_400));
+    let escalating = waybill_mail::AckEscalation::FileReservation;
+    let settings = waybill_mail::Settings { ack_escalation: escalating, ..waybill_mail::Settings::default() };
+    let overdue = Arc::new(OverdueAcks::new(&settings).unwrap());
+    assert_eq!(
+        sweep_once(&on.store, &overdue, Holder::new(&on.store)).await.unwrap().rows,
+        1,
+        "the request for contact"
+    );
+    let inactive = Arc::new(InactiveAgents::new(&settings).unwrap());
+    assert!(sweep_once(&on.store, &inactive, Holder::new(&on.store)).await.unwrap().rows > 0);
 }
 
 /// From one line and from several, of any type and of some, those that had to wait and those from before there were lines.
@@ -237,6 +250,8 @@ async fn every_statement_finds_its_rows_by_an_index() {
         ("the lines that are due", "UPDATE webhooks SET held = 1"),
         ("what is due in a line", "next_at <= $3 ORDER BY next_at LIMIT $4"),
         ("deliveries that are over", "DELETE FROM webhook_deliveries"),
+        ("what is overdue", "UPDATE mail_recipients SET escalated_at"),
+        ("who is idle", "UPDATE mail_agents SET retired_at = $1"),
         ("the inbox of an agent", "FROM mail_recipients r JOIN mail_messages m"),
         ("who shares a thread", "AS newest WHERE intro = 0"),
         ("what came for an agent", "FROM mail_inbox_events e JOIN mail_messages m"),

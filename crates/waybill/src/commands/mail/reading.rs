@@ -114,14 +114,22 @@ pub async fn inbox(flags: Inbox) -> Result<()> {
     output::table(MESSAGES, &messages.iter().map(row).collect::<Vec<_>>())
 }
 
+impl Message {
+    /// What the calls about it take.
+    async fn input(&self) -> Result<Json> {
+        let Message { message_id, actor, reach } = self;
+        Ok(json!({
+            "project_key": actor.project.key(reach).await?,
+            "agent_name": actor.name()?,
+            "registration_token": actor.token,
+            "message_id": message_id,
+        }))
+    }
+}
+
 pub async fn read(flags: Message) -> Result<()> {
-    let Message { message_id, actor, reach } = flags;
-    let input = json!({
-        "project_key": actor.project.key(&reach).await?,
-        "agent_name": actor.name()?,
-        "registration_token": actor.token,
-        "message_id": message_id,
-    });
+    let input = flags.input().await?;
+    let reach = flags.reach;
     let session = Session::open(&reach).await?;
     let found = async {
         let message = session.call("mail.get_message", input.clone()).await?;
@@ -138,13 +146,8 @@ pub async fn read(flags: Message) -> Result<()> {
 }
 
 pub async fn acknowledge(flags: Message) -> Result<()> {
-    let Message { message_id, actor, reach } = flags;
-    let input = json!({
-        "project_key": actor.project.key(&reach).await?,
-        "agent_name": actor.name()?,
-        "registration_token": actor.token,
-        "message_id": message_id,
-    });
+    let input = flags.input().await?;
+    let reach = flags.reach;
     let answer = call(&reach, "mail.acknowledge_message", input).await?;
     told(&reach, &answer, &format!("Acknowledged at {}.", output::cell(&answer["acknowledged_at"])))
 }

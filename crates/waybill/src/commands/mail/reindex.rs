@@ -13,7 +13,6 @@ use waybill_store::Store;
 
 use super::offline::Offline;
 use crate::cli::Location;
-use crate::config::Config;
 use crate::output;
 
 /// What to do about a server that runs.
@@ -118,15 +117,12 @@ pub async fn from_own(location: &Location, as_json: bool) -> Result<()> {
 }
 
 async fn own_of(offline: &Offline) -> Result<Report> {
-    let root = archive_root(&offline.config).filter(|root| root.is_dir());
-    let root = root.ok_or_else(|| Error::new(Code::PathUnusable, "This server has no archive of mail yet."))?;
+    let root = offline.config.archive_root();
+    if !root.is_dir() {
+        return Err(Error::new(Code::PathUnusable, "This server has no archive of mail yet."));
+    }
     let admin = waybill_access::admin_caller(offline.store()).await?;
     own(offline.store(), &root, &admin.principal.to_string(), false).await
-}
-
-/// Where this server's own archive lies.
-pub fn archive_root(config: &Config) -> Option<PathBuf> {
-    Some(config.archive_root())
 }
 
 /// With a line of progress at a terminal; a signal ends it between two transactions.

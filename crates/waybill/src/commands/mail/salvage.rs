@@ -99,10 +99,10 @@ async fn refill(flags: &Salvage) -> Result<Option<Report>> {
 
 async fn refill_open(offline: &Offline, flags: &Salvage) -> Result<Option<Report>> {
     let store = offline.store();
-    let root = flags.from.clone().or_else(|| reindex::archive_root(&offline.config));
-    let report = match root.filter(|root| root.is_dir()) {
-        None => None,
-        Some(root) => {
+    let root = flags.from.clone().unwrap_or_else(|| offline.config.archive_root());
+    let report = match root.is_dir() {
+        false => None,
+        true => {
             let admin = waybill_access::admin_caller(store).await?;
             Some(reindex::take(store, &root, &admin.principal.to_string(), None, false).await?)
         }

@@ -39,11 +39,8 @@ pub struct Send {
     /// Who gets it; may be given several times.
     #[arg(long, value_name = "NAME")]
     to: Vec<String>,
-    #[arg(long, value_name = "NAME")]
-    cc: Vec<String>,
-    /// Hidden from the others.
-    #[arg(long, value_name = "NAME")]
-    bcc: Vec<String>,
+    #[command(flatten)]
+    copies: Copies,
     #[arg(long)]
     subject: String,
     /// The thread it belongs to, as in FEAT-123.
@@ -64,11 +61,8 @@ pub struct Reply {
     /// Who gets it; may be given several times [default: whoever wrote the message].
     #[arg(long, value_name = "NAME")]
     to: Vec<String>,
-    #[arg(long, value_name = "NAME")]
-    cc: Vec<String>,
-    /// Hidden from the others.
-    #[arg(long, value_name = "NAME")]
-    bcc: Vec<String>,
+    #[command(flatten)]
+    copies: Copies,
     #[command(flatten)]
     words: Words,
     #[command(flatten)]
@@ -94,6 +88,16 @@ pub struct Overseer {
     project: Project,
     #[command(flatten)]
     reach: Reach,
+}
+
+/// Who else gets it.
+#[derive(Args)]
+struct Copies {
+    #[arg(long, value_name = "NAME")]
+    cc: Vec<String>,
+    /// Hidden from the others.
+    #[arg(long, value_name = "NAME")]
+    bcc: Vec<String>,
 }
 
 /// What is written, and how it is meant.
@@ -135,12 +139,12 @@ pub async fn register(flags: Register) -> Result<()> {
 }
 
 pub async fn send(flags: Send) -> Result<()> {
-    let Send { to, cc, bcc, subject, thread, words, actor, reach } = flags;
+    let Send { to, copies, subject, thread, words, actor, reach } = flags;
     let input = given(json!({
         "project_key": actor.project.key(&reach).await?,
         "sender_name": actor.name()?,
         "sender_token": actor.token,
-        "to": to, "cc": cc, "bcc": bcc,
+        "to": to, "cc": copies.cc, "bcc": copies.bcc,
         "subject": subject,
         "thread_id": thread,
         "body_md": words.body()?,
@@ -153,13 +157,13 @@ pub async fn send(flags: Send) -> Result<()> {
 }
 
 pub async fn reply(flags: Reply) -> Result<()> {
-    let Reply { message_id, to, cc, bcc, words, actor, reach } = flags;
+    let Reply { message_id, to, copies, words, actor, reach } = flags;
     let input = given(json!({
         "project_key": actor.project.key(&reach).await?,
         "sender_name": actor.name()?,
         "sender_token": actor.token,
         "message_id": message_id,
-        "to": to, "cc": cc, "bcc": bcc,
+        "to": to, "cc": copies.cc, "bcc": copies.bcc,
         "body_md": words.body()?,
         "importance": words.importance,
         // What is not asked for anew is asked for as the message did.

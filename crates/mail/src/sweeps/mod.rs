@@ -1,20 +1,35 @@
-//! What recurs about mail: old deliveries, keys and reservations go, and the index of words is merged.
+//! What recurs about mail: old deliveries, keys and reservations go, agents that do nothing are retired, acknowledgements that are overdue
+//! are told, and the index of words is merged.
+
+mod inactive;
+mod overdue;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use inactive::InactiveAgents;
+pub use overdue::OverdueAcks;
 use waybill_kernel::{Result, Tenant, Time};
 use waybill_store::effects::{Plan, Runner, Sweep};
 use waybill_store::{Ctx, Tx, Value};
 
 use crate::archive_rows::ArchiveKind;
 use crate::search::merge::MergeSearch;
-use crate::{Settings, archive_rows, keys};
+use crate::{Settings, archive_rows, keys, metrics};
 
 pub(crate) fn start(runner: Runner, settings: &Settings) -> Runner {
+    metrics::describe();
     let runner =
         runner.with(OldEvents::new(settings)).with(OldKeys::new(settings)).with(OldReservations::new(settings));
-    runner.with(MergeSearch)
+    let runner = started(runner, InactiveAgents::new(settings));
+    started(runner, OverdueAcks::new(settings)).with(MergeSearch)
+}
+
+fn started(runner: Runner, sweep: Option<impl Sweep>) -> Runner {
+    match sweep {
+        Some(sweep) => runner.with(sweep),
+        None => runner,
+    }
 }
 
 fn before(now: Time, age: Duration) -> Time {
