@@ -328,9 +328,7 @@ async fn strike_under_load(
     sleep(Duration::from_millis(SPRINT_MS)).await;
     // Asked before the strike, after which a scenario may speak of its next round.
     let ends_by_itself = scenario.ends_by_itself();
-    if !ends_by_itself
-        && let Some(violation) = ended(&mut server, "under load")?
-    {
+    if !ends_by_itself && let Some(violation) = ended(&mut server, "under load")? {
         found(report, vec![violation]);
         return Ok(None);
     }

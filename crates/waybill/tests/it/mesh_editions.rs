@@ -147,7 +147,7 @@ async fn hand_over(handle: &Handle, owner: &Identity, id: &str) {
         client_message_id: id.to_owned(),
         request_fingerprint: *draft.request_fingerprint().unwrap().as_bytes(),
         request: serde_json::to_string(&draft).unwrap(),
-        parcel: handle.link().parts().sealer.seal(&draft).unwrap(),
+        parcel: handle.link().parts().sealer.seal(id, &draft).unwrap(),
     };
     handle.outbox().accept(accept).await.unwrap();
 }
