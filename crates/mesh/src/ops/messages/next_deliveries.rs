@@ -109,7 +109,7 @@ impl Operation for FindDeliveries {
             message_columns!(),
             " FROM (SELECT y.mesh_id, y.seq, y.history_id, y.message_id FROM (SELECT mesh_id, seq FROM mesh_deliveries \
              WHERE tenant = $1 AND mesh_id = $2 AND member_id = $3 AND seq > $4 ORDER BY seq LIMIT $5) d \
-             JOIN mesh_history y ON y.tenant = $1 AND y.mesh_id = d.mesh_id AND y.seq = d.seq ORDER BY y.seq LIMIT $5) y",
+             JOIN mesh_history y ON y.tenant = $1 AND y.mesh_id = d.mesh_id AND y.seq = d.seq LIMIT $5) y",
             message_tables!(),
             "ORDER BY y.seq"
         );
