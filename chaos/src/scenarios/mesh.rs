@@ -222,6 +222,9 @@ impl<P: Players, F: Fault<P>> Scenario for Mesh<P, F> {
 
     fn finish(&mut self) -> Result<Option<String>> {
         let summary = self.players.summary();
-        Ok(Some(self.fault.finish()?.map_or_else(|| summary.clone(), |words| format!("{words}; {summary}"))))
+        Ok(Some(match self.fault.finish()? {
+            Some(words) => format!("{words}; {summary}"),
+            None => summary,
+        }))
     }
 }
