@@ -5,8 +5,8 @@
 //! transaction come right before it, so what a backend answers is counted: every query and every sync ends with one "ready".
 //! Everything else passes as it is.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ const CHUNK: usize = 16 << 10;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 struct Shared {
-    target: SocketAddr,
+    /// The port of PostgreSQL.
+    target: AtomicU16,
     armed: AtomicBool,
     cuts: AtomicU64,
     rng: Mutex<Rng>,
@@ -44,7 +45,7 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
-            target: SocketAddr::from((Ipv4Addr::LOCALHOST, target_port)),
+            target: AtomicU16::new(target_port),
             armed: AtomicBool::new(false),
             cuts: AtomicU64::new(0),
             rng: Mutex::new(Rng::new(seed, Stream::Fault)),
@@ -57,6 +58,11 @@ impl Proxy {
     /// Whether commits are cut from here on.
     pub fn arm(&self, armed: bool) {
         self.shared.armed.store(armed, Ordering::SeqCst);
+    }
+
+    /// Where new connections lead; those that are open end with the server they lead to.
+    pub fn aim(&self, target_port: u16) {
+        self.shared.target.store(target_port, Ordering::SeqCst);
     }
 
     /// Cuts so far.
@@ -94,7 +100,8 @@ struct Relay<'a> {
 
 /// Until either end closes, or a cut.
 async fn relay(client: TcpStream, shared: &Shared) -> Result<()> {
-    let server = TcpStream::connect(shared.target).await?;
+    let target = (Ipv4Addr::LOCALHOST, shared.target.load(Ordering::SeqCst));
+    let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     Relay { client, server, answers: Backend::default(), awaited: 1, shared }.run().await

@@ -50,6 +50,11 @@ pub async fn sql(on: &Cluster, text: &str) -> Result<String> {
     on.program("psql", &[&args[..], &["-d", DATABASE, "-c", text]].concat()).await
 }
 
+/// Every start after a crash or a copy would else fsync each file by itself, for seconds.
+pub async fn prepare(primary: &Cluster) -> Result<()> {
+    sql(primary, "ALTER SYSTEM SET recovery_init_sync_method = 'syncfs'").await.map(drop)
+}
+
 /// Asks until the answer is the one waited for.
 async fn await_answer(on: &Cluster, text: &str, wanted: &str) -> Result<()> {
     let deadline = Instant::now() + STATE_MAX;
@@ -96,7 +101,7 @@ pub async fn attach(primary: &Cluster, synchronous: bool) -> Result<()> {
 }
 
 /// The process that sends the log to the standby.
-pub async fn sender(primary: &Cluster) -> Result<u32> {
+async fn sender(primary: &Cluster) -> Result<u32> {
     let pid = sql(primary, "SELECT pid FROM pg_stat_replication").await?;
     pid.parse().with_context(|| format!("the log is sent by {pid:?}"))
 }
@@ -110,19 +115,19 @@ pub async fn signal(pid: u32, signal: &str) -> Result<()> {
 }
 
 /// How far the standby has come, once nothing more can come.
-pub async fn received(standby: &Cluster) -> Result<Lsn> {
+async fn received(standby: &Cluster) -> Result<Lsn> {
     await_answer(standby, "SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'", "0").await?;
     let text = sql(standby, "SELECT pg_last_wal_receive_lsn()").await?;
     Lsn::parse(&text).with_context(|| format!("the standby has received {text:?}"))
 }
 
-pub async fn timeline(primary: &Cluster) -> Result<u32> {
+async fn timeline(primary: &Cluster) -> Result<u32> {
     let text = sql(primary, "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").await?;
     u32::from_str_radix(&text, 16).with_context(|| format!("the timeline is {text:?}"))
 }
 
 /// Read from the files of a primary that is down: what it had beyond that place.
-pub async fn behind(dead: &Cluster, timeline: u32, received: Lsn) -> Result<Behind> {
+async fn behind(dead: &Cluster, timeline: u32, received: Lsn) -> Result<Behind> {
     let (timeline, from) = (timeline.to_string(), received.to_string());
     let args = ["--path=data/pg_wal", "--rmgr=Transaction", "--timeline", &timeline, "--start", &from];
     // It ends with an error where the log ends; without a record beyond that place it says only that.
@@ -139,6 +144,19 @@ fn read_dump(dump: &str, received: Lsn) -> Behind {
         behind.commits += u64::from(line.contains("desc: COMMIT"));
     }
     behind
+}
+
+/// SIGKILL of the primary, with its log held back from the standby for a while before. Says when, and what the standby lacks.
+pub async fn kill_late(primary: &mut Cluster, standby: &Cluster, lag: Duration) -> Result<(Instant, Behind)> {
+    let (timeline, sender) = (timeline(primary).await?, sender(primary).await?);
+    signal(sender, "-STOP").await?;
+    sleep(lag).await;
+    let killed = Instant::now();
+    primary.kill().await?;
+    // A stopped process does not notice that its postmaster is gone.
+    signal(sender, "-KILL").await?;
+    let received = received(standby).await?;
+    Ok((killed, behind(primary, timeline, received).await?))
 }
 
 /// Returns when the standby takes writes.

@@ -12,7 +12,6 @@ pub mod record;
 mod senders;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -56,7 +55,7 @@ pub struct Party {
     /// Where each has its home.
     homes: BTreeMap<Peer, Home>,
     daemons: BTreeMap<Peer, Daemon>,
-    pub line: Option<Line>,
+    line: Option<Line>,
     record: Option<Record>,
     senders: JoinSet<Count>,
     inboxes: Inboxes,
@@ -109,14 +108,9 @@ impl Party {
         self.homes.get(&peer).with_context(|| format!("{} has no home", peer.name()))
     }
 
-    fn line(&self) -> Result<&Line> {
+    /// Between daemons and broker.
+    pub fn line(&self) -> Result<&Line> {
         self.line.as_ref().context("there is no line")
-    }
-
-    /// The broker is here now.
-    pub fn aim(&self, broker: SocketAddr) -> Result<()> {
-        self.line()?.aim(broker);
-        Ok(())
     }
 
     fn record(&self) -> Result<&Record> {

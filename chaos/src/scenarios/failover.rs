@@ -91,25 +91,6 @@ impl Failover {
         }
     }
 
-    /// The kill, with the log held back for a while before it. Answers with what the standby has not received.
-    async fn kill(
-        &mut self,
-        mut primary: Cluster,
-        standby: &Cluster,
-        lag_ms: u64,
-    ) -> Result<(Cluster, Instant, Behind)> {
-        let (timeline, sender) = (standby::timeline(&primary).await?, standby::sender(&primary).await?);
-        standby::signal(sender, "-STOP").await?;
-        sleep(Duration::from_millis(lag_ms)).await;
-        let killed = Instant::now();
-        primary.kill().await?;
-        // A stopped process does not notice that its postmaster is gone.
-        standby::signal(sender, "-KILL").await?;
-        let received = standby::received(standby).await?;
-        let behind = standby::behind(&primary, timeline, received).await?;
-        Ok((primary, killed, behind))
-    }
-
     /// Brings the old primary back as it was, takes the server's connections away so that it has to choose again, and
     /// counts what the old one was given.
     async fn tempt(&self, old: &mut Cluster, new: &Cluster) -> Result<u64> {
@@ -127,8 +108,7 @@ impl Failover {
 impl Scenario for Failover {
     async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
         let primary = Cluster::create(&self.folder).await?;
-        // Every start after a crash or a copy would else fsync each file by itself, for seconds.
-        standby::sql(&primary, "ALTER SYSTEM SET recovery_init_sync_method = 'syncfs'").await?;
+        standby::prepare(&primary).await?;
         let standby = primary.beside("postgres-2")?;
         let store = if self.synchronous {
             Cluster::url(self.gateway.insert(Gateway::start(primary.port).await?).port)
@@ -169,10 +149,10 @@ impl Scenario for Failover {
     }
 
     async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
-        let primary = self.primary.take().context("no primary")?;
+        let mut old = self.primary.take().context("no primary")?;
         let standby = self.standby.take().context("no standby")?;
         let lag_ms = self.rng.below(LAG_MS_MAX);
-        let (mut old, killed, behind) = self.kill(primary, &standby, lag_ms).await?;
+        let (killed, behind) = standby::kill_late(&mut old, &standby, Duration::from_millis(lag_ms)).await?;
         standby::promote(&standby).await.context("promoting the standby")?;
         let promoted = Instant::now();
         if let Some(gateway) = &self.gateway {

@@ -1,21 +1,17 @@
 //! The line between daemons and broker goes down, is still, lets nothing of the broker's words through, or is slow, several
 //! times under load. Programs go on handing messages over; nobody is restarted.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio::time::sleep;
 
-use super::{After, Scenario, configure};
-use crate::checker::Violation;
-use crate::client::Endpoint;
-use crate::journal::Journal;
-use crate::load::{Load, Pace, Tally};
+use super::mesh::Fault;
+use crate::load::Load;
+use crate::mesh::Party;
 use crate::mesh::line::Weather;
-use crate::mesh::{self, Party};
 use crate::rng::{Rng, Stream};
-use crate::server::{Launch, Server};
+use crate::server::Server;
 
 const TIMES_MAX: u64 = 3;
 const FOR_MS_MIN: u64 = 50;
@@ -24,17 +20,14 @@ const SLOW_MS_MAX: u64 = 60;
 /// Between two of them, for connections to be made again.
 const BETWEEN: Duration = Duration::from_millis(150);
 
-pub struct MeshCut {
-    folder: PathBuf,
-    party: Party,
+pub struct Cut {
     rng: Rng,
     told: String,
 }
 
-impl MeshCut {
-    pub fn new(folder: PathBuf, seed: u64) -> Self {
-        let party = Party::new(folder.clone(), seed);
-        MeshCut { folder, party, rng: Rng::new(seed, Stream::Fault), told: String::new() }
+impl Cut {
+    pub fn new(seed: u64) -> Self {
+        Cut { rng: Rng::new(seed, Stream::Fault), told: String::new() }
     }
 
     /// What comes, and whether the connections of before live on when it has passed.
@@ -46,39 +39,13 @@ impl MeshCut {
     }
 }
 
-impl Scenario for MeshCut {
-    async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
-        self.party.prepare(&launch.program)?;
-        configure(&self.folder, mesh::SETTINGS, launch)
-    }
-
-    async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.party.open(at).await
-    }
-
-    fn load_ms_max(&self) -> u64 {
-        mesh::LOAD_MS_MAX
-    }
-
-    fn pace(&self, _connections: u32) -> Pace {
-        mesh::PACE
-    }
-
-    /// The machine is busy enough with the daemons.
-    fn takes_queues(&self) -> bool {
-        false
-    }
-
-    fn join(&mut self, _server: &Server, load: &Load) -> Result<()> {
-        self.party.begin(load)
-    }
-
-    async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
+impl Fault<Party> for Cut {
+    async fn strike(&mut self, party: &mut Party, broker: Server, _load: &Load) -> Result<Option<Server>> {
         let mut told = Vec::new();
         for _ in 0..1 + self.rng.below(TIMES_MAX) {
             let (weather, lives_on) = self.next();
             let lasted = FOR_MS_MIN + self.rng.below(FOR_MS_MAX - FOR_MS_MIN);
-            let line = self.party.line.as_ref().context("there is no line")?;
+            let line = party.line()?;
             line.turn(weather);
             sleep(Duration::from_millis(lasted)).await;
             if !lives_on {
@@ -90,22 +57,10 @@ impl Scenario for MeshCut {
             told.push(format!("{weather:?} for {lasted} ms{}", if lives_on { "" } else { ", then cut" }));
         }
         self.told = told.join("; ");
-        Ok(After::Serving(Box::new(server)))
+        Ok(Some(broker))
     }
 
-    async fn account(&mut self, _tally: &Tally, at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
-        self.party.end(at).await
-    }
-
-    async fn close(&mut self, at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
-        self.party.close(at).await
-    }
-
-    fn told(&self) -> Option<String> {
-        Some(format!("{}; {}", self.told, self.party.told()))
-    }
-
-    fn finish(&mut self) -> Result<Option<String>> {
-        Ok(Some(self.party.summary()))
+    fn told(&self) -> String {
+        self.told.clone()
     }
 }

@@ -1,5 +1,6 @@
-//! PostgreSQL below the broker: killed and started again in place, or cut off between COMMIT and its reply, in turn. The broker
-//! serves on and says honestly what it does not know; daemons send again, and each message is accepted once.
+//! PostgreSQL below the broker: killed and started again in place, cut off between COMMIT and its reply, or failed over to its
+//! synchronous standby, in turn. The broker serves on and says honestly what it does not know; daemons send again, and each
+//! message is accepted once.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,112 +8,124 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::sleep;
 
-use super::{After, Scenario, configure};
-use crate::checker::Violation;
-use crate::client::Endpoint;
+use super::mesh::Fault;
 use crate::cluster::Cluster;
-use crate::journal::Journal;
-use crate::load::{Load, Pace, Tally};
-use crate::mesh::{self, Party};
+use crate::load::Load;
+use crate::mesh::Party;
 use crate::proxy::Proxy;
 use crate::rng::{Rng, Stream};
 use crate::server::{Launch, Server};
+use crate::standby;
 
 /// How long the database stays away beyond the time it needs itself.
 const AWAY_MS_MAX: u64 = 300;
+/// How long the log is held back from the standby before the primary is killed.
+const LAG_MS_MAX: u64 = 300;
+const IN_TURN: [Harm; 3] = [Harm::Kill, Harm::Cut, Harm::FailOver];
 
-pub struct MeshPostgres {
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Harm {
+    Kill,
+    Cut,
+    FailOver,
+}
+
+pub struct Database {
     folder: PathBuf,
     seed: u64,
-    party: Party,
     rng: Rng,
-    proxy: Option<Proxy>,
-    cluster: Option<Cluster>,
-    round: u32,
+    servers: Option<Servers>,
+    rounds: usize,
     cuts_before: u64,
     told: String,
 }
 
-impl MeshPostgres {
-    pub fn new(folder: PathBuf, seed: u64) -> Self {
-        let party = Party::new(folder.clone(), seed);
-        let rng = Rng::new(seed, Stream::Fault);
-        let told = String::new();
-        MeshPostgres { folder, seed, party, rng, proxy: None, cluster: None, round: 0, cuts_before: 0, told }
+struct Servers {
+    /// Leads the broker to the primary.
+    proxy: Proxy,
+    primary: Cluster,
+    /// Down, and made the standby of a fail-over; after it, the primary of before.
+    other: Cluster,
+}
+
+impl Servers {
+    async fn create(folder: &Path, seed: u64) -> Result<Servers> {
+        let primary = Cluster::create(folder).await?;
+        standby::prepare(&primary).await?;
+        let other = primary.beside("postgres-2")?;
+        let proxy = Proxy::start(primary.port, seed, false).await?;
+        Ok(Servers { proxy, primary, other })
     }
 
-    fn kills(&self) -> bool {
-        self.round.is_multiple_of(2)
+    /// There is a standby only for a fail-over: without one to wait for, a primary that was killed would answer no commit.
+    async fn attach(self) -> Result<Servers> {
+        let (other, _) = standby::follow(self.primary.port, self.other).await?;
+        standby::attach(&self.primary, true).await?;
+        Ok(Servers { other, ..self })
+    }
+
+    async fn kill(&mut self, away: Duration) -> Result<String> {
+        self.primary.kill().await?;
+        sleep(away).await;
+        self.primary.start().await.context("PostgreSQL after the kill")?;
+        Ok(format!("PostgreSQL killed, away for {} ms and its recovery", away.as_millis()))
+    }
+
+    async fn fail_over(&mut self, lag: Duration) -> Result<String> {
+        let (killed, behind) = standby::kill_late(&mut self.primary, &self.other, lag).await?;
+        standby::promote(&self.other).await.context("promoting the standby")?;
+        std::mem::swap(&mut self.primary, &mut self.other);
+        self.proxy.aim(self.primary.port);
+        let (lag_ms, took) = (lag.as_millis(), killed.elapsed().as_secs_f64());
+        let commits = behind.commits;
+        Ok(format!("failed over in {took:.1} s with the log {lag_ms} ms late ({commits} commits without an answer)"))
     }
 }
 
-impl Scenario for MeshPostgres {
-    async fn prepare(&mut self, launch: &mut Launch) -> Result<PathBuf> {
-        self.party.prepare(&launch.program)?;
-        let cluster = self.cluster.insert(Cluster::at(&self.folder).await?);
-        let proxy = self.proxy.insert(Proxy::start(cluster.port, self.seed, false).await?);
-        launch.extra.extend(["--store".into(), Cluster::url(proxy.port)]);
-        configure(&self.folder, mesh::SETTINGS, launch)
+impl Database {
+    pub fn new(folder: PathBuf, seed: u64) -> Self {
+        let rng = Rng::new(seed, Stream::Fault);
+        Database { folder, seed, rng, servers: None, rounds: 0, cuts_before: 0, told: String::new() }
     }
 
-    async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.party.open(at).await
+    /// Of the round that was begun last.
+    fn harm(&self) -> Harm {
+        IN_TURN[self.rounds.saturating_sub(1) % IN_TURN.len()]
+    }
+}
+
+impl Fault<Party> for Database {
+    async fn prepare(&mut self, _party: &mut Party, launch: &mut Launch) -> Result<()> {
+        let servers = self.servers.insert(Servers::create(&self.folder, self.seed).await?);
+        launch.extra.extend(["--store".into(), Cluster::url(servers.proxy.port)]);
+        Ok(())
     }
 
-    fn load_ms_max(&self) -> u64 {
-        mesh::LOAD_MS_MAX
-    }
-
-    fn pace(&self, _connections: u32) -> Pace {
-        mesh::PACE
-    }
-
-    /// The machine is busy enough with the daemons.
-    fn takes_queues(&self) -> bool {
-        false
-    }
-
-    fn join(&mut self, _server: &Server, load: &Load) -> Result<()> {
-        self.party.begin(load)
-    }
-
-    async fn begin(&mut self, server: Server, _launch: &Launch, _data: &Path) -> Result<Option<Server>> {
-        self.round += 1;
-        let proxy = self.proxy.as_ref().context("no proxy was started")?;
-        self.cuts_before = proxy.cuts();
-        proxy.arm(!self.kills());
-        Ok(Some(server))
-    }
-
-    async fn strike(&mut self, server: Server, _load: &Load) -> Result<After> {
-        let proxy = self.proxy.as_ref().context("no proxy was started")?;
-        proxy.arm(false);
-        if !self.kills() {
-            self.told = format!("{} commits cut off from their replies", proxy.cuts() - self.cuts_before);
-            return Ok(After::Serving(Box::new(server)));
+    async fn begin(&mut self, _party: &mut Party, broker: Server, _launch: &Launch, _data: &Path) -> Result<Server> {
+        self.rounds += 1;
+        let mut servers = self.servers.take().context("no PostgreSQL was made")?;
+        if self.harm() == Harm::FailOver {
+            servers = servers.attach().await?;
         }
-        let cluster = self.cluster.as_mut().context("no cluster was made")?;
-        cluster.kill().await?;
-        let away_ms = self.rng.below(AWAY_MS_MAX);
-        sleep(Duration::from_millis(away_ms)).await;
-        cluster.start().await.context("PostgreSQL after the kill")?;
-        self.told = format!("PostgreSQL killed, away for {away_ms} ms and its recovery");
-        Ok(After::Serving(Box::new(server)))
+        self.cuts_before = servers.proxy.cuts();
+        servers.proxy.arm(self.harm() == Harm::Cut);
+        self.servers = Some(servers);
+        Ok(broker)
     }
 
-    async fn account(&mut self, _tally: &Tally, at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
-        self.party.end(at).await
+    async fn strike(&mut self, _party: &mut Party, broker: Server, _load: &Load) -> Result<Option<Server>> {
+        let harm = self.harm();
+        let servers = self.servers.as_mut().context("no PostgreSQL was made")?;
+        servers.proxy.arm(false);
+        self.told = match harm {
+            Harm::Kill => servers.kill(Duration::from_millis(self.rng.below(AWAY_MS_MAX))).await?,
+            Harm::Cut => format!("{} commits cut off from their replies", servers.proxy.cuts() - self.cuts_before),
+            Harm::FailOver => servers.fail_over(Duration::from_millis(self.rng.below(LAG_MS_MAX))).await?,
+        };
+        Ok(Some(broker))
     }
 
-    async fn close(&mut self, at: &Endpoint, _journal: &Journal) -> Result<Vec<Violation>> {
-        self.party.close(at).await
-    }
-
-    fn told(&self) -> Option<String> {
-        Some(format!("{}; {}", self.told, self.party.told()))
-    }
-
-    fn finish(&mut self) -> Result<Option<String>> {
-        Ok(Some(self.party.summary()))
+    fn told(&self) -> String {
+        self.told.clone()
     }
 }

@@ -11,14 +11,14 @@ pub mod fsync_error;
 pub mod fsync_kill;
 pub mod kill;
 pub mod kill_points;
-pub mod mesh_broker_kill;
+pub mod mesh;
 pub mod mesh_cut;
 pub mod mesh_daemon_kill;
-pub mod mesh_limit;
 pub mod mesh_points;
 pub mod mesh_postgres;
 pub mod mesh_power;
 pub mod pause;
+mod points;
 pub mod postgres_kill;
 mod postgres_pause;
 pub mod power;
@@ -40,7 +40,9 @@ use crate::history::Op;
 use crate::image;
 use crate::journal::Journal;
 use crate::load::{Load, Pace, Stamp, Tally};
+use crate::mesh::Party;
 use crate::server::{Launch, Server};
+use mesh::{BrokerKill, Fault, Mesh};
 
 pub struct About {
     pub name: &'static str,
@@ -130,7 +132,7 @@ pub const ALL: &[About] = &[
     About {
         name: "mesh-postgres",
         rounds: 10,
-        what: "PostgreSQL below the broker killed, or cut off between COMMIT and its reply, in turn",
+        what: "PostgreSQL below the broker killed, cut off between COMMIT and its reply, failed over to a standby, in turn",
     },
     About {
         name: "mesh-limit",
@@ -352,17 +354,40 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
             let mut failover = failover::Failover::new(folder, seed, name == "failover-sync", plant);
             campaign::run(plan, &mut failover, report).await
         }
-        "mesh-daemon-kill" => {
-            campaign::run(plan, &mut mesh_daemon_kill::MeshDaemonKill::new(folder, seed), report).await
-        }
-        "mesh-broker-kill" => {
-            campaign::run(plan, &mut mesh_broker_kill::MeshBrokerKill::new(folder, seed), report).await
-        }
-        "mesh-cut" => campaign::run(plan, &mut mesh_cut::MeshCut::new(folder, seed), report).await,
-        "mesh-power" => campaign::run(plan, &mut mesh_power::MeshPower::new(folder, keep, seed), report).await,
-        "mesh-postgres" => campaign::run(plan, &mut mesh_postgres::MeshPostgres::new(folder, seed), report).await,
-        "mesh-limit" => campaign::run(plan, &mut mesh_limit::MeshLimit::new(folder, seed), report).await,
-        "mesh-points" => campaign::run(plan, &mut mesh_points::MeshPoints::new(folder, sabotaged, seed), report).await,
+        "mesh-limit" => campaign::run(plan, &mut Mesh::of_members(folder, seed, BrokerKill), report).await,
+        _ if name.starts_with("mesh-") => play_daemons(name, folder, seed, keep, sabotaged, plan, report).await,
         _ => bail!("scenario {name} is listed and not written"),
     }
+}
+
+/// Scenarios on a mesh of daemons: one frame, and the fault in it.
+async fn play_daemons(
+    name: &str,
+    folder: PathBuf,
+    seed: u64,
+    keep: bool,
+    sabotaged: PathBuf,
+    plan: &mut Plan,
+    report: &mut Report,
+) -> Result<()> {
+    let at = folder.clone();
+    match name {
+        "mesh-daemon-kill" => under(mesh_daemon_kill::DaemonKill::new(seed), folder, seed, plan, report).await,
+        "mesh-broker-kill" => under(BrokerKill, folder, seed, plan, report).await,
+        "mesh-cut" => under(mesh_cut::Cut::new(seed), folder, seed, plan, report).await,
+        "mesh-power" => under(mesh_power::PowerCut::new(at, keep), folder, seed, plan, report).await,
+        "mesh-postgres" => under(mesh_postgres::Database::new(at, seed), folder, seed, plan, report).await,
+        "mesh-points" => under(mesh_points::AtPoints::new(sabotaged, seed), folder, seed, plan, report).await,
+        _ => bail!("scenario {name} is listed and not written"),
+    }
+}
+
+async fn under(
+    fault: impl Fault<Party>,
+    folder: PathBuf,
+    seed: u64,
+    plan: &mut Plan,
+    report: &mut Report,
+) -> Result<()> {
+    campaign::run(plan, &mut Mesh::of_daemons(folder, seed, fault), report).await
 }

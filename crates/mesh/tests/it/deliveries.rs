@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tokio::task::JoinSet;
-use waybill_kernel::Code;
+use waybill_kernel::{Code, OperationSpec, Result};
 use waybill_mesh::ops::messages::{AcknowledgeDeliveries, Delivery, FindDeliveries, ReadHistory};
 use waybill_mesh::ops::topics::{Subscribe, Unsubscribe};
 use waybill_mesh_protocol::frames::Message;
-use waybill_testkit::stores::{TestStore, readable};
+use waybill_store::{Ctx, Operation, Reply, Tx};
+use waybill_testkit::stores::{self, TestStore, readable};
 
 use crate::support::{
     Person, count, create_topic, dm, join, ok, plain_mesh, post, refused, rows, send, sent, subscribe, topic,
@@ -220,4 +223,47 @@ async fn history_is_in_the_order_of_commits_while_many_send(on: TestStore) {
     let ids: BTreeSet<_> = seen.iter().map(|message| message.client_message_id.as_str()).collect();
     assert_eq!(ids.len(), SENDERS * EACH);
     assert_eq!(deliveries(&on, &reader, 0).await.len(), 32);
+}
+
+/// How many rows of messages an operation has read, as PostgreSQL counts them within the transaction.
+#[derive(Deserialize, JsonSchema)]
+struct Counted<O>(O);
+
+async fn rows_read(tx: &mut Tx<'_>) -> Result<i64> {
+    const READ: &str = "SELECT coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint \
+                        FROM pg_stat_xact_user_tables WHERE relname IN ('mesh_history', 'mesh_messages')";
+    tx.query(READ, &[]).await?[0].int(0)
+}
+
+impl<O: Operation> Operation for Counted<O> {
+    const SPEC: OperationSpec = O::SPEC;
+    type Output = i64;
+
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<i64>> {
+        let before = rows_read(tx).await?;
+        self.0.run(ctx, tx).await?;
+        Ok(Reply::Done(rows_read(tx).await? - before))
+    }
+}
+
+/// Without statistics a part of a key is as good to PostgreSQL as all of it, unless it has no choice.
+#[tokio::test]
+async fn a_page_reads_its_own_rows_of_a_database_that_was_never_analyzed() {
+    let settings = waybill_mesh::Settings { sends_per_window: 100_000, ..waybill_mesh::Settings::default() };
+    let on = stores::open_postgres_set(settings).await.unwrap();
+    let alice = plain_mesh(&on).await;
+    let (bob, carol) = (join(&on, &alice, "bob").await, join(&on, &alice, "carol").await);
+    for number in 0..200 {
+        sent(&on, &alice, &format!("c{number}"), dm(&carol, "for carol")).await;
+    }
+    for number in 0..3 {
+        sent(&on, &alice, &format!("b{number}"), dm(&bob, "for bob")).await;
+    }
+    let find = FindDeliveries { mesh: bob.mesh(), member: bob.id(), connection: None, after: 0, limit: None };
+    let read = ok(&on, bob.caller(), Counted(find)).await;
+    assert!(read <= 10, "{read} rows were read for three deliveries");
+    let page = ReadHistory { mesh: carol.mesh(), member: carol.id(), after: 0, limit: Some(10), mentions: false };
+    let read = ok(&on, carol.caller(), Counted(page)).await;
+    // The end of what is looked at is found by walking over the history.
+    assert!(read <= 500, "{read} rows were read for ten messages of history");
 }

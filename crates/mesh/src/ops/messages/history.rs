@@ -31,10 +31,11 @@ pub struct ReadHistory {
     pub mentions: bool,
 }
 
-/// What is for the member, of the history `y`.
-macro_rules! own {
+/// What is for the member, of the history `y`; further conditions, the order and the end of the page follow.
+macro_rules! page {
     () => {
-        "WHERE y.tenant = $1 AND y.mesh_id = $2 AND y.seq > $4 AND y.seq <= $5 AND (y.recipient = $3 \
+        " FROM (SELECT y.mesh_id, y.seq, y.history_id, y.message_id FROM mesh_history y \
+         WHERE y.tenant = $1 AND y.mesh_id = $2 AND y.seq > $4 AND y.seq <= $5 AND (y.recipient = $3 \
          OR y.sender <> $3 AND EXISTS (SELECT 1 FROM mesh_subscriptions s WHERE s.tenant = $1 AND s.mesh_id = y.mesh_id \
          AND s.topic = y.topic AND s.member_id = $3 AND s.since_seq < y.seq))"
     };
@@ -53,19 +54,19 @@ impl ReadHistory {
         const ALL: &str = concat!(
             "SELECT ",
             message_columns!(),
-            " FROM mesh_history y",
+            page!(),
+            " ORDER BY y.seq LIMIT $6) y",
             message_tables!(),
-            own!(),
-            " ORDER BY y.seq LIMIT $6"
+            "ORDER BY y.seq"
         );
         const MENTIONS: &str = concat!(
             "SELECT ",
             message_columns!(),
-            " FROM mesh_history y",
-            message_tables!(),
-            own!(),
+            page!(),
             " AND EXISTS (SELECT 1 FROM mesh_mentions n WHERE n.tenant = $1 AND n.mesh_id = y.mesh_id \
-             AND n.message_id = y.message_id AND n.member_id = $3) ORDER BY y.seq LIMIT $6"
+             AND n.message_id = y.message_id AND n.member_id = $3) ORDER BY y.seq LIMIT $6) y",
+            message_tables!(),
+            "ORDER BY y.seq"
         );
         let params = [
             Value::from(self.mesh.as_bytes()),

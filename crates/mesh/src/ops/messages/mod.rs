@@ -25,7 +25,10 @@ macro_rules! message_columns {
     };
 }
 
-/// What [`message_columns`] needs beside `mesh_history y`.
+/// What [`message_columns`] needs beside `mesh_history y`, which is a page: a SELECT with a LIMIT of its own.
+///
+/// PostgreSQL sees through any other form that all rows are of one mesh, and before it has analyzed the tables it then takes the
+/// part of an index that names the mesh for as good as the whole key: for each row of a page it would read all of the history.
 macro_rules! message_tables {
     () => {
         " JOIN mesh_messages g ON g.tenant = $1 AND g.mesh_id = y.mesh_id AND g.message_id = y.message_id \

@@ -107,9 +107,11 @@ impl Operation for FindDeliveries {
         const FIND: &str = concat!(
             "SELECT ",
             message_columns!(),
-            " FROM mesh_deliveries d JOIN mesh_history y ON y.tenant = $1 AND y.mesh_id = d.mesh_id AND y.seq = d.seq ",
+            " FROM (SELECT y.mesh_id, y.seq, y.history_id, y.message_id FROM (SELECT mesh_id, seq FROM mesh_deliveries \
+             WHERE tenant = $1 AND mesh_id = $2 AND member_id = $3 AND seq > $4 ORDER BY seq LIMIT $5) d \
+             JOIN mesh_history y ON y.tenant = $1 AND y.mesh_id = d.mesh_id AND y.seq = d.seq LIMIT $5) y",
             message_tables!(),
-            "WHERE d.tenant = $1 AND d.mesh_id = $2 AND d.member_id = $3 AND d.seq > $4 ORDER BY d.seq LIMIT $5"
+            "ORDER BY y.seq"
         );
         let link = self.link(tx).await?;
         if link != Link::Current {
