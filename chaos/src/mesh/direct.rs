@@ -12,7 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use waybill_bench::member::Member;
 
+use super::LOAD_MS_MAX;
 use super::judge::{self, Got, Inboxes};
+use super::players::Players;
 use super::record::{self, Key, Lane, Names, Peer, Record, To, Verdict};
 use super::senders::SEQ_PER_ROUND;
 use crate::checker::{Invariant, Violation};
@@ -23,7 +25,7 @@ use crate::rng::{Rng, Stream};
 use crate::workload::{Count, Signals};
 
 /// Used up within moments, and there again within one.
-pub const SETTINGS: &str = "[mesh]\nsends_per_window = 40\nwindow_s = 1\n";
+const SETTINGS: &str = "[mesh]\nsends_per_window = 40\nwindow_s = 1\n";
 pub const SLUG: &str = "direct";
 const LANES: [Lane; 6] = [
     Lane { from: Peer::Alice, to: To::Peer(Peer::Bob), number: 0 },
@@ -89,17 +91,6 @@ impl Crowd {
         }
     }
 
-    pub async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.record = Some(Record::create(self.folder.join("mesh.jsonl"), self.seed)?);
-        let owner = Member::found(at.addr, &at.key, SLUG, Peer::Alice.name()).await?;
-        let invite = owner.invite(2).await?;
-        for peer in [Peer::Bob, Peer::Carol] {
-            self.members.insert(peer, Member::join(at.addr, &invite, peer.name()).await?);
-        }
-        self.members.insert(Peer::Alice, owner);
-        Ok(())
-    }
-
     fn member(&self, peer: Peer) -> Result<Member> {
         self.members.get(&peer).cloned().with_context(|| format!("{} is no member", peer.name()))
     }
@@ -123,38 +114,6 @@ impl Crowd {
             rng: Rng::new(self.seed, Stream::Mesh { round, hand }),
             count: Count::default(),
         })
-    }
-
-    pub fn begin(&mut self, load: &Load) -> Result<()> {
-        self.round = load.round();
-        for (hand, lane) in (0..).zip(LANES) {
-            let caller = self.caller(lane, self.round, hand, load.signals.clone())?;
-            self.callers.spawn(caller.run());
-        }
-        Ok(())
-    }
-
-    /// After the fault, with the broker at this address.
-    pub async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
-        let gather = async {
-            while let Some(count) = self.callers.join_next().await {
-                let count = count.context("a caller ended badly")??;
-                self.sent.acknowledged += count.acknowledged;
-                self.sent.refused += count.refused;
-                self.sent.unknown += count.unknown;
-            }
-            anyhow::Ok(())
-        };
-        timeout(FINISH_MAX, gather).await.context("the callers did not end")??;
-        self.members.values_mut().for_each(|member| member.addr = at.addr);
-        let mut violations = self.settle().await?;
-        let keys: Vec<Key> = self.record()?.with(|history| history.sends.keys().copied().collect());
-        let chosen = Rng::new(self.seed ^ u64::from(self.round), Stream::Sample).sample(keys, REPEATED);
-        for key in chosen {
-            self.caller(key.lane, self.round, 0, Signals::default())?.repeat(key).await;
-        }
-        violations.extend(self.judge().await?);
-        Ok(violations)
     }
 
     /// What is unknown is sent again until the broker says what it is.
@@ -196,10 +155,63 @@ impl Crowd {
         }
         Ok(self.record()?.with(|history| judge::judge(history, &inboxes)))
     }
+}
 
-    pub fn told(&self) -> String {
+impl Players for Crowd {
+    const SETTINGS: &'static str = SETTINGS;
+    /// A budget that is used up is there again after a while, and has to be used up again.
+    const LOAD_MS_MAX: u64 = 2 * LOAD_MS_MAX;
+
+    async fn open(&mut self, at: &Endpoint) -> Result<()> {
+        self.record = Some(Record::create(self.folder.join("mesh.jsonl"), self.seed)?);
+        let owner = Member::found(at.addr, &at.key, SLUG, Peer::Alice.name()).await?;
+        let invite = owner.invite(2).await?;
+        for peer in [Peer::Bob, Peer::Carol] {
+            self.members.insert(peer, Member::join(at.addr, &invite, peer.name()).await?);
+        }
+        self.members.insert(Peer::Alice, owner);
+        Ok(())
+    }
+
+    fn begin(&mut self, load: &Load) -> Result<()> {
+        self.round = load.round();
+        for (hand, lane) in (0..).zip(LANES) {
+            let caller = self.caller(lane, self.round, hand, load.signals.clone())?;
+            self.callers.spawn(caller.run());
+        }
+        Ok(())
+    }
+
+    /// After the fault, with the broker at this address.
+    async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
+        let gather = async {
+            while let Some(count) = self.callers.join_next().await {
+                let count = count.context("a caller ended badly")??;
+                self.sent.acknowledged += count.acknowledged;
+                self.sent.refused += count.refused;
+                self.sent.unknown += count.unknown;
+            }
+            anyhow::Ok(())
+        };
+        timeout(FINISH_MAX, gather).await.context("the callers did not end")??;
+        self.members.values_mut().for_each(|member| member.addr = at.addr);
+        let mut violations = self.settle().await?;
+        let keys: Vec<Key> = self.record()?.with(|history| history.sends.keys().copied().collect());
+        let chosen = Rng::new(self.seed ^ u64::from(self.round), Stream::Sample).sample(keys, REPEATED);
+        for key in chosen {
+            self.caller(key.lane, self.round, 0, Signals::default())?.repeat(key).await;
+        }
+        violations.extend(self.judge().await?);
+        Ok(violations)
+    }
+
+    fn told(&self) -> String {
         let Count { acknowledged, refused, unknown } = self.sent;
         format!("{acknowledged} accepted or repeated, {refused} beyond the budget, {unknown} unknown")
+    }
+
+    fn summary(&self) -> String {
+        format!("mesh: {}", self.told())
     }
 }
 

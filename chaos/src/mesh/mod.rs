@@ -8,6 +8,7 @@ pub mod direct;
 pub mod ipc;
 mod judge;
 pub mod line;
+pub mod players;
 pub mod record;
 mod senders;
 
@@ -24,6 +25,7 @@ pub use self::daemon::Daemon;
 use self::daemon::{Home, SLUG, home_of};
 use self::judge::{Got, Inboxes};
 use self::line::Line;
+use self::players::Players;
 use self::record::{Key, Peer, Record, TOPIC, To, WARM};
 use self::senders::{LANES, Sender, request};
 use crate::checker::{Invariant, Violation};
@@ -34,10 +36,10 @@ use crate::rng::{Rng, Stream};
 use crate::workload::{Count, Signals};
 
 /// Of the broker: no budget is in the way of the load, and what is not acknowledged is pushed again soon.
-pub const SETTINGS: &str = "[mesh]\nsends_per_window = 100000\nwindow_s = 1\nredeliver_ms = 500\n";
+const SETTINGS: &str = "[mesh]\nsends_per_window = 100000\nwindow_s = 1\nredeliver_ms = 500\n";
 /// The tasks beside it only show that the broker lives.
 pub const PACE: Pace = Pace { connections: 4, per_second: 60, sprints: false };
-pub const LOAD_MS_MAX: u64 = 900;
+const LOAD_MS_MAX: u64 = 900;
 /// Everybody hears everybody by then, or the mesh was not made.
 const WARM_MAX: Duration = Duration::from_secs(60);
 const FINISH_MAX: Duration = Duration::from_secs(45);
@@ -87,12 +89,6 @@ impl Party {
         }
     }
 
-    /// Says which program the daemons are, before anybody is at home.
-    pub fn prepare(&mut self, program: &Path) -> Result<()> {
-        let base = self.folder.clone();
-        Peer::ALL.iter().try_for_each(|peer| self.settle_in(*peer, program, &base))
-    }
-
     /// The home of one peer is below this folder.
     pub fn settle_in(&mut self, peer: Peer, program: &Path, base: &Path) -> Result<()> {
         let path = home_of(base, peer.name());
@@ -115,31 +111,6 @@ impl Party {
 
     fn record(&self) -> Result<&Record> {
         self.record.as_ref().context("there is no record")
-    }
-
-    /// Makes the mesh, its members and its topic, and waits until everybody hears everybody.
-    pub async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.record = Some(Record::create(self.folder.join("mesh.jsonl"), self.seed)?);
-        let line = self.line.insert(Line::start(at.addr).await?);
-        let url = format!("http://127.0.0.1:{}", line.port);
-        let alice = self.home(Peer::Alice)?;
-        let create = ["mesh", "create", SLUG, "--name", "alice", "--json", "--url", &url, "--key", &at.key];
-        alice.run(&create).await.context("making the mesh")?;
-        for peer in [Peer::Bob, Peer::Carol] {
-            let invite = alice.run(&["mesh", "invite", SLUG, "--json"]).await.context("inviting")?;
-            let invite = invite["invite"].as_str().context("no invite was printed")?;
-            self.home(peer)?.run(&["mesh", "join", invite, "--name", peer.name()]).await.context("joining")?;
-        }
-        for peer in Peer::ALL {
-            self.home(peer)?.configure().with_context(|| format!("settings of {}", peer.name()))?;
-            self.start(peer).await?;
-        }
-        let topics = ["mesh", "topics", "create", SLUG, TOPIC];
-        self.home(Peer::Alice)?.run(&topics).await.context("making the topic")?;
-        for peer in Peer::ALL {
-            self.subscribe(peer).await?;
-        }
-        self.warm().await
     }
 
     async fn subscribe(&self, peer: Peer) -> Result<()> {
@@ -229,63 +200,6 @@ impl Party {
         self.daemons.remove(&peer).with_context(|| format!("{} has no daemon", peer.name()))
     }
 
-    /// The load of a round.
-    pub fn begin(&mut self, load: &Load) -> Result<()> {
-        self.round = load.round();
-        for (hand, lane) in (0..).zip(LANES) {
-            let home = self.home(lane.from)?;
-            let sender = Sender {
-                lane,
-                round: self.round,
-                local: home.local(),
-                twin: home.local(),
-                record: self.record()?.clone(),
-                signals: load.signals.clone(),
-                rng: Rng::new(self.seed, Stream::Mesh { round: self.round, hand }),
-                seed: self.seed,
-                count: Count::default(),
-            };
-            self.senders.spawn(sender.run());
-        }
-        Ok(())
-    }
-
-    /// After the fault, with the broker at this address: everything comes to rest, and is judged.
-    pub async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
-        self.line()?.aim(at.addr);
-        let mut total = Count::default();
-        let gather = async {
-            while let Some(count) = self.senders.join_next().await {
-                let count = count.context("a sender ended badly")?;
-                total.acknowledged += count.acknowledged;
-                total.refused += count.refused;
-                total.unknown += count.unknown;
-            }
-            anyhow::Ok(())
-        };
-        timeout(FINISH_MAX, gather).await.context("the senders did not end")??;
-        self.sent.acknowledged += total.acknowledged;
-        self.sent.refused += total.refused;
-        self.sent.unknown += total.unknown;
-        if total.acknowledged == 0 {
-            let refusals = self.record()?.with(|history| history.refusals.clone());
-            bail!("nothing was acknowledged, so nothing was tested: {refusals:?}");
-        }
-        let mut violations = self.gone()?;
-        if violations.is_empty() {
-            violations = self.settle().await?;
-        }
-        if violations.is_empty() {
-            violations = self.rest().await?;
-        }
-        violations.extend(self.record()?.with(|history| judge::judge(history, &self.inboxes)));
-        if violations.is_empty() {
-            violations.extend(self.repeat().await?);
-            violations.extend(self.check(at).await?);
-        }
-        Ok(violations)
-    }
-
     /// A daemon that nobody has ended has to be there.
     fn gone(&mut self) -> Result<Vec<Violation>> {
         let mut violations = Vec::new();
@@ -298,7 +212,7 @@ impl Party {
         Ok(violations)
     }
 
-    fn idle_sender(&self, lane: record::Lane) -> Result<Sender> {
+    fn sender(&self, lane: record::Lane, signals: Signals, rng: Rng) -> Result<Sender> {
         let home = self.home(lane.from)?;
         Ok(Sender {
             lane,
@@ -306,11 +220,16 @@ impl Party {
             local: home.local(),
             twin: home.local(),
             record: self.record()?.clone(),
-            signals: Signals::default(),
-            rng: Rng::new(self.seed, Stream::Mesh { round: 0, hand: 0 }),
+            signals,
+            rng,
             seed: self.seed,
             count: Count::default(),
         })
+    }
+
+    /// Hands over only what it is told to.
+    fn idle_sender(&self, lane: record::Lane) -> Result<Sender> {
+        self.sender(lane, Signals::default(), Rng::new(self.seed, Stream::Mesh { round: 0, hand: 0 }))
     }
 
     /// What is unknown is handed over again, in the order of its lane, until it is acknowledged.
@@ -415,9 +334,92 @@ impl Party {
         let detail = || format!("waybill mesh check: {status}: {said}");
         Ok((!status.success()).then(|| Violation::new(Invariant::Orphaned, detail())).into_iter().collect())
     }
+}
+
+impl Players for Party {
+    const SETTINGS: &'static str = SETTINGS;
+    const LOAD_MS_MAX: u64 = LOAD_MS_MAX;
+
+    /// Says which program the daemons are, before anybody is at home.
+    fn prepare(&mut self, program: &Path) -> Result<()> {
+        let base = self.folder.clone();
+        Peer::ALL.iter().try_for_each(|peer| self.settle_in(*peer, program, &base))
+    }
+
+    /// Makes the mesh, its members and its topic, and waits until everybody hears everybody.
+    async fn open(&mut self, at: &Endpoint) -> Result<()> {
+        self.record = Some(Record::create(self.folder.join("mesh.jsonl"), self.seed)?);
+        let line = self.line.insert(Line::start(at.addr).await?);
+        let url = format!("http://127.0.0.1:{}", line.port);
+        let alice = self.home(Peer::Alice)?;
+        let create = ["mesh", "create", SLUG, "--name", "alice", "--json", "--url", &url, "--key", &at.key];
+        alice.run(&create).await.context("making the mesh")?;
+        for peer in [Peer::Bob, Peer::Carol] {
+            let invite = alice.run(&["mesh", "invite", SLUG, "--json"]).await.context("inviting")?;
+            let invite = invite["invite"].as_str().context("no invite was printed")?;
+            self.home(peer)?.run(&["mesh", "join", invite, "--name", peer.name()]).await.context("joining")?;
+        }
+        for peer in Peer::ALL {
+            self.home(peer)?.configure().with_context(|| format!("settings of {}", peer.name()))?;
+            self.start(peer).await?;
+        }
+        let topics = ["mesh", "topics", "create", SLUG, TOPIC];
+        self.home(Peer::Alice)?.run(&topics).await.context("making the topic")?;
+        for peer in Peer::ALL {
+            self.subscribe(peer).await?;
+        }
+        self.warm().await
+    }
+
+    /// The load of a round.
+    fn begin(&mut self, load: &Load) -> Result<()> {
+        self.round = load.round();
+        for (hand, lane) in (0..).zip(LANES) {
+            let rng = Rng::new(self.seed, Stream::Mesh { round: self.round, hand });
+            let sender = self.sender(lane, load.signals.clone(), rng)?;
+            self.senders.spawn(sender.run());
+        }
+        Ok(())
+    }
+
+    /// After the fault, with the broker at this address: everything comes to rest, and is judged.
+    async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
+        self.line()?.aim(at.addr);
+        let mut total = Count::default();
+        let gather = async {
+            while let Some(count) = self.senders.join_next().await {
+                let count = count.context("a sender ended badly")?;
+                total.acknowledged += count.acknowledged;
+                total.refused += count.refused;
+                total.unknown += count.unknown;
+            }
+            anyhow::Ok(())
+        };
+        timeout(FINISH_MAX, gather).await.context("the senders did not end")??;
+        self.sent.acknowledged += total.acknowledged;
+        self.sent.refused += total.refused;
+        self.sent.unknown += total.unknown;
+        if total.acknowledged == 0 {
+            let refusals = self.record()?.with(|history| history.refusals.clone());
+            bail!("nothing was acknowledged, so nothing was tested: {refusals:?}");
+        }
+        let mut violations = self.gone()?;
+        if violations.is_empty() {
+            violations = self.settle().await?;
+        }
+        if violations.is_empty() {
+            violations = self.rest().await?;
+        }
+        violations.extend(self.record()?.with(|history| judge::judge(history, &self.inboxes)));
+        if violations.is_empty() {
+            violations.extend(self.repeat().await?);
+            violations.extend(self.check(at).await?);
+        }
+        Ok(violations)
+    }
 
     /// After the last round: the inboxes as a whole once more, and the daemons end as an operator ends them.
-    pub async fn close(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
+    async fn close(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
         self.inboxes.clear();
         self.read.clear();
         let mut violations = self.rest().await?;
@@ -433,12 +435,12 @@ impl Party {
         Ok(violations)
     }
 
-    pub fn told(&self) -> String {
+    fn told(&self) -> String {
         let arrived: usize = self.inboxes.values().map(Vec::len).sum();
         format!("{} handed over, {} in inboxes, {} unknown settled", self.sent.acknowledged, arrived, self.settled)
     }
 
-    pub fn summary(&self) -> String {
+    fn summary(&self) -> String {
         format!("mesh: {}, {} clean checks of the broker's books", self.told(), self.checks)
     }
 }

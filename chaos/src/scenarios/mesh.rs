@@ -10,96 +10,10 @@ use crate::checker::Violation;
 use crate::client::Endpoint;
 use crate::journal::Journal;
 use crate::load::{Load, Pace, Tally};
-use crate::mesh::direct::{self, Crowd};
+use crate::mesh::direct::Crowd;
+use crate::mesh::players::Players;
 use crate::mesh::{self, Party};
 use crate::server::{Launch, Server};
-
-/// Those who send and receive.
-pub trait Players {
-    /// Of the broker.
-    const SETTINGS: &'static str;
-    const LOAD_MS_MAX: u64;
-
-    /// Called before the first start of the broker.
-    fn prepare(&mut self, program: &Path) -> Result<()>;
-    /// Makes the mesh; the first broker is up.
-    async fn open(&mut self, at: &Endpoint) -> Result<()>;
-    /// The load of a round.
-    fn begin(&mut self, load: &Load) -> Result<()>;
-    /// After the fault: everything comes to rest, and is judged.
-    async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>>;
-    /// After the last round.
-    async fn close(&mut self, at: &Endpoint) -> Result<Vec<Violation>>;
-    fn told(&self) -> String;
-    fn summary(&self) -> String;
-}
-
-impl Players for Party {
-    const SETTINGS: &'static str = mesh::SETTINGS;
-    const LOAD_MS_MAX: u64 = mesh::LOAD_MS_MAX;
-
-    fn prepare(&mut self, program: &Path) -> Result<()> {
-        self.prepare(program)
-    }
-
-    async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.open(at).await
-    }
-
-    fn begin(&mut self, load: &Load) -> Result<()> {
-        self.begin(load)
-    }
-
-    async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
-        self.end(at).await
-    }
-
-    async fn close(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
-        self.close(at).await
-    }
-
-    fn told(&self) -> String {
-        self.told()
-    }
-
-    fn summary(&self) -> String {
-        self.summary()
-    }
-}
-
-impl Players for Crowd {
-    const SETTINGS: &'static str = direct::SETTINGS;
-    /// A budget that is used up is there again after a while, and has to be used up again.
-    const LOAD_MS_MAX: u64 = 2 * mesh::LOAD_MS_MAX;
-
-    fn prepare(&mut self, _program: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    async fn open(&mut self, at: &Endpoint) -> Result<()> {
-        self.open(at).await
-    }
-
-    fn begin(&mut self, load: &Load) -> Result<()> {
-        self.begin(load)
-    }
-
-    async fn end(&mut self, at: &Endpoint) -> Result<Vec<Violation>> {
-        self.end(at).await
-    }
-
-    async fn close(&mut self, _at: &Endpoint) -> Result<Vec<Violation>> {
-        Ok(Vec::new())
-    }
-
-    fn told(&self) -> String {
-        self.told()
-    }
-
-    fn summary(&self) -> String {
-        format!("mesh: {}", self.told())
-    }
-}
 
 /// What is done to a mesh.
 pub trait Fault<P> {
