@@ -63,7 +63,7 @@ pub async fn measure(waybill: &Path, data: &Path, wanted: Wanted) -> Result<Idle
     }
     if let Some(size) = wanted.mesh {
         let beside = data.parent().context("no folder")?;
-        idle.mesh = Some(mesh::measure(waybill, beside, size).await.context("a mesh")?);
+        idle.mesh = Some(mesh::measure(waybill, beside, size).await);
     }
     Ok(idle)
 }

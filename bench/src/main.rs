@@ -198,10 +198,13 @@ async fn measure_idle(cli: &Cli, settings: &Settings, dir: &Path, results: &mut 
     // Progress is a courtesy; a closed stderr is no reason to stop.
     drop(writeln!(std::io::stderr(), "starting and stopping an idle server"));
     let idle = idle::measure(&settings.waybill, &dir.join("idle"), wanted).await;
-    idle.unwrap_or_else(|error| {
+    let idle = idle.unwrap_or_else(|error| {
         results.failures.insert("an idle server".to_owned(), format!("{error:#}"));
         Idle::default()
-    })
+    });
+    let of_mesh = idle.mesh.iter().flat_map(|load| &load.failures);
+    results.failures.extend(of_mesh.map(|(what, why)| ((*what).to_owned(), why.clone())));
+    idle
 }
 
 fn finish(cli: &Cli, dir: &Path, results: &Results, idle: &Idle) -> Result<ExitCode> {

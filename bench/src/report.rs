@@ -11,7 +11,7 @@ use crate::burst::{self, Burst};
 use crate::contest::{Contestant, Engine, Results, Sample, Slot};
 use crate::costs::Costs;
 use crate::idle::Idle;
-use crate::mesh::{Drain, Sockets};
+use crate::mesh::{Drain, Load, Sockets};
 use crate::queues::{Deed, House};
 use crate::table::print_table;
 use crate::targets::Target;
@@ -190,16 +190,18 @@ impl Report<'_> {
                 burst::CONNECTIONS
             )?;
         }
-        if let Some(load) = &self.idle.mesh {
-            let Sockets { count, bytes, resident, cpu, reconnected_per_second } = &load.sockets;
+        let load = self.idle.mesh.as_ref();
+        if let Some(sockets) = load.and_then(|load| load.sockets.as_ref()) {
+            let Sockets { count, bytes, resident, cpu, reconnected_per_second } = sockets;
             let (above, all, each, cpu) =
                 (mib(*bytes), mib(*resident), *bytes as f64 / 1024.0 / *count as f64, cpu * 100.0);
             writeln!(
                 out,
                 "sockets  {above:.1} MiB more with {count} idle members ({each:.1} KiB each, {all:.1} MiB in all), {cpu:.2} % of a core; connected again at {reconnected_per_second:.0}/s\n"
             )?;
-            let Drain { messages, peak, accepted_per_second, reconnected_ms, drained_per_second, misplaced } =
-                &load.drain;
+        }
+        if let Some(drain) = load.and_then(|load| load.drain.as_ref()) {
+            let Drain { messages, peak, accepted_per_second, reconnected_ms, drained_per_second, misplaced } = drain;
             writeln!(
                 out,
                 "drain    {messages} messages taken at {accepted_per_second:.0}/s without a broker, connected again after {reconnected_ms:.0} ms and drained at {drained_per_second:.0}/s, {:.1} MiB at most, {misplaced} out of order\n",
@@ -239,13 +241,7 @@ impl Report<'_> {
                 "peak_bytes": burst.peak, "log_bytes": burst.log, "refused": burst.refused, "lost": burst.lost,
                 "seconds": burst.seconds,
             })),
-            "mesh": self.idle.mesh.as_ref().map(|load| json!({
-                "sockets": load.sockets.count, "sockets_bytes": load.sockets.bytes, "sockets_resident_bytes": load.sockets.resident,
-                "sockets_cpu": load.sockets.cpu, "reconnected_per_second": load.sockets.reconnected_per_second,
-                "messages": load.drain.messages, "reconnected_ms": load.drain.reconnected_ms,
-                "drain_peak_bytes": load.drain.peak, "accepted_per_second": load.drain.accepted_per_second,
-                "drained_per_second": load.drain.drained_per_second, "misplaced": load.drain.misplaced,
-            })),
+            "mesh": self.idle.mesh.as_ref().map(json_mesh),
             "targets": self.targets.iter().map(Target::json).collect::<Vec<_>>(),
             "failures": self.results.failures,
         })
@@ -262,6 +258,20 @@ impl Report<'_> {
             "rounds": results.rounds(slot).iter().map(|sample| sample.as_ref().map(json_sample)).collect::<Vec<_>>(),
         })
     }
+}
+
+fn json_mesh(load: &Load) -> Value {
+    json!({
+        "sockets": load.sockets.as_ref().map(|sockets| json!({
+            "count": sockets.count, "bytes": sockets.bytes, "resident_bytes": sockets.resident, "cpu": sockets.cpu,
+            "reconnected_per_second": sockets.reconnected_per_second,
+        })),
+        "drain": load.drain.as_ref().map(|drain| json!({
+            "messages": drain.messages, "peak_bytes": drain.peak, "accepted_per_second": drain.accepted_per_second,
+            "reconnected_ms": drain.reconnected_ms, "drained_per_second": drain.drained_per_second,
+            "misplaced": drain.misplaced,
+        })),
+    })
 }
 
 fn json_sample(sample: &Sample) -> Value {

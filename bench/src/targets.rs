@@ -303,8 +303,8 @@ fn judge_mesh(results: &Results, idle: &Idle) -> Vec<Target> {
     };
     let load = idle.mesh.as_ref();
     // A run of another size says nothing about what is promised.
-    let sockets = load.map(|load| &load.sockets).filter(|sockets| sockets.count == MESH_SOCKETS);
-    let drain = load.map(|load| &load.drain).filter(|drain| drain.messages == MESH_MESSAGES);
+    let sockets = load.and_then(|load| load.sockets.as_ref()).filter(|sockets| sockets.count == MESH_SOCKETS);
+    let drain = load.and_then(|load| load.drain.as_ref()).filter(|drain| drain.messages == MESH_MESSAGES);
     vec![
         Target::ratio_at_least("mesh, POST /v1/send, 64 callers, of hello", MESH_SENDS_OF_HELLO, of_hello(Send, 64)),
         Target::below(
