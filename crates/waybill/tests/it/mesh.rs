@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 use waybill_testkit::server;
 
+use crate::sqs::Client;
 use crate::world::{Ended, World, until};
 
 /// One user: a WAYBILL_HOME, and the daemons that run on it.
@@ -176,6 +177,49 @@ async fn without_a_daemon_a_message_is_sent_directly_and_that_is_said() {
     bob.gets("team", "early").await;
     let inbox = alice.run(&["inbox"]);
     inbox.must_be_cured(Code::DaemonUnreachable, "waybill daemon up --mesh team", "no daemon to ask");
+}
+
+#[tokio::test]
+async fn members_send_to_a_queue_that_the_owner_has_allowed_until_an_operator_ends_the_mesh() {
+    let world = World::start().await;
+    let (alice, bob) = (User::new(&world), User::new(&world));
+    alice.json(&["mesh", "create", "team", "--name", "alice", "--plaintext"]);
+    let invite = alice.json(&["mesh", "invite", "team"])["invite"].as_str().unwrap().to_owned();
+    bob.json(&["mesh", "join", &invite, "--name", "bob"]);
+    let client = Client::new(&world).await;
+    let url = client.queue("jobs").await;
+    let early = bob.run(&["send", "--queue", "jobs", "early", "--json"]);
+    early.must_be(Code::DestinationUnknown, "a queue that nobody has allowed");
+    let none = alice.run(&["mesh", "queues", "allow", "team", "none", "--json"]);
+    none.must_be(Code::QueueDoesNotExist, "a queue that there is not");
+    let members = bob.run(&["mesh", "queues", "allow", "team", "jobs", "--json"]);
+    members.must_be(Code::Forbidden, "a member that is not the owner");
+    assert_eq!(alice.json(&["mesh", "queues", "allow", "team", "jobs"])["allowed"], true);
+    assert_eq!(alice.json(&["mesh", "queues", "list", "team"])["queues"][0]["queue"], "jobs");
+    // Directly, and then the same under the same id through a daemon: one message.
+    assert_eq!(bob.json(&["send", "--queue", "jobs", "build", "--id", "q-1"])["duplicate"], false);
+    bob.up("team");
+    bob.json(&["send", "--queue", "jobs", "build", "--id", "q-1"]);
+    bob.json(&["send", "--queue", "jobs", "test", "--id", "q-2"]);
+    until("the daemon has sent both", || async {
+        let health = bob.json(&["daemon", "status", "--mesh", "team"]);
+        health["connected"] == true && health["queue_depth"] == 0
+    })
+    .await;
+    let mut bodies = Vec::new();
+    while bodies.len() < 2 {
+        let got = client.receive(&url, 1).await;
+        assert!(!got.is_empty(), "only {bodies:?}");
+        bodies.extend(got.iter().map(|message| message["Body"].as_str().unwrap().to_owned()));
+    }
+    bodies.sort();
+    assert_eq!((bodies, client.receive(&url, 0).await.len()), (vec!["build".to_owned(), "test".to_owned()], 0));
+
+    assert_eq!(alice.json(&["mesh", "revoke", "team", "bob"])["revoked"], true, "as the server's operator");
+    let refused = alice.run(&["mesh", "close", "team", "--json"]);
+    refused.must_be(Code::InvalidRequest, "without --yes");
+    assert_eq!(alice.json(&["mesh", "close", "team", "--yes"])["revoked"], 1);
+    alice.run(&["send", "--queue", "jobs", "late", "--json"]).must_be(Code::MemberRevoked, "after the end");
 }
 
 #[tokio::test]
