@@ -25,6 +25,7 @@ const UNIQUE_WITHOUT_TENANT: &[(&str, &str)] = &[
     ("mail_agents_pkey", "numbers of an identity column, which nobody chooses"),
     ("mail_messages_pkey", "numbers of an identity column, which nobody chooses"),
     ("mesh_messages_pkey", "numbers of an identity column, which nobody chooses"),
+    ("mesh_audit_pkey", "numbers of an identity column, which nobody chooses"),
     ("mesh_file_chunks_pkey", "numbers of an identity column, which nobody chooses"),
     ("meshes_by_id", "random ids; members name a mesh by its id alone, and the tenant is found by it"),
     ("mail_attachments_pkey", "numbers of an identity column, which nobody chooses"),

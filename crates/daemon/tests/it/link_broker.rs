@@ -1,6 +1,6 @@
 //! A small broker on loopback: a real WebSocket and a few answers over HTTP, driven by the test frame by frame.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -129,7 +129,7 @@ async fn serve(mut stream: TcpStream, give: mpsc::Sender<Connection>, http: Arc<
     }
     if &head == b"GET /mesh/ws" {
         if let Ok(socket) = tokio_tungstenite::accept_async(stream).await {
-            let _ = give.send(Connection { socket }).await;
+            let _ = give.send(Connection { socket, early: VecDeque::new() }).await;
         }
         return;
     }
@@ -216,6 +216,8 @@ fn listed(target: &str, http: &Http) -> Value {
 /// One connection of the daemon, seen from the broker.
 pub struct Connection {
     socket: WebSocketStream<TcpStream>,
+    /// Sent before the page of history was asked for: the drain waits for nobody.
+    early: VecDeque<Send>,
 }
 
 impl Connection {
@@ -306,9 +308,12 @@ impl Connection {
     }
 
     pub async fn asked_history(&mut self) -> u64 {
-        match self.frame().await {
-            ClientFrame::History(request) => request.after,
-            other => panic!("{other:?}"),
+        loop {
+            match self.frame().await {
+                ClientFrame::History(request) => return request.after,
+                ClientFrame::Send(send) => self.early.push_back(*send),
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -330,6 +335,9 @@ impl Connection {
     }
 
     pub async fn sent(&mut self) -> Send {
+        if let Some(send) = self.early.pop_front() {
+            return send;
+        }
         match self.frame().await {
             ClientFrame::Send(send) => *send,
             other => panic!("{other:?}"),

@@ -54,6 +54,9 @@ impl Sweep for InactiveAgents {
     }
 
     fn committed(&self) {
-        ::metrics::counter!(metrics::AGENTS_RETIRED).increment(self.retired.swap(0, Ordering::Relaxed));
+        let retired = self.retired.swap(0, Ordering::Relaxed);
+        if retired > 0 {
+            ::metrics::counter!(metrics::AGENTS_RETIRED).increment(retired);
+        }
     }
 }

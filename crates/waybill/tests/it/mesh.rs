@@ -217,7 +217,7 @@ async fn members_send_to_a_queue_that_the_owner_has_allowed_until_an_operator_en
 
     assert_eq!(alice.json(&["mesh", "revoke", "team", "bob"])["revoked"], true, "as the server's operator");
     let refused = alice.run(&["mesh", "close", "team", "--json"]);
-    refused.must_be(Code::InvalidRequest, "without --yes");
+    refused.must_be_cured(Code::InvalidRequest, "Say --yes.", "without --yes");
     assert_eq!(alice.json(&["mesh", "close", "team", "--yes"])["revoked"], 1);
     alice.run(&["send", "--queue", "jobs", "late", "--json"]).must_be(Code::MemberRevoked, "after the end");
 }

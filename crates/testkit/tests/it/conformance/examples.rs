@@ -107,6 +107,7 @@ async fn every_example_is_taken_by_its_operation() {
                     | Code::InvalidCursor
                     | Code::QueueDoesNotExist
                     | Code::ContactRequired
+                    | Code::MemberUnknown
                     | Code::FeatureDisabled
             );
             assert!(is_expected, "{}: {error}", entry.spec().name);
