@@ -37,8 +37,7 @@ pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
     ensure_unplanted(&waybill)?;
     let sabotaged = sabotaged(workspace)?;
     let mut chaos = workspace.command(workspace.binary("debug", "waybill-chaos"));
-    // A broker on PostgreSQL takes longer than a round to serve again after its database was killed.
-    chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS, "--without", "mesh-postgres"]);
+    chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS]);
     process::run_remembered(chaos.arg("--waybill").arg(waybill).arg("--sabotaged").arg(sabotaged))
 }
 

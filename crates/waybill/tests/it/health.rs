@@ -13,7 +13,7 @@ const QUIET: &str = "[tasks]\nsweep_interval_s = 100000\nchain_interval_s = 1000
                      [sqs]\nsweep_interval_s = 3600\n\
                      [mail]\nsweep_interval_s = 100000\n[mesh]\nsweep_interval_s = 100000\n\
                      [webhooks]\nsweep_interval_s = 100000\nfeed_interval_s = 100000\n";
-const SWEEPS: usize = 20;
+const SWEEPS: usize = 21;
 
 /// A server that commits nothing any more unless it is asked to.
 async fn quiet(settings: &str) -> World {
