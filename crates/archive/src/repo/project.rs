@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -358,7 +358,11 @@ impl Window {
 /// for a moment, so a lock that is held is tried again for a little while.
 fn lock(folder: &Folder) -> Result<File> {
     let path = folder.path().join(LOCK);
-    let mut file = folder.open_or_create(LOCK)?;
+    let mut named = folder.open_or_create(LOCK)?;
+    // Held for reading only: while a file is open for writing, nobody can make its file system read-only.
+    let Some(mut file) = folder.open(LOCK)? else {
+        return Err(Error::Format(format!("{} is no file", path.display())));
+    };
     let mut pause = LOCK_PAUSE;
     for attempt in 1.. {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -375,7 +379,6 @@ fn lock(folder: &Folder) -> Result<File> {
         pause *= 2;
     }
     // The name is for people; the lock holds without it, on a full disk as well.
-    let _ =
-        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "process {}", std::process::id()));
+    let _ = named.set_len(0).and_then(|()| writeln!(named, "process {}", std::process::id()));
     Ok(file)
 }
