@@ -23,6 +23,10 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Whoever is to be closed for room is looked for among all; so many are remembered for the next who need room.
 const VICTIMS_MAX: usize = 256;
 
+/// One of so many connections may be a newcomer's, and these at least.
+const NEWCOMERS_PART: usize = 4;
+const NEWCOMERS_MIN: usize = 64;
+
 /// Long enough that whoever calls often pays nothing, short enough that who calls each minute costs little.
 const REST_AFTER: Duration = Duration::from_secs(2);
 
@@ -43,6 +47,10 @@ struct Inner {
     idle: Duration,
     write: Duration,
     table: Mutex<Table>,
+    /// Connections that have not asked for anything yet. Whoever means it does so at once; one that does not costs as much as one
+    /// that works, so there is room for a part of all.
+    newcomers: AtomicUsize,
+    newcomers_max: usize,
     /// Unread answers of all connections.
     unread: AtomicUsize,
     open: Gauge,
@@ -53,8 +61,17 @@ struct Table {
     next: u64,
     open: HashMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Who was idle longest when last looked, by address or among all.
-    victims: HashMap<Option<IpAddr>, VecDeque<(u64, Instant)>>,
+    /// Who was idle longest when last looked.
+    victims: HashMap<Among, VecDeque<(u64, Instant)>>,
+}
+
+/// Among whom somebody is looked for who makes room.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Among {
+    All,
+    Address(IpAddr),
+    /// Who has not asked for anything yet.
+    Newcomers,
 }
 
 /// One connection, shared by its task, its requests and the table.
@@ -112,6 +129,8 @@ impl Connections {
             idle: Duration::from_millis(settings.idle_ms),
             write: Duration::from_millis(settings.write_ms),
             table: Mutex::default(),
+            newcomers: AtomicUsize::new(0),
+            newcomers_max: (settings.connections_max / NEWCOMERS_PART).max(NEWCOMERS_MIN),
             unread: AtomicUsize::new(0),
             open: metrics::gauge!(crate::metrics::CONNECTIONS),
         }))
@@ -123,11 +142,20 @@ impl Connections {
         let address = peer.to_canonical();
         let of_address = table.by_address.get(&address).copied().unwrap_or(0);
         let is_address_full = self.0.per_address_max.is_some_and(|most| of_address >= most);
-        let from = is_address_full.then_some(address);
-        if (is_address_full || table.open.len() >= self.0.connections_max) && !self.make_room(&mut table, from) {
+        let full = if is_address_full {
+            Some(Among::Address(address))
+        } else if table.open.len() >= self.0.connections_max {
+            Some(Among::All)
+        } else if self.0.newcomers.load(Ordering::Relaxed) >= self.0.newcomers_max {
+            Some(Among::Newcomers)
+        } else {
+            None
+        };
+        if full.is_some_and(|among| !self.make_room(&mut table, among)) {
             closed("refused");
             return None;
         }
+        self.0.newcomers.fetch_add(1, Ordering::Relaxed);
         table.next += 1;
         let number = table.next;
         let activity =
@@ -149,26 +177,26 @@ impl Connections {
         Some(Entered(connection))
     }
 
-    /// Closes who has been idle longest, of one address or of all.
-    fn make_room(&self, table: &mut Table, from: Option<IpAddr>) -> bool {
+    /// Closes who has been idle longest among those who are meant.
+    fn make_room(&self, table: &mut Table, among: Among) -> bool {
         for _ in 0..2 {
-            let known = table.victims.remove(&from).unwrap_or_default();
+            let known = table.victims.remove(&among).unwrap_or_default();
             let mut known = known.into_iter();
             while let Some((number, since)) = known.next() {
                 let Some(connection) = table.open.get(&number) else { continue };
                 if connection.idle_since() == Some(since) {
                     connection.close();
                     table.remove(number);
-                    table.victims.insert(from, known.collect());
+                    table.victims.insert(among, known.collect());
                     closed("room");
                     return true;
                 }
             }
-            let victims = table.idle_longest(from);
+            let victims = table.idle_longest(among);
             if victims.is_empty() {
                 return false;
             }
-            table.victims.insert(from, victims);
+            table.victims.insert(among, victims);
         }
         false
     }
@@ -213,6 +241,7 @@ impl Connections {
 impl Table {
     fn remove(&mut self, number: u64) {
         let Some(connection) = self.open.remove(&number) else { return };
+        connection.is_no_newcomer(&mut connection.lock());
         let address = connection.peer.to_canonical();
         if let Some(count) = self.by_address.get_mut(&address) {
             *count -= 1;
@@ -223,12 +252,16 @@ impl Table {
     }
 
     /// Addresses with more than their share first: who opens connections without end meets its own, and who has one keeps it.
-    fn idle_longest(&self, from: Option<IpAddr>) -> VecDeque<(u64, Instant)> {
+    fn idle_longest(&self, among: Among) -> VecDeque<(u64, Instant)> {
         let share = self.open.len() / self.by_address.len().max(1);
         let candidate = |connection: &Arc<Connection>| {
             let address = connection.peer.to_canonical();
             let is_modest = self.by_address.get(&address).is_none_or(|count| *count <= share);
-            let is_meant = from.is_none_or(|from| address == from);
+            let is_meant = match among {
+                Among::All => true,
+                Among::Address(meant) => address == meant,
+                Among::Newcomers => !connection.lock().asked,
+            };
             is_meant.then_some((is_modest, connection.idle_since()?, connection.number))
         };
         let mut idle: Vec<_> = self.open.values().filter_map(candidate).collect();
@@ -242,10 +275,16 @@ impl Connection {
     /// A request has come.
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         let mut activity = self.lock();
-        activity.asked = true;
         activity.requests += 1;
+        self.is_no_newcomer(&mut activity);
         drop(activity);
         UnderWay(Arc::clone(self))
+    }
+
+    fn is_no_newcomer(&self, activity: &mut Activity) {
+        if !std::mem::replace(&mut activity.asked, true) {
+            self.connections.0.newcomers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// An answer is there to be written.
@@ -428,6 +467,23 @@ mod tests {
         let greedy: Vec<_> = (0..3).map(|_| connections.enter(peer(2)).unwrap()).collect();
         let _newcomer = connections.enter(peer(3)).unwrap();
         assert!(!is_told_to_close(&modest) && is_told_to_close(&greedy[0]) && !is_told_to_close(&greedy[1]));
+    }
+
+    #[test]
+    fn who_has_not_asked_for_anything_makes_way_for_other_newcomers_alone() {
+        let connections = connections(|settings| {
+            (settings.connections_max, settings.connections_per_address_max) = (4 * NEWCOMERS_MIN, 2 * NEWCOMERS_MIN);
+        });
+        let known = connections.enter(peer(1)).unwrap();
+        drop(known.0.begin());
+        let newcomers: Vec<_> = (0..NEWCOMERS_MIN).map(|_| connections.enter(peer(2)).unwrap()).collect();
+        assert!(!newcomers.iter().any(is_told_to_close));
+        let _one_more = connections.enter(peer(3)).unwrap();
+        let told: Vec<bool> = newcomers.iter().map(is_told_to_close).collect();
+        assert_eq!((told[0], told.iter().filter(|told| **told).count()), (true, 1));
+        assert!(!is_told_to_close(&known), "who has asked is no newcomer");
+        drop((known, newcomers, _one_more));
+        assert_eq!(connections.0.newcomers.load(Ordering::Relaxed), 0);
     }
 
     #[test]
