@@ -150,8 +150,11 @@ impl Archive {
                 fs::remove_file(&filler)?;
             }
             Trouble::Deleted => {
+                // Away at once: removed file by file, it would stay half there, because the server goes on writing to it.
+                let removed = self.root()?.join(format!("removed-{}", self.next));
                 for project in fs::read_dir(self.root()?.join("default")).into_iter().flatten().flatten() {
-                    let _ = fs::remove_dir_all(project.path());
+                    fs::rename(project.path(), &removed).context("removing an archive")?;
+                    let _ = fs::remove_dir_all(&removed);
                 }
                 sleep(TROUBLE).await;
             }
