@@ -152,7 +152,11 @@ impl Broker {
         let known = named.and_then(|name| by(&|code| code.entry().code == name));
         let code = known.or_else(|| by(&|code| code.entry().http == status)).unwrap_or(Code::Unavailable);
         let message = body["message"].as_str().map_or_else(|| format!("The broker answered {status}."), str::to_owned);
-        Error::new(code, message)
+        let error = Error::new(code, message);
+        match body["help"].as_str() {
+            Some(cure) => error.with_cure(cure),
+            None => error,
+        }
     }
 
     fn lost(&self, error: reqwest::Error) -> Error {

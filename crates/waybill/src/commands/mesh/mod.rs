@@ -183,7 +183,7 @@ async fn close(flags: &Close) -> Result<()> {
     if reach.json {
         return output::json(&json!({ "mesh": slug, "revoked": revoked }));
     }
-    output::line(&format!("{slug}: closed; {revoked} members were revoked."))
+    output::line(&format!("{slug}: closed; members revoked: {revoked}."))
 }
 
 /// What was found is printed before the exit code says that something was.
