@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use waybill_kernel::Result;
+use waybill_kernel::id::Uuid;
 use waybill_store::{Ctx, Tx};
 
 use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
@@ -56,9 +57,11 @@ pub async fn report(tx: &mut Tx<'_>, ctx: &Ctx<'_>, anomaly: Anomaly<'_>) -> Res
 
 impl<'a> Anomaly<'a> {
     fn receipt(&self) -> Receipt<'a> {
+        let near = self.task_id.map_or(Uuid::nil(), |task| task.0);
         let task = self.task_id.map(|task| task.as_bytes().to_vec()).unwrap_or_default();
+        let parts = [self.kind.as_str().as_bytes(), &task, self.crossing];
         Receipt {
-            id: receipts::keyed_id(ReceiptType::SystemAnomaly, &[self.kind.as_str().as_bytes(), &task, self.crossing]),
+            id: receipts::keyed_id(ReceiptType::SystemAnomaly, &near, &parts),
             kind: ReceiptType::SystemAnomaly,
             from: SYSTEM,
             to: self.to,

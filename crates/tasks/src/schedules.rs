@@ -128,7 +128,8 @@ async fn created(
         ON CONFLICT (tenant, schedule_id) DO NOTHING";
     const AGAIN: &str = "UPDATE schedule_watch SET interval_us = $3, gap_us = $4, next_run_at = $5, overdue_at = $6, \
         enabled = 1, reported_at = NULL WHERE tenant = $1 AND schedule_id = $2 AND owner = $7";
-    let receipt_id = receipts::keyed_id(ReceiptType::ScheduleCreated, &[task.task_id.as_bytes(), id.as_bytes()]);
+    let receipt_id =
+        receipts::keyed_id(ReceiptType::ScheduleCreated, &task.task_id.0, &[task.task_id.as_bytes(), id.as_bytes()]);
     let overdue_at = rhythm.overdue_at(next_run_at);
     let timing = [micros(rhythm.interval), micros(rhythm.gap), Value::from(next_run_at), Value::from(overdue_at)];
     let params =
@@ -177,7 +178,7 @@ async fn deleted(tx: &mut Tx<'_>, ctx: &Ctx<'_>, task: &Success<'_>, id: &str) -
     let forget = [Value::from(id), Value::from(task.owner)];
     let Some(row) = tx.query_opt(FORGET, &forget).await? else { return Ok(()) };
     let created = [ReceiptId::from_slice(row.bytes(0)?)?];
-    let receipt_id = receipts::keyed_id(ReceiptType::ScheduleDeleted, &[created[0].as_bytes()]);
+    let receipt_id = receipts::keyed_id(ReceiptType::ScheduleDeleted, &created[0].0, &[created[0].as_bytes()]);
     let body = json!({ "schedule_id": id, "next_run_at": row.time_opt(2)? });
     let receipt = receipt(receipt_id, ReceiptType::ScheduleDeleted, row.text(1)?, task.task_id, id, body);
     receipts::emit(tx, ctx, Receipt { parents: &created, ..receipt }).await

@@ -58,7 +58,11 @@ impl Operation for AckReceipt {
         let parents = [self.receipt_id];
         let receipt = Receipt {
             // Once per receipt and reader.
-            id: receipts::keyed_id(ReceiptType::ReceiptAcknowledged, &[self.receipt_id.as_bytes(), caller.as_bytes()]),
+            id: receipts::keyed_id(
+                ReceiptType::ReceiptAcknowledged,
+                &self.receipt_id.0,
+                &[self.receipt_id.as_bytes(), caller.as_bytes()],
+            ),
             kind: ReceiptType::ReceiptAcknowledged,
             from: &caller,
             to: SYSTEM,

@@ -239,7 +239,7 @@ impl Complete {
         // The parents are part of it: the completion that was stripped of them and the one that repairs it are two.
         let parts = [self.task_id.as_bytes(), worker.as_bytes(), self.lease_id.as_bytes(), &parent];
         Receipt {
-            id: receipts::keyed_id(ReceiptType::TaskCompleted, &parts),
+            id: receipts::keyed_id(ReceiptType::TaskCompleted, &self.lease_id.0, &parts),
             kind: ReceiptType::TaskCompleted,
             from: worker,
             to: owner,

@@ -175,7 +175,7 @@ impl Fail {
         };
         let parts = [task_id, worker.as_bytes(), self.lease_id.as_bytes(), assigned[0].as_bytes()];
         let told = Receipt {
-            id: receipts::keyed_id(kind, &parts),
+            id: receipts::keyed_id(kind, &self.lease_id.0, &parts),
             kind,
             from: worker,
             to: owner,

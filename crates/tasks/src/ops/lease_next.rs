@@ -376,7 +376,7 @@ impl LeaseNext {
         );
         let parts = [task.task_id.as_bytes(), worker.as_bytes(), lease_id.as_bytes()];
         let accepted = Receipt {
-            id: receipts::keyed_id(ReceiptType::TaskAccepted, &parts),
+            id: receipts::keyed_id(ReceiptType::TaskAccepted, &lease_id.0, &parts),
             kind: ReceiptType::TaskAccepted,
             from: worker,
             to: SYSTEM,

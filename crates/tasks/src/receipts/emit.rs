@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde_json::{Value as Json, json};
-use waybill_kernel::id::digest_id;
+use waybill_kernel::id::{Uuid, digest_id_near};
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Ctx, Statement, Tx, Value};
 
@@ -45,9 +45,9 @@ impl From<Json> for Body {
 pub const SCHEMA_VERSION: &str = "1";
 
 /// The id of a receipt that must exist only once. A second one with the same parts has the same id, and the unique index
-/// on ids keeps it out.
-pub fn keyed_id(kind: ReceiptType, parts: &[&[u8]]) -> ReceiptId {
-    ReceiptId(digest_id(&[&[kind.as_str().as_bytes()], parts].concat()))
+/// on ids keeps it out. `near` is what the receipt is about: its time comes first in the id.
+pub fn keyed_id(kind: ReceiptType, near: &Uuid, parts: &[&[u8]]) -> ReceiptId {
+    ReceiptId(digest_id_near(near, &[&[kind.as_str().as_bytes()], parts].concat()))
 }
 
 /// Writes one receipt; see [`emit_all`].

@@ -183,7 +183,11 @@ impl ExpiredLeases {
 
 async fn record(ctx: &Ctx<'_>, tx: &mut Tx<'_>, lease: &Ended, task: &Requeued<'_>) -> Result<()> {
     let expired = Receipt {
-        id: receipts::keyed_id(ReceiptType::LeaseExpired, &[lease.task_id.as_bytes(), lease.lease_id.as_bytes()]),
+        id: receipts::keyed_id(
+            ReceiptType::LeaseExpired,
+            &lease.lease_id.0,
+            &[lease.task_id.as_bytes(), lease.lease_id.as_bytes()],
+        ),
         kind: ReceiptType::LeaseExpired,
         from: SYSTEM,
         to: task.owner,
