@@ -215,10 +215,19 @@ pub fn memory(pid: u32) -> Result<Memory> {
     Ok(Memory { resident: kib("VmRSS:")? * 1024, peak: kib("VmHWM:")? * 1024, anonymous: kib("RssAnon:")? * 1024 })
 }
 
-/// Bytes the process has caused to be written to the disk.
+/// Bytes the process has caused to be written to the disk, in whole pages of the kernel.
 pub fn written_bytes(pid: u32) -> Option<u64> {
+    io(pid, "write_bytes:")
+}
+
+/// Bytes the process has handed to the kernel by calls that write, to files and to sockets.
+pub fn handed_bytes(pid: u32) -> Option<u64> {
+    io(pid, "wchar:")
+}
+
+fn io(pid: u32, name: &str) -> Option<u64> {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-    io.lines().find_map(|line| line.strip_prefix("write_bytes:"))?.trim().parse().ok()
+    io.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 /// User and system time of all threads of the process.
