@@ -42,6 +42,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 66, name: "mesh_queues", sql: include_str!("../schema/V0066__mesh_queues.sql") },
     Migration { version: 67, name: "mesh_audit", sql: include_str!("../schema/V0067__mesh_audit.sql") },
 ];
+    Migration { version: 68, name: "mesh_floors", sql: include_str!("../schema/V0068__mesh_floors.sql") },
 
 fn register(registry: Registry) -> Registry {
     registry

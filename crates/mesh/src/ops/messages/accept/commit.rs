@@ -187,7 +187,7 @@ impl Commit {
 
     async fn topic(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, plaintext: bool) -> Result<Destination<'_>> {
         const FIND: &str = "SELECT t.epoch, t.blocked, (SELECT count(*) FROM mesh_subscriptions s WHERE s.tenant = $1 \
-            AND s.mesh_id = t.mesh_id AND s.topic = t.topic AND s.member_id = $4) FROM mesh_topics t \
+            AND s.mesh_id = t.mesh_id AND s.topic = t.topic AND s.member_id = $4), t.floor_epoch FROM mesh_topics t \
             WHERE t.tenant = $1 AND t.mesh_id = $2 AND t.topic = $3";
         let topic = self.envelope().destination_ref.as_str();
         let row = tx.query_opt(FIND, &[self.mesh(), Value::from(topic), self.sender()]).await?;
@@ -202,8 +202,10 @@ impl Commit {
         if row.bool(1)? || current == 0 {
             return Err(Error::new(Code::EpochPending, Code::EpochPending.entry().title));
         }
-        // A message is encrypted once, perhaps long before it is sent: what was the newest key then is still taken.
-        let oldest = current.saturating_sub(ctx.settings::<Settings>().max_concurrent_epochs - 1).max(1);
+        // A message is encrypted once, perhaps long before it is sent: what was the newest key then is still taken, unless
+        // somebody has it who is not to read any more.
+        let oldest =
+            current.saturating_sub(ctx.settings::<Settings>().max_concurrent_epochs - 1).max(row.int(3)?).max(1);
         if (oldest..=current).contains(&given) {
             return Ok(Destination::Topic(topic));
         }
