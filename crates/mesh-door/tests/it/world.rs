@@ -72,7 +72,8 @@ impl Node {
             settings: door,
             edition: waybill_mesh_protocol::Edition::default(),
             stopped: stopped.clone(),
-        });
+        })
+        .await;
         let server = Server::new(commons, &settings, stopping.clone());
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
