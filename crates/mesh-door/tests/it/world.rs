@@ -297,6 +297,15 @@ impl Socket {
         self.0.send(Message::text(frame.to_string())).await.unwrap();
     }
 
+    /// It leaves with the flush.
+    pub async fn feed(&mut self, frame: &Json) {
+        self.0.feed(Message::text(frame.to_string())).await.unwrap();
+    }
+
+    pub async fn flush(&mut self) {
+        self.0.flush().await.unwrap();
+    }
+
     /// The next frame, or `{"close": code, "reason": …}`.
     pub async fn next(&mut self) -> Json {
         loop {
