@@ -161,11 +161,11 @@ impl Session<'_> {
     }
 
     async fn turn(&mut self, stopping: &CancellationToken) -> Result<(), Leave> {
-        self.acknowledge();
         // Whatever is done already is answered together.
         while let Some(done) = self.working.try_join_next() {
             Box::pin(self.done(done)).await?;
         }
+        self.acknowledge();
         self.socket.flush().await?;
         if self.may_push() {
             return Box::pin(self.push()).await;
