@@ -17,7 +17,7 @@ const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// A window that is full is looked at so much later: it is known that there is more, and whatever else a wake is about can wait.
 const FULL_PAUSE: Duration = Duration::from_millis(50);
 /// For acknowledgements that come after the first, so that what they make room for is read together.
-const LOT_PAUSE: Duration = Duration::from_millis(5);
+const LOT_PAUSE: Duration = Duration::from_millis(10);
 /// A number that no message has: there is nothing to be read after it.
 const NOTHING_AFTER: u64 = i64::MAX as u64;
 
