@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Error, IdSource, Result};
 use waybill_mesh::Membership;
 use waybill_mesh::ops::members::{Connect, Connected, ConnectionId, ConnectionRef, ListMembers};
 use waybill_mesh::ops::messages::{
-    AcceptMessage, Accepted, AcknowledgeDeliveries, Delivery, FindDeliveries, Link, ReadHistory,
+    self, AcceptLooked, AcceptMessage, Accepted, AcknowledgeDeliveries, Delivery, FindDeliveries, LOOKS_MAX, Link,
+    Looked, ReadHistory,
 };
 use waybill_mesh::ops::topics::{FindEpochWork, ListEpochKeys, UploadEpoch};
 use waybill_mesh_protocol::frames::{Deliver, EpochBoxes, EpochWanted, HistoryPage, HistoryRequest, Send, SendResult};
-use waybill_mesh_protocol::{DeliveryId, EpochKey, FRAME_BYTES_MAX, MemberId, PublicKey, TopicName};
+use waybill_mesh_protocol::{ClientMessageId, DeliveryId, EpochKey, FRAME_BYTES_MAX, MemberId, PublicKey, TopicName};
 
 use crate::door::Door;
 use crate::keeper::{Keeper, Kept};
@@ -99,16 +101,42 @@ fn cut(mut page: HistoryPage) -> Result<HistoryPage> {
     Ok(page)
 }
 
+/// What B0 has found of a message, once it has. Nothing comes of one that failed.
+pub(crate) type Looking = oneshot::Receiver<Looked>;
+
+/// B0 of messages that have come together, in their order: one read for all of them. None for what has come alone, or beyond what
+/// one read is for: each of those looks for itself.
+pub(crate) fn look_together(door: &Arc<Door>, member: &Membership, mut ids: Vec<ClientMessageId>) -> Vec<Looking> {
+    ids.truncate(LOOKS_MAX);
+    if ids.len() < 2 {
+        return Vec::new();
+    }
+    let (tellers, looking): (Vec<_>, Vec<_>) = ids.iter().map(|_| oneshot::channel()).unzip();
+    let (door, member) = (Arc::clone(door), member.clone());
+    tokio::spawn(async move {
+        let looked = messages::look_together(&door.store, &member.caller, member.mesh, member.member, ids).await;
+        for (teller, looked) in tellers.into_iter().zip(looked.unwrap_or_default()) {
+            // Nobody waits when its socket has gone.
+            let _ = teller.send(looked);
+        }
+    });
+    looking
+}
+
 /// What is refused is told as HTTP would tell it.
-pub(crate) async fn accept(door: &Door, member: &Membership, send: Send) -> SendResult {
+pub(crate) async fn accept(door: &Door, member: &Membership, send: Send, looking: Option<Looking>) -> SendResult {
     let id = send.client_message_id.clone();
-    let mut outcome = try_accept(door, member, member.key, send.clone()).await;
+    let looked = match looking {
+        Some(looking) => looking.await.ok(),
+        None => None,
+    };
+    let mut outcome = try_accept(door, member, member.key, send.clone(), looked).await;
     // The key may have been rotated since the socket was opened: it is still the same member.
     if outcome.as_ref().is_err_and(|error| error.code() == Code::MemberRevoked)
         && let Ok(key) = own_key(door, member).await
         && key != member.key
     {
-        outcome = try_accept(door, member, key, send).await;
+        outcome = try_accept(door, member, key, send, None).await;
     }
     match outcome {
         Ok(Accepted { broker_message_id, history_id, duplicate: true, history_available, first_seen_at, .. }) => {
@@ -123,16 +151,22 @@ pub(crate) async fn accept(door: &Door, member: &Membership, send: Send) -> Send
     }
 }
 
-async fn try_accept(door: &Door, member: &Membership, key: PublicKey, send: Send) -> Result<Accepted> {
+async fn try_accept(
+    door: &Door,
+    member: &Membership,
+    key: PublicKey,
+    send: Send,
+    looked: Option<Looked>,
+) -> Result<Accepted> {
     let Send { client_message_id, envelope, request_fingerprint } = send;
     let Membership { mesh, member: id, caller, .. } = member;
-    let accept = AcceptMessage { mesh: *mesh, member: *id, key, client_message_id, envelope, request_fingerprint };
-    Ok(door.run(caller, accept).await?.0)
+    let request = AcceptMessage { mesh: *mesh, member: *id, key, client_message_id, envelope, request_fingerprint };
+    Ok(door.run(caller, AcceptLooked { request, looked }).await?.0)
 }
 
-/// The keys that the member is to make.
-pub(crate) async fn epoch_work(door: &Door, member: &Membership) -> Result<Vec<EpochWanted>> {
-    let find = FindEpochWork { mesh: member.mesh, member: member.member };
+/// The keys that the member is to make, of topics after this one.
+pub(crate) async fn epoch_work(door: &Door, member: &Membership, after: Option<TopicName>) -> Result<Vec<EpochWanted>> {
+    let find = FindEpochWork { mesh: member.mesh, member: member.member, after };
     Ok(door.run(&member.caller, find).await?.0.wanted)
 }
 

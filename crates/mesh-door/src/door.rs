@@ -24,8 +24,10 @@ const MEMBER_PERCENT: usize = 1;
 /// A member's part of the room for frames, in percent.
 const MEMBER_ROOM_PERCENT: usize = 25;
 
-/// Messages that are read for a socket at a time, at most.
-const PAGE_MAX: usize = 8;
+/// Messages that are read for a socket at a time, at most: as many as the broker answers with.
+const PAGE_MAX: usize = 32;
+/// As long as there are no more of them. Less room is taken for each, so that more sockets are served at a time.
+pub(crate) const PAGE_USUAL: usize = 8;
 
 pub(crate) struct Door {
     pub(crate) driver: Driver,
@@ -39,8 +41,10 @@ pub(crate) struct Door {
     pub(crate) uploads: Uploads,
     /// Of one message on its way out, at most.
     pub(crate) message_bytes: usize,
-    /// Messages that are read for a socket at a time.
+    /// Messages that are read for a socket at a time, where many wait.
     pub(crate) page: usize,
+    /// A member's part of the room for deliveries, in units.
+    part: usize,
     sockets: Shares,
     /// For frames that are worked on.
     incoming: Shares,
@@ -62,8 +66,9 @@ impl Door {
         // A body is in base64.
         let message_bytes = inline_bytes.unwrap_or(usize::MAX).saturating_mul(4) / 3;
         let message_bytes = message_bytes.saturating_add(MESSAGE_BYTES_BESIDE).min(FRAME_BYTES_MAX);
-        // A member's part has room for a page, whatever the settings say.
-        let part = room * UNIT_BYTES * MEMBER_ROOM_PERCENT / 100;
+        // A member's part has room for a page and for the one that shows that there are more, whatever the settings say.
+        let part = room * MEMBER_ROOM_PERCENT / 100;
+        let messages = part * UNIT_BYTES / message_bytes;
         Arc::new(Self {
             unfinished: Unfinished::new(settings.challenges_max, settings.challenges_per_address_max),
             hubs: Hubs::default(),
@@ -71,7 +76,8 @@ impl Door {
             replays: Replays::default(),
             uploads: Uploads::default(),
             message_bytes,
-            page: (part / message_bytes).clamp(1, PAGE_MAX),
+            page: messages.saturating_sub(1).clamp(1, PAGE_MAX),
+            part,
             sockets: Shares::new(limits("sockets", settings.sockets_max, MEMBER_PERCENT)),
             incoming: Shares::new(limits("room for frames, in KiB", room, MEMBER_ROOM_PERCENT)),
             outgoing: Shares::new(limits("room for deliveries, in KiB", room, MEMBER_ROOM_PERCENT)),
@@ -91,9 +97,10 @@ impl Door {
         self.incoming.take(charged, bytes.div_ceil(UNIT_BYTES)).await
     }
 
-    /// At once or not at all.
-    pub(crate) fn room_now(&self, charged: &Caller, bytes: usize) -> Result<Share> {
-        self.outgoing.try_take(charged, bytes.div_ceil(UNIT_BYTES))
+    /// At once or not at all: for so many messages, and the one that shows that there are more.
+    pub(crate) fn room_for_page(&self, charged: &Caller, messages: usize) -> Result<Share> {
+        let units = (messages + 1).saturating_mul(self.message_bytes).div_ceil(UNIT_BYTES);
+        self.outgoing.try_take(charged, units.min(self.part.max(1)))
     }
 
     pub(crate) async fn room_for_deliveries(&self, charged: &Caller, bytes: usize) -> Result<Share> {

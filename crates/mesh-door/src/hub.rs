@@ -3,13 +3,14 @@
 //! One task for each mesh with a socket here: it ends with the last of them. Whoever falls so far behind that events are lost
 //! for it is closed, comes again, and reads the directory anew.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::TryRecvError;
 use waybill_kernel::{Caller, Result, Tenant};
 use waybill_mesh::EventKind;
 use waybill_mesh::ops::members::{MeshEvent, ReadMeshEvents};
@@ -53,6 +54,8 @@ pub(crate) struct Listening {
     backlog: VecDeque<Arc<Told>>,
     /// What the hub does not have any more, or never had: after the one and up to the other.
     gap: Option<(i64, i64)>,
+    /// Something was lost.
+    is_too_far_behind: bool,
 }
 
 /// Something that happened.
@@ -83,13 +86,20 @@ impl Listening {
     pub(crate) async fn next(&mut self) -> Option<Arc<Told>> {
         match self.backlog.pop_front() {
             Some(told) => Some(told),
+            None if self.is_too_far_behind => None,
             None => self.heard.recv().await.ok(),
         }
     }
 
     /// What is there already.
     pub(crate) fn more(&mut self) -> Option<Arc<Told>> {
-        self.backlog.pop_front().or_else(|| self.heard.try_recv().ok())
+        if let Some(told) = self.backlog.pop_front() {
+            return Some(told);
+        }
+        let heard = self.heard.try_recv();
+        // The one after it would be told as if nothing had been between.
+        self.is_too_far_behind |= matches!(heard, Err(TryRecvError::Lagged(_)));
+        heard.ok()
     }
 
     /// Reads what the hub cannot tell.
@@ -134,7 +144,7 @@ impl Hub {
         let backlog = newer.map(|(_, told)| Arc::clone(told)).collect();
         let gap = (last < recent.after).then_some((last, recent.after));
         drop(recent);
-        Listening { _hub: self, heard, backlog, gap }
+        Listening { _hub: self, heard, backlog, gap, is_too_far_behind: false }
     }
 
     fn lock(&self) -> MutexGuard<'_, Recent> {
@@ -202,15 +212,25 @@ impl Reading {
     async fn read(&mut self, hub: &Weak<Hub>) -> Result<bool> {
         let read = ReadMeshEvents { mesh: self.mesh, after: self.after, limit: None };
         let (page, _) = self.door.run(&self.caller, read).await?;
+        let mut asked = BTreeSet::new();
         for event in page.events {
             let seq = event.seq;
-            let told = told(event)?;
+            let told = told(event)?.filter(|told| is_news(told, &mut asked));
             if let Some(hub) = hub.upgrade() {
                 hub.tell(seq, told);
             }
             self.after = seq;
         }
         Ok(page.more)
+    }
+}
+
+/// Whoever is asked for a key looks for all that are wanted: once for what has happened together. A member that leaves hundreds of
+/// topics would have its keyholder look hundreds of times, and fall behind.
+fn is_news(told: &Told, asked: &mut BTreeSet<MemberId>) -> bool {
+    match told.what {
+        What::KeyWanted { minter } => asked.insert(minter),
+        What::Frame(_) | What::KeyThere { .. } => true,
     }
 }
 

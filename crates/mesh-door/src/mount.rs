@@ -62,8 +62,9 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Also starts what keeps the connections of members known as such.
-    pub fn new(opening: Opening) -> Result<Self> {
+    /// Before the listener: what is left of connections that a killed process had is forgotten. Also starts what keeps the
+    /// connections of members known as such.
+    pub async fn new(opening: Opening) -> Result<Self> {
         let Opening { driver, store, commons, settings, edition, stopped } = opening;
         metrics::describe();
         let compat = json!({
@@ -71,6 +72,12 @@ impl Mesh {
             "protocols": [1],
             "features": offered(store.settings().get()).advertised(&edition)?,
         });
+        match waybill_mesh::forget_connections(&store).await {
+            Ok(0) => {}
+            Ok(forgotten) => tracing::info!(forgotten, "connections of members had outlived their server"),
+            // They end with their leases.
+            Err(error) => tracing::warn!(%error, "connections from before could not be forgotten"),
+        }
         let door = Door::new(driver, store, settings, edition);
         tokio::spawn(Keeper::run(Arc::clone(&door), stopped));
         Ok(Self {

@@ -85,7 +85,7 @@ impl Request<'_> {
                 let fields = [("topic", Text), ("after_topic", Text), ("after_epoch", Number)];
                 self.run::<ListEpochKeys>(self.query(&fields)?).await
             }
-            (&Method::GET, ["epochs", "work"]) => self.run::<FindEpochWork>(self.query(&[])?).await,
+            (&Method::GET, ["epochs", "work"]) => self.run::<FindEpochWork>(self.query(&[("after", Text)])?).await,
             (&Method::POST, ["epochs"]) => self.run::<UploadEpoch>(self.with_key(self.body()?)).await,
             (&Method::GET, ["files"]) => {
                 self.run::<ListFiles>(self.query(&[("before", Text), ("limit", Number)])?).await

@@ -27,11 +27,12 @@ impl Reason {
                  AND mesh_id = $2 AND topic = $3"
             }
             Reason::Left => {
-                "UPDATE mesh_topics SET pending_epoch = coalesce(pending_epoch, epoch) + 1 WHERE tenant = $1 AND mesh_id = $2 \
-                 AND topic = $3"
+                "UPDATE mesh_topics SET pending_epoch = coalesce(pending_epoch, epoch) + 1, floor_pending = 1 WHERE tenant = $1 \
+                 AND mesh_id = $2 AND topic = $3"
             }
             Reason::Revoked => {
-                "UPDATE mesh_topics SET pending_epoch = coalesce(pending_epoch, epoch) + 1, blocked = 1 WHERE tenant = $1 AND mesh_id = $2 AND topic = $3"
+                "UPDATE mesh_topics SET pending_epoch = coalesce(pending_epoch, epoch) + 1, floor_pending = 1, blocked = 1 \
+                 WHERE tenant = $1 AND mesh_id = $2 AND topic = $3"
             }
         }
     }

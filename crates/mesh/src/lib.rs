@@ -25,6 +25,7 @@ pub mod sweeps;
 pub mod wakes;
 
 pub use check::{Finding, NightlyCheck};
+pub use connections::forget_connections;
 pub use events::EventKind;
 pub use limiter::{Limiter, Limits};
 pub use members::{Membership, Standing, authenticate, guest};
@@ -41,6 +42,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 62, name: "mesh_files", sql: include_str!("../schema/V0062__mesh_files.sql") },
     Migration { version: 66, name: "mesh_queues", sql: include_str!("../schema/V0066__mesh_queues.sql") },
     Migration { version: 67, name: "mesh_audit", sql: include_str!("../schema/V0067__mesh_audit.sql") },
+    Migration { version: 68, name: "mesh_floors", sql: include_str!("../schema/V0068__mesh_floors.sql") },
 ];
 
 fn register(registry: Registry) -> Registry {

@@ -1,10 +1,13 @@
 //! The sockets of members: challenge, negotiation, then frames in both directions until one side ends it.
 
 mod boundaries;
+mod carrying;
 pub(crate) mod greeting;
 mod minting;
+mod pushing;
 mod session;
 mod state;
+mod telling;
 pub(crate) mod wire;
 
 use std::sync::Arc;

@@ -77,6 +77,12 @@ impl Window {
         self.most.saturating_sub(self.pushed.len())
     }
 
+    /// Enough of it was acknowledged for reading on to be worth its while: there is room for a page, or for half of all, or
+    /// nothing is on its way.
+    pub(crate) fn is_roomy(&self, page: usize) -> bool {
+        self.pushed.is_empty() || self.room() >= page.min(self.most.div_ceil(2))
+    }
+
     /// Where to read on.
     pub(crate) fn after(&self) -> u64 {
         self.after
@@ -243,6 +249,30 @@ mod tests {
         // Twice changes nothing.
         window.acknowledge(id(7));
         assert_eq!(window.room(), 1);
+    }
+
+    #[test]
+    fn reading_on_waits_for_room_for_a_page() {
+        let now = Instant::now();
+        let mut window = Window::new(8, Duration::from_secs(30));
+        assert!(window.is_roomy(32));
+        for seq in 1..=8 {
+            window.offer(seq, id(seq), now);
+        }
+        let roomy = |window: &mut Window, acknowledged: u64| {
+            window.acknowledge(id(acknowledged));
+            (window.is_roomy(3), window.is_roomy(32))
+        };
+        assert_eq!(
+            [1, 2, 3, 4].map(|seq| roomy(&mut window, seq)),
+            [(false, false), (false, false), (true, false), (true, true)]
+        );
+        // However small the window is.
+        let mut window = Window::new(1, Duration::from_secs(30));
+        window.offer(1, id(1), now);
+        assert!(!window.is_roomy(32));
+        window.acknowledge(id(1));
+        assert!(window.is_roomy(32));
     }
 
     #[test]

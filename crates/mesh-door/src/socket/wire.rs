@@ -24,6 +24,10 @@ use super::boundaries::Boundaries;
 const READ_BYTES: usize = 2 << 10;
 /// Longer frames are worth a fresh reader afterwards.
 const SMALL_BYTES_MAX: usize = 8 << 10;
+/// What is fed is written when there is so much of it, or when it is flushed.
+const WRITE_BYTES: usize = 16 << 10;
+/// A writer that had more before it is not kept while the socket is quiet.
+const WRITTEN_BYTES_MAX: usize = 2 << 10;
 /// Before it is known who is there.
 const GREETING_BYTES_MAX: usize = 4 << 10;
 /// After its close frame a socket is read for so long, so that the frame is not lost to what the other side was still sending.
@@ -44,8 +48,10 @@ pub(crate) struct Socket {
     stream: Option<WebSocketStream<Counted>>,
     write: Duration,
     frame_bytes_max: usize,
-    /// The longest frame since the last fresh one.
+    /// The most bytes that had to wait to be written since the last fresh one.
     written: usize,
+    /// Bytes that were fed since the last flush.
+    fed: usize,
     /// Messages since the last fresh one.
     heard: u64,
     /// The bound on frames has changed, which the present one does not know.
@@ -56,7 +62,7 @@ impl Socket {
     pub(crate) async fn new(socket: TakenSocket, write: Duration) -> Self {
         let counted = Counted { socket, frames: Boundaries::default() };
         let stream = Some(fresh(counted, GREETING_BYTES_MAX).await);
-        Self { stream, write, frame_bytes_max: GREETING_BYTES_MAX, written: 0, heard: 0, is_outdated: false }
+        Self { stream, write, frame_bytes_max: GREETING_BYTES_MAX, written: 0, fed: 0, heard: 0, is_outdated: false }
     }
 
     /// Who is there is known: frames may be of any length from now on.
@@ -91,8 +97,14 @@ impl Socket {
 
     /// Ends when the other side's system has taken the frame.
     pub(crate) async fn say(&mut self, frame: &Framed<ServerFrame>) -> std::result::Result<(), Leave> {
+        self.feed(frame).await?;
+        self.flush().await
+    }
+
+    /// The frame leaves with the next flush, or earlier. Waits while the other side's system has not taken what is before it.
+    pub(crate) async fn feed(&mut self, frame: &Framed<ServerFrame>) -> std::result::Result<(), Leave> {
         match frame.write() {
-            Ok(text) => self.say_text(text).await,
+            Ok(text) => self.feed_text(text).await,
             Err(error) => {
                 waybill_doors::log_cause(&error);
                 Ok(())
@@ -100,9 +112,22 @@ impl Socket {
         }
     }
 
-    pub(crate) async fn say_text(&mut self, text: String) -> std::result::Result<(), Leave> {
-        self.written = self.written.max(text.len());
-        self.send(Message::text(text)).await
+    pub(crate) async fn feed_text(&mut self, text: String) -> std::result::Result<(), Leave> {
+        self.fed += text.len();
+        self.written = self.written.max(self.fed.min(WRITE_BYTES + text.len()));
+        let Some(stream) = &mut self.stream else { return Err(Leave::Gone) };
+        taken(timeout(self.write, stream.feed(Message::text(text))).await)
+    }
+
+    /// Ends when the other side's system has taken all that was fed.
+    pub(crate) async fn flush(&mut self) -> std::result::Result<(), Leave> {
+        if self.fed == 0 {
+            return Ok(());
+        }
+        let Some(stream) = &mut self.stream else { return Err(Leave::Gone) };
+        taken(timeout(self.write, stream.flush()).await)?;
+        self.fed = 0;
+        Ok(())
     }
 
     pub(crate) async fn ping(&mut self) -> std::result::Result<(), Leave> {
@@ -111,17 +136,15 @@ impl Socket {
 
     async fn send(&mut self, message: Message) -> std::result::Result<(), Leave> {
         let Some(stream) = &mut self.stream else { return Err(Leave::Gone) };
-        match timeout(self.write, stream.send(message)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Leave::Gone),
-            Err(_) => Err(Leave::Close(CloseCode::TooSlow)),
-        }
+        taken(timeout(self.write, stream.send(message)).await)?;
+        self.fed = 0;
+        Ok(())
     }
 
     /// Gives back what long frames have left behind.
     pub(crate) async fn rest(&mut self) {
         let Some(stream) = &self.stream else { return };
-        if stream.get_ref().frames.longest() > SMALL_BYTES_MAX as u64 || self.written > SMALL_BYTES_MAX {
+        if stream.get_ref().frames.longest() > SMALL_BYTES_MAX as u64 || self.written > WRITTEN_BYTES_MAX {
             self.replace().await;
         }
     }
@@ -143,7 +166,7 @@ impl Socket {
             let counted = Counted { socket: stream.into_inner().socket, frames: Boundaries::default() };
             // Waits for nothing.
             self.stream = Some(fresh(counted, self.frame_bytes_max).await);
-            (self.written, self.heard, self.is_outdated) = (0, 0, false);
+            (self.written, self.fed, self.heard, self.is_outdated) = (0, 0, 0, false);
         }
     }
 
@@ -173,11 +196,21 @@ impl Socket {
     }
 }
 
+fn taken(
+    outcome: std::result::Result<std::result::Result<(), WsError>, tokio::time::error::Elapsed>,
+) -> std::result::Result<(), Leave> {
+    match outcome {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Leave::Gone),
+        Err(_) => Err(Leave::Close(CloseCode::TooSlow)),
+    }
+}
+
 async fn fresh(socket: Counted, frame_bytes_max: usize) -> WebSocketStream<Counted> {
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BYTES)
-        .write_buffer_size(0)
-        .max_write_buffer_size(FRAME_BYTES_MAX + SMALL_BYTES_MAX)
+        .write_buffer_size(WRITE_BYTES)
+        .max_write_buffer_size(FRAME_BYTES_MAX + WRITE_BYTES + SMALL_BYTES_MAX)
         .max_frame_size(Some(frame_bytes_max))
         .max_message_size(Some(frame_bytes_max));
     WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await

@@ -81,3 +81,66 @@ async fn after_a_revocation_nothing_is_posted_until_there_is_another_key() {
         assert_eq!((&refused["status"], &refused["error"]), (&json!(503), &json!("epoch_pending")));
     }
 }
+
+/// Everybody subscribes to so many topics that have a first key; then one of them is revoked.
+async fn revoke_from(world: &World, topics: usize, revoked: &Identity) {
+    let numbers = format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {topics})");
+    let made = format!(
+        "INSERT INTO mesh_topics (tenant, mesh_id, topic, created_by, created_at, epoch, blocked) {numbers} \
+         SELECT h.tenant, h.mesh_id, 'topic-' || n.i, h.owner, 0, 1, 0 FROM n CROSS JOIN meshes h"
+    );
+    world.test.write(&made).await.unwrap();
+    let subscribed = "INSERT INTO mesh_subscriptions (tenant, mesh_id, topic, member_id, since_seq, created_at) \
+        SELECT t.tenant, t.mesh_id, t.topic, m.member_id, 0, 0 FROM mesh_topics t CROSS JOIN mesh_members m";
+    world.test.write(subscribed).await.unwrap();
+    let target = format!("/mesh/v1/members/{}/revoke", revoked.public_key());
+    assert_eq!(world.post(&world.owner, &target, &json!({})).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_topic_of_a_revoked_member_gets_its_key() {
+    let world = World::with(Wanted { encrypted: true, ..Wanted::default() }).await;
+    let bob = world.join("bob").await;
+    let mut owner = world.connect(&world.owner).await;
+    revoke_from(&world, 20, &bob).await;
+    world.until("SELECT count(*) FROM mesh_topics WHERE blocked = 1 OR epoch = 2", 20).await;
+    // One at a time, as it is asked: many more than are asked for at once.
+    for _ in 0..20 {
+        let (_, epoch) = mint(&world, &mut owner, &world.owner, 0).await;
+        assert_eq!(epoch, 2);
+    }
+    world.until("SELECT count(*) FROM mesh_topics WHERE blocked = 0 AND epoch = 2 AND floor_epoch = 2", 20).await;
+}
+
+#[tokio::test]
+async fn keys_that_cannot_be_made_keep_nobody_from_the_others() {
+    let world = World::with(Wanted { encrypted: true, ..Wanted::default() }).await;
+    let bob = world.join("bob").await;
+    let mut owner = world.connect(&world.owner).await;
+    revoke_from(&world, 20, &bob).await;
+    // Those that are asked for first never get all of their boxes.
+    for _ in 0..8 {
+        mint(&world, &mut owner, &world.owner, 1).await;
+    }
+    for _ in 0..12 {
+        mint(&world, &mut owner, &world.owner, 0).await;
+    }
+    world.until("SELECT count(*) FROM mesh_topics WHERE blocked = 0", 12).await;
+}
+
+#[tokio::test]
+async fn a_burst_of_events_closes_no_socket() {
+    let world = World::with(Wanted { encrypted: true, ..Wanted::default() }).await;
+    let (bob, carol) = (world.join("bob").await, world.join("carol").await);
+    let (mut owner, mut other) = (world.connect(&world.owner).await, world.connect(&carol).await);
+    revoke_from(&world, 600, &bob).await;
+    for socket in [&mut owner, &mut other] {
+        assert_eq!(socket.expect("member_revoked").await["key"], json!(bob.public_key()));
+    }
+    mint(&world, &mut owner, &world.owner, 0).await;
+    for socket in [&mut owner, &mut other] {
+        socket.say(&json!({ "t": "ping" })).await;
+        socket.expect("pong").await;
+    }
+    world.until("SELECT count(*) FROM mesh_topics WHERE blocked = 0", 1).await;
+}

@@ -1,7 +1,9 @@
 //! Messages over the socket: what is answered to whoever sends, and what comes to whoever it is for.
 
 use serde_json::{Value as Json, json};
+use waybill_kernel::{Mode, Result};
 use waybill_mesh_door::Settings;
+use waybill_store::{Ctx, Tx, Work};
 
 use crate::world::{Wanted, World, dm, post};
 
@@ -244,4 +246,86 @@ async fn a_flood_of_messages_is_paced_and_each_is_answered() {
         assert!(answered.insert(result["client_message_id"].as_str().unwrap().to_owned()));
     }
     assert_eq!(world.test.count("SELECT count(*) FROM mesh_messages").await.unwrap(), 300);
+}
+
+/// A change of the schema, beside a write: what changes no row is not kept.
+struct Schema(&'static str);
+
+impl Work for Schema {
+    type Output = ();
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
+        tx.execute(self.0, &[]).await?;
+        tx.execute("UPDATE mesh_counters SET last = last", &[]).await.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn an_acknowledgement_that_fails_is_tried_again() {
+    let world = World::start().await;
+    let bob = world.join("bob").await;
+    let (mut owner, mut receiver) = (world.connect(&world.owner).await, world.connect(&bob).await);
+    let schema = async |sql| world.test.store.system().run(Schema(sql)).await;
+    for number in 0..3 {
+        assert_eq!(owner.send(&format!("m-{number}"), &dm(&bob, "x")).await["status"], 201);
+    }
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(delivered(&mut receiver).await.0);
+    }
+    let refuses = "CREATE TRIGGER refuses BEFORE DELETE ON mesh_deliveries BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    schema(refuses).await.unwrap();
+    for delivery in &held {
+        receiver.acknowledge(delivery).await;
+    }
+    // The socket goes on meanwhile.
+    receiver.say(&json!({ "t": "ping" })).await;
+    assert_eq!(receiver.next().await["t"], "pong");
+    assert_eq!(world.test.count("SELECT count(*) FROM mesh_deliveries").await.unwrap(), 3);
+    schema("DROP TRIGGER refuses").await.unwrap();
+    // Nothing more is said about them by anybody.
+    world.until("SELECT count(*) FROM mesh_deliveries", 0).await;
+}
+
+#[tokio::test]
+async fn what_is_sent_together_is_answered_one_by_one() {
+    let world = World::start().await;
+    let bob = world.join("bob").await;
+    let (mut owner, mut receiver) = (world.connect(&world.owner).await, world.connect(&bob).await);
+    assert_eq!(owner.send("m-3", &dm(&bob, "3")).await["status"], 201);
+    assert_eq!(owner.send("m-4", &dm(&bob, "another")).await["status"], 201);
+    // More than are looked for together; two of them are one message.
+    for number in (0..40).chain([7]) {
+        let id = format!("m-{number}");
+        owner.feed(&json!({ "t": "send", "client_message_id": id, "envelope": dm(&bob, &number.to_string()) })).await;
+    }
+    owner.flush().await;
+    let mut statuses = std::collections::BTreeMap::<String, Vec<u64>>::new();
+    for _ in 0..41 {
+        let result = owner.expect("send_result").await;
+        let id = result["client_message_id"].as_str().unwrap().to_owned();
+        statuses.entry(id).or_default().push(result["status"].as_u64().unwrap());
+    }
+    for number in 0..40 {
+        let mut of = statuses.remove(&format!("m-{number}")).unwrap();
+        of.sort_unstable();
+        let wanted: &[u64] = match number {
+            3 => &[200],
+            4 => &[409],
+            7 => &[200, 201],
+            _ => &[201],
+        };
+        assert_eq!(of, wanted, "m-{number}");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..40 {
+        let (delivery, id) = delivered(&mut receiver).await;
+        receiver.acknowledge(&delivery).await;
+        assert!(seen.insert(id));
+    }
+    world.until("SELECT count(*) FROM mesh_deliveries", 0).await;
 }

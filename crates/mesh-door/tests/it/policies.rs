@@ -1,8 +1,9 @@
 //! Two sockets with one key.
 
 use serde_json::json;
+use waybill_mesh::ops::members::{Connect, ConnectionId};
 
-use crate::world::{Wanted, World};
+use crate::world::{Node, Wanted, World};
 
 async fn world(policy: &'static str) -> World {
     World::with(Wanted { policy, ..Wanted::default() }).await
@@ -58,4 +59,23 @@ async fn both_live_where_that_is_allowed() {
     world.connections(2).await;
     drop(second);
     assert_eq!(owner.expect("peer_leave").await["key"], json!(bob.public_key()));
+}
+
+#[tokio::test]
+async fn what_a_killed_server_has_left_keeps_nobody_out() {
+    let mut world = world("prefer_oldest").await;
+    let membership = waybill_mesh::authenticate(&world.test.store, world.mesh, world.owner.public_key()).await;
+    let membership = membership.unwrap().unwrap();
+    let connection = ConnectionId(world.mesh.0);
+    let connect = Connect { mesh: world.mesh, member: membership.member, connection };
+    world.test.store.run(connect, membership.caller).await.unwrap();
+    // The server starts anew; the lease of the old connection has not ended.
+    let next = Node::start(&world.test.store, waybill_store::Registry::default(), Default::default()).await;
+    std::mem::replace(&mut world.node, next).stop().await;
+    world.connections(0).await;
+    let mut socket = world.connect(&world.owner).await;
+    socket.say(&json!({ "t": "ping" })).await;
+    socket.expect("pong").await;
+    assert_eq!(audited(&world).await, 0);
+    world.connections(1).await;
 }

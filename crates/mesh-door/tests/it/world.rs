@@ -72,7 +72,8 @@ impl Node {
             settings: door,
             edition: waybill_mesh_protocol::Edition::default(),
             stopped: stopped.clone(),
-        });
+        })
+        .await;
         let server = Server::new(commons, &settings, stopping.clone());
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
@@ -294,6 +295,15 @@ impl Socket {
 
     pub async fn say(&mut self, frame: &Json) {
         self.0.send(Message::text(frame.to_string())).await.unwrap();
+    }
+
+    /// It leaves with the flush.
+    pub async fn feed(&mut self, frame: &Json) {
+        self.0.feed(Message::text(frame.to_string())).await.unwrap();
+    }
+
+    pub async fn flush(&mut self) {
+        self.0.flush().await.unwrap();
     }
 
     /// The next frame, or `{"close": code, "reason": …}`.

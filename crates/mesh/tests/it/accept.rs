@@ -8,6 +8,7 @@ use tokio::sync::Barrier;
 use waybill_kernel::{Code, Result};
 use waybill_mesh::limiter::{Attempt, InProcess, Verdict};
 use waybill_mesh::ops::members::RevokeMember;
+use waybill_mesh::ops::messages::{AcceptLooked, LOOKS_MAX, look_together};
 use waybill_mesh::{Limiter, Limits, Settings};
 use waybill_mesh_protocol::{Destination, DestinationKind, Envelope};
 use waybill_testkit::stores::{Chosen, TestStore, readable};
@@ -45,6 +46,7 @@ mod usual {
         what_is_refused_in_b1_leaves_nothing,
         b0_answers_whatever_has_become_of_the_sender,
         all_that_a_message_consists_of_is_written_at_once,
+        messages_that_were_looked_at_together_are_accepted_as_each_alone,
     }
 }
 
@@ -251,4 +253,30 @@ async fn all_that_a_message_consists_of_is_written_at_once(on: TestStore) {
     assert_eq!((accepted.history_available, accepted.first_seen_at), (None, None));
     let shown = serde_json::to_value(&accepted).unwrap();
     assert_eq!(shown.as_object().unwrap().len(), 4, "{shown}");
+}
+
+async fn messages_that_were_looked_at_together_are_accepted_as_each_alone(on: TestStore) {
+    let alice = plain_mesh(&on).await;
+    let bob = join(&on, &alice, "bob").await;
+    let (mesh, member) = (alice.mesh(), alice.id());
+    let known = sent(&on, &alice, "a", dm(&bob, "a")).await;
+    let names = ["a", "b", "c", "d"];
+    let ids = names.iter().map(|id| id.parse().unwrap()).collect();
+    let looked = look_together(&on.store, alice.caller(), mesh, member, ids).await.map_err(readable).unwrap();
+    // One is committed by another attempt after the look, and one is used for something else.
+    let meanwhile = sent(&on, &alice, "c", dm(&bob, "c")).await;
+    sent(&on, &alice, "d", dm(&bob, "another")).await;
+    let mut answers = Vec::new();
+    for (id, looked) in names.into_iter().zip(looked) {
+        let request = accept(&alice, id, dm(&bob, id));
+        answers.push(call(&on, alice.caller(), AcceptLooked { request, looked: Some(looked) }).await);
+    }
+    let [Ok(a), Ok(b), Ok(c), Err(d)] = &answers[..] else { panic!("{answers:?}") };
+    assert!(a.1 && a.0.duplicate && a.0.broker_message_id == known.broker_message_id);
+    assert!(!b.1 && !b.0.duplicate);
+    assert!(c.1 && c.0.duplicate && c.0.broker_message_id == meanwhile.broker_message_id);
+    assert_eq!(d.code(), Code::IdempotencyKeyReused);
+    assert_eq!(rows(&on).await, [4, 4, 4, 4, 0]);
+    let many = (0..=LOOKS_MAX).map(|number| number.to_string().parse().unwrap()).collect();
+    assert!(look_together(&on.store, alice.caller(), mesh, member, many).await.is_err());
 }

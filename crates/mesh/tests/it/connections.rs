@@ -8,7 +8,7 @@ use waybill_mesh::ops::members::{
 };
 use waybill_mesh::ops::messages::{FindDeliveries, Link};
 use waybill_mesh::sweeps::Over;
-use waybill_mesh::{EventKind, Policy, Settings};
+use waybill_mesh::{EventKind, Policy, Settings, forget_connections};
 use waybill_testkit::stores::TestStore;
 
 use crate::support::{Person, new_id, ok, pass, plain_mesh, refused, sweep};
@@ -19,6 +19,7 @@ waybill_testkit::both! {
     both_connections_stay,
     a_connection_that_nobody_renews_ends,
     others_see_who_is_connected_and_wants_to_be_seen,
+    connections_from_before_a_start_are_forgotten_where_one_process_has_them_all,
 }
 
 async fn set(on: &TestStore, connection_policy: Policy) {
@@ -134,4 +135,24 @@ async fn others_see_who_is_connected_and_wants_to_be_seen(on: TestStore) {
     let list = ListMembers { mesh, member, limit: None, after: None };
     let shown = ok(&on, alice.caller(), list).await;
     assert_eq!((shown.members[0].summary.as_deref(), shown.members[0].status.as_deref()), (Some("builds"), None));
+}
+
+async fn connections_from_before_a_start_are_forgotten_where_one_process_has_them_all(on: TestStore) {
+    let alice = plain_mesh(&on).await;
+    set(&on, Policy::PreferOldest).await;
+    let (before, _) = connect(&on, &alice).await;
+    let told = kinds(&on, &alice).await.len();
+    let forgotten = forget_connections(&on.store).await.unwrap();
+    if on.store.is_postgres() {
+        // It may be another node's.
+        assert_eq!((forgotten, link(&on, &alice, before).await), (0, Link::Current));
+        return;
+    }
+    assert_eq!((forgotten, link(&on, &alice, before).await), (1, Link::Lost));
+    assert_eq!(kinds(&on, &alice).await.len(), told, "nobody is told of it");
+    let (_, connected) = connect(&on, &alice).await;
+    assert!(connected.admitted && connected.siblings == 0);
+    assert_eq!(concurrent(&on, &alice).await, 0);
+    assert_eq!(forget_connections(&on.store).await.unwrap(), 1);
+    assert_eq!(forget_connections(&on.store).await.unwrap(), 0);
 }

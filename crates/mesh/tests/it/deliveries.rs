@@ -72,6 +72,13 @@ async fn a_delivery_is_there_until_it_is_acknowledged(on: TestStore) {
     let message = &first[0].message;
     assert_eq!((message.sender_id, message.sender_name.as_str()), (alice.id(), "alice"));
     assert_eq!((message.sender, message.client_message_id.as_str()), (alice.identity.public(), "m0"));
+    // A page that has the last of them says so, also when it is full.
+    for (limit, more) in [(2, true), (3, false), (4, false)] {
+        let (mesh, member) = (bob.mesh(), bob.id());
+        let find = FindDeliveries { mesh, member, connection: None, after: 0, limit: Some(limit) };
+        let page = ok(&on, bob.caller(), find).await;
+        assert_eq!((page.deliveries.len(), page.more), (limit.min(3) as usize, more));
+    }
     // Nothing is written by looking.
     assert_eq!(deliveries(&on, &bob, 0).await.len(), 3);
     assert_eq!(deliveries(&on, &bob, message.seq).await.len(), 2);

@@ -1,18 +1,22 @@
 //! Topics and the keys of encrypted ones.
 
+use serde_json::json;
 use waybill_kernel::Code;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_mesh::EventKind;
 use waybill_mesh::ops::members::{Connect, ConnectionId, Disconnect, ReadMeshEvents, RevokeMember};
 use waybill_mesh::ops::topics::{
     CreateTopic, EpochUploaded, FindEpochWork, ListEpochKeys, ListTopics, Subscribe, Unsubscribe, UploadEpoch,
+    WORK_PAGE_MAX,
 };
 use waybill_mesh_protocol::epoch::EpochOf;
 use waybill_mesh_protocol::frames::EpochWanted;
 use waybill_mesh_protocol::{Envelope, EpochBox, TopicKey};
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{Person, create_topic, join, mesh_of, new_id, ok, post, refusal, refused, sent, subscribe, topic};
+use crate::support::{
+    Person, create_topic, join, mesh_of, new_id, ok, post, refusal, refused, rows, sent, subscribe, topic,
+};
 
 mod usual {
     use super::*;
@@ -25,6 +29,8 @@ mod usual {
         after_a_departure_posts_go_on_under_the_present_key,
         old_epochs_are_taken_for_a_while_and_unknown_ones_never,
         boxes_are_signed_by_who_makes_them,
+        a_join_raises_no_floor_and_keeps_the_one_there_is,
+        work_comes_in_pages_of_topics,
     }
 }
 
@@ -47,7 +53,7 @@ async fn connect(on: &TestStore, who: &Person) -> ConnectionId {
 }
 
 async fn work(on: &TestStore, who: &Person) -> Vec<EpochWanted> {
-    ok(on, who.caller(), FindEpochWork { mesh: who.mesh(), member: who.id() }).await.wanted
+    ok(on, who.caller(), FindEpochWork { mesh: who.mesh(), member: who.id(), after: None }).await.wanted
 }
 
 /// Boxes of one key for those that are wanted.
@@ -161,8 +167,12 @@ async fn after_a_revocation_posts_wait_for_the_next_key(on: TestStore) {
     assert_eq!(refusal(&on, &alice, "b", sealed(1)).await.code(), Code::EpochPending);
     let (wanted, uploaded) = mint(&on, &alice).await;
     assert_eq!((wanted.epoch, wanted.subscribers.len(), uploaded.switched), (2, 1, true));
-    // What was encrypted before is still taken: nobody but subscribers gets it.
-    sent(&on, &alice, "b", sealed(1)).await;
+    // The revoked one has the key that this was encrypted with. Nothing is left of the attempt, and its id is free.
+    let before = rows(&on).await;
+    let refused = refusal(&on, &alice, "b", sealed(1)).await;
+    assert_eq!((refused.code(), refused.detail("epoch")), (Code::EpochUnknown, Some(&json!(2))));
+    assert_eq!(rows(&on).await, before, "a refusal has left something");
+    sent(&on, &alice, "b", sealed(2)).await;
     sent(&on, &alice, "c", sealed(2)).await;
     assert_eq!(on.count("SELECT count(*) FROM mesh_epoch_boxes").await.unwrap(), 2, "the revoked one has boxes");
 }
@@ -188,18 +198,69 @@ async fn after_a_departure_posts_go_on_under_the_present_key(on: TestStore) {
     assert_eq!(refused(&on, alice.caller(), upload(&alice, &before, old)).await, Code::EpochUnknown);
     assert_eq!(mint(&on, &alice).await.0.epoch, 3);
     assert_eq!(epochs(&on, &alice).await, [1, 3]);
+    // Whoever has left has the key from before.
+    assert_eq!(refusal(&on, &alice, "b", sealed(1)).await.code(), Code::EpochUnknown);
+    sent(&on, &alice, "b", sealed(3)).await;
+}
+
+async fn a_join_raises_no_floor_and_keeps_the_one_there_is(on: TestStore) {
+    let alice = encrypted(&on).await;
+    let (bob, carol) = (join(&on, &alice, "bob").await, join(&on, &alice, "carol").await);
+    create_topic(&on, &alice, "jobs").await;
+    connect(&on, &alice).await;
+    mint(&on, &alice).await;
+    subscribe(&on, &bob, "jobs").await;
+    mint(&on, &alice).await;
+    sent(&on, &alice, "before the join", sealed(1)).await;
+    ok(&on, alice.caller(), RevokeMember { mesh: alice.mesh(), member: alice.id(), key: bob.key() }).await;
+    // Who joins while the key is made changes nothing about why it is made.
+    subscribe(&on, &carol, "jobs").await;
+    assert_eq!(mint(&on, &alice).await.0.epoch, 3);
+    assert_eq!(refusal(&on, &alice, "a", sealed(2)).await.code(), Code::EpochUnknown);
+    let dave = join(&on, &alice, "dave").await;
+    subscribe(&on, &dave, "jobs").await;
+    assert_eq!(mint(&on, &alice).await.0.epoch, 4);
+    for (epoch, good) in [(2, false), (3, true), (4, true)] {
+        let id = format!("m{epoch}");
+        if good {
+            sent(&on, &alice, &id, sealed(epoch)).await;
+        } else {
+            assert_eq!(refusal(&on, &alice, &id, sealed(epoch)).await.code(), Code::EpochUnknown, "{epoch}");
+        }
+    }
+}
+
+async fn work_comes_in_pages_of_topics(on: TestStore) {
+    let alice = encrypted(&on).await;
+    let bob = join(&on, &alice, "bob").await;
+    connect(&on, &alice).await;
+    for number in 0..20 {
+        let name = format!("jobs-{number:02}");
+        create_topic(&on, &alice, &name).await;
+        subscribe(&on, &bob, &name).await;
+    }
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let find = FindEpochWork { mesh: alice.mesh(), member: alice.id(), after: after.take() };
+        let page = ok(&on, alice.caller(), find).await.wanted;
+        assert!(page.len() <= WORK_PAGE_MAX && page.iter().all(|wanted| wanted.subscribers.len() == 2));
+        found.extend(page.iter().map(|wanted| wanted.topic.to_string()));
+        if page.len() < WORK_PAGE_MAX {
+            break;
+        }
+        after = page.last().map(|wanted| wanted.topic.clone());
+    }
+    assert_eq!(found, (0..20).map(|number| format!("jobs-{number:02}")).collect::<Vec<_>>());
 }
 
 async fn old_epochs_are_taken_for_a_while_and_unknown_ones_never(on: TestStore) {
     let alice = encrypted(&on).await;
-    let bob = join(&on, &alice, "bob").await;
     create_topic(&on, &alice, "jobs").await;
     connect(&on, &alice).await;
     mint(&on, &alice).await;
-    for _ in 0..5 {
-        subscribe(&on, &bob, "jobs").await;
-        mint(&on, &alice).await;
-        ok(&on, bob.caller(), Unsubscribe { mesh: bob.mesh(), member: bob.id(), topic: topic("jobs") }).await;
+    for number in 0..10 {
+        let joiner = join(&on, &alice, &format!("joiner-{number}")).await;
+        subscribe(&on, &joiner, "jobs").await;
         mint(&on, &alice).await;
     }
     // It is at 11 now and takes 4 to 11.

@@ -178,7 +178,8 @@ async fn doors(
         settings: config.mesh_door.clone().within(config.doors.connections_max),
         edition: waybill_mesh_protocol::Edition::default(),
         stopped: stopped.clone(),
-    })?;
+    })
+    .await?;
     let mesh_limiter = opened.mesh_limiter.clone();
     let http = Http::new(Doors {
         driver: &driver,

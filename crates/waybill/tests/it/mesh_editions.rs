@@ -71,7 +71,7 @@ impl Home {
             edition,
             stopped: stopped.clone(),
         };
-        let mesh = Mesh::new(opening).unwrap();
+        let mesh = Mesh::new(opening).await.unwrap();
         let server = Server::new(commons, &settings, stopping.clone());
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();

@@ -5,7 +5,7 @@ mod acknowledge;
 mod history;
 mod next_deliveries;
 
-pub use accept::{AcceptMessage, Accepted};
+pub use accept::{AcceptLooked, AcceptMessage, Accepted, LOOKS_MAX, Looked, look_together};
 pub use acknowledge::{AcknowledgeDeliveries, Acknowledged};
 pub use history::ReadHistory;
 pub use next_deliveries::{Deliveries, Delivery, FindDeliveries, Link};

@@ -51,7 +51,7 @@ pub struct Deliveries {
     pub link: Link,
     /// None unless the link is current.
     pub deliveries: Vec<Delivery>,
-    /// There may be more after the last of them.
+    /// There are more after the last of them.
     pub more: bool,
 }
 
@@ -122,14 +122,15 @@ impl Operation for FindDeliveries {
             Value::from(self.mesh.as_bytes()),
             Value::from(self.member.as_bytes()),
             Value::from(i64::try_from(self.after).map_err(|_| Error::invalid("`after` is no number of a message."))?),
-            Value::from(i64::from(limit)),
+            // One more, so that whoever has the last page need not look for another.
+            Value::from(i64::from(limit) + 1),
         ];
         let rows = tx.query(FIND, &params).await?;
         let read = |row: &waybill_store::Row| -> Result<Delivery> {
             Ok(Delivery { delivery_id: delivery_id(row.int(0)?, self.member), message: message(row)? })
         };
-        let deliveries = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let more = deliveries.len() == limit as usize;
+        let deliveries = rows.iter().take(limit as usize).map(read).collect::<Result<Vec<_>>>()?;
+        let more = rows.len() > limit as usize;
         Ok(Reply::Done(Deliveries { link, deliveries, more }))
     }
 }

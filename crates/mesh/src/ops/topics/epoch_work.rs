@@ -10,19 +10,22 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 use crate::epochs::keyholder;
 use crate::{members, rows, spec};
 
-/// Topics in one answer: the others come once these have their keys.
-const TOPICS_MAX: i64 = 8;
+/// Topics in one answer, each with all of its subscribers. After a full one there may be more.
+pub const WORK_PAGE_MAX: usize = 8;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FindEpochWork {
     pub mesh: MeshId,
     pub member: MemberId,
+    /// The last topic of the answer before.
+    #[serde(default)]
+    pub after: Option<TopicName>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct EpochWork {
-    /// With all subscribers of each topic, the member itself included. Empty while somebody else is to make the keys.
+    /// By topic, with all subscribers of each, the member itself included. Empty while somebody else is to make the keys.
     pub wanted: Vec<EpochWanted>,
 }
 
@@ -51,14 +54,15 @@ impl Operation for FindEpochWork {
              AND own.mesh_id = t.mesh_id AND own.topic = t.topic AND own.member_id = $4 \
              WHERE t.tenant = $1 AND t.mesh_id = $2 AND t.pending_epoch IS NOT NULL AND ",
             keyholder!(),
-            " = $4 ORDER BY t.topic LIMIT $5"
+            " = $4 AND t.topic > $6 ORDER BY t.topic LIMIT $5"
         );
         members::live(tx, self.mesh, self.member).await?;
         let params = [
             Value::from(self.mesh.as_bytes()),
             Value::from(ctx.now),
             Value::from(self.member.as_bytes()),
-            Value::from(TOPICS_MAX),
+            Value::from(WORK_PAGE_MAX as i64),
+            Value::from(self.after.as_ref().map_or("", TopicName::as_str)),
         ];
         let mut wanted = Vec::new();
         for row in tx.query(FIND, &params).await? {

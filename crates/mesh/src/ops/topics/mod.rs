@@ -10,7 +10,7 @@ mod upload_epoch;
 
 pub use create_topic::{CreateTopic, CreatedTopic};
 pub use epoch_keys::{EpochKeys, ListEpochKeys};
-pub use epoch_work::{EpochWork, FindEpochWork};
+pub use epoch_work::{EpochWork, FindEpochWork, WORK_PAGE_MAX};
 pub use list_topics::{ListTopics, TopicView, Topics};
 pub use subscribe::{Subscribe, Subscribed};
 pub use unsubscribe::{Unsubscribe, Unsubscribed};

@@ -83,8 +83,10 @@ impl UploadEpoch {
     }
 
     async fn switch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        const SWITCH: &str = "UPDATE mesh_topics SET epoch = $4, pending_epoch = NULL, blocked = 0 WHERE tenant = $1 \
-                              AND mesh_id = $2 AND topic = $3";
+        // A topic that was blocked before there were floors has no other sign of why it waits.
+        const SWITCH: &str = "UPDATE mesh_topics SET epoch = $4, pending_epoch = NULL, blocked = 0, floor_pending = 0, \
+            floor_epoch = CASE WHEN floor_pending = 1 OR blocked = 1 THEN $4 ELSE floor_epoch END WHERE tenant = $1 \
+            AND mesh_id = $2 AND topic = $3";
         const FORGET: &str =
             "DELETE FROM mesh_epoch_boxes WHERE tenant = $1 AND mesh_id = $2 AND topic = $3 AND epoch < $4";
         let ([mesh, name], epoch) = (self.params(), i64::from(self.epoch));

@@ -1,10 +1,12 @@
 //! B2 and B3 in one transaction: the id is claimed first and the number in history taken last but for what needs it.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::{Caller, Code, Error, OperationSpec, Result};
-use waybill_mesh_protocol::{DestinationKind, Envelope, Fingerprint, HistoryId, MemberId, MessageId};
-use waybill_store::{Ctx, Operation, Reply, STATEMENTS_MAX, Sql, Statement, Tx, Value};
+use waybill_mesh_protocol::{DestinationKind, Envelope, Fingerprint, HistoryId, MemberId, MessageId, PublicKey};
+use waybill_store::{Ctx, Kind, Operation, Reply, STATEMENTS_MAX, Sql, Statement, Tx, Value};
 
 use super::{AcceptMessage, Accepted, Known, known_columns};
 use crate::counters::{self, Counter};
@@ -24,6 +26,15 @@ pub(super) fn is_rejection(code: Code) -> bool {
             | Code::EpochUnknown
             | Code::DestinationUnknown
     )
+}
+
+/// Those of one batch are of few senders, and each would read its own again.
+static SENDER: Kind = Kind { tables: &["meshes", "mesh_members", "mesh_keys"] };
+
+/// A live member, as whoever sends in its name finds it.
+struct Sender {
+    key: PublicKey,
+    plaintext: bool,
 }
 
 /// A message that has passed B1.
@@ -72,7 +83,6 @@ impl Operation for Commit {
         let seq = counters::take(tx, self.request.mesh, Counter::History, 1).await?;
         let new = New { message, history, seq, mentions, destination };
         let deliveries = self.write(ctx, tx, &new).await?;
-        self.wake(ctx, tx, &new, deliveries).await?;
         if let Destination::Queue(post) = new.destination {
             post.send(ctx, tx).await?;
         }
@@ -165,8 +175,8 @@ impl Commit {
 
     /// B2. The sender is looked at again: it may have been revoked since.
     async fn destination(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Destination<'_>> {
-        let sender = members::live(tx, self.request.mesh, self.request.member).await?;
-        if sender.keys.ed25519 != self.request.key {
+        let sender = self.find_sender(tx).await?;
+        if sender.key != self.request.key {
             return Err(members::revoked());
         }
         match self.envelope().destination_kind {
@@ -174,6 +184,18 @@ impl Commit {
             DestinationKind::Dm => self.recipient(tx).await,
             DestinationKind::Queue => self.queue(tx, sender.plaintext).await,
         }
+    }
+
+    async fn find_sender(&self, tx: &mut Tx<'_>) -> Result<Arc<Sender>> {
+        let AcceptMessage { mesh, member, .. } = &self.request;
+        let name = format!("{mesh}{member}");
+        if let Some(known) = tx.remembered::<Sender>(&SENDER, &name) {
+            return Ok(known);
+        }
+        let live = members::live(tx, *mesh, *member).await?;
+        let sender = Arc::new(Sender { key: live.keys.ed25519, plaintext: live.plaintext });
+        tx.remember(&SENDER, &name, &sender);
+        Ok(sender)
     }
 
     /// It was allowed in B1, and may not be any more.
@@ -187,7 +209,7 @@ impl Commit {
 
     async fn topic(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, plaintext: bool) -> Result<Destination<'_>> {
         const FIND: &str = "SELECT t.epoch, t.blocked, (SELECT count(*) FROM mesh_subscriptions s WHERE s.tenant = $1 \
-            AND s.mesh_id = t.mesh_id AND s.topic = t.topic AND s.member_id = $4) FROM mesh_topics t \
+            AND s.mesh_id = t.mesh_id AND s.topic = t.topic AND s.member_id = $4), t.floor_epoch FROM mesh_topics t \
             WHERE t.tenant = $1 AND t.mesh_id = $2 AND t.topic = $3";
         let topic = self.envelope().destination_ref.as_str();
         let row = tx.query_opt(FIND, &[self.mesh(), Value::from(topic), self.sender()]).await?;
@@ -202,8 +224,10 @@ impl Commit {
         if row.bool(1)? || current == 0 {
             return Err(Error::new(Code::EpochPending, Code::EpochPending.entry().title));
         }
-        // A message is encrypted once, perhaps long before it is sent: what was the newest key then is still taken.
-        let oldest = current.saturating_sub(ctx.settings::<Settings>().max_concurrent_epochs - 1).max(1);
+        // A message is encrypted once, perhaps long before it is sent: what was the newest key then is still taken, unless
+        // somebody has it who is not to read any more.
+        let oldest =
+            current.saturating_sub(ctx.settings::<Settings>().max_concurrent_epochs - 1).max(row.int(3)?).max(1);
         if (oldest..=current).contains(&given) {
             return Ok(Destination::Topic(topic));
         }
@@ -243,7 +267,8 @@ impl Commit {
         i64::try_from(mentions).map_err(Error::internal)
     }
 
-    /// B3: answers with the number of deliveries. Those of a topic are made by the database, however many subscribers it has.
+    /// B3: answers with the number of deliveries, whose members are woken. Those of a topic are made by the database, however
+    /// many subscribers it has.
     async fn write(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, new: &New<'_>) -> Result<u64> {
         const MESSAGE: &str = "INSERT INTO mesh_messages (tenant, mesh_id, message_id, client_message_id, seq, sender, sender_key, \
             envelope, mentions, dedupe_until, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
@@ -251,7 +276,7 @@ impl Commit {
             at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         const TO_SUBSCRIBERS: &str = "INSERT INTO mesh_deliveries (tenant, mesh_id, member_id, seq, message_id, created_at) \
             SELECT $1, s.mesh_id, s.member_id, $4, $5, $6 FROM mesh_subscriptions s WHERE s.tenant = $1 AND s.mesh_id = $2 \
-            AND s.topic = $3 AND s.member_id <> $7";
+            AND s.topic = $3 AND s.member_id <> $7 RETURNING member_id";
         const TO_MEMBER: &str = "INSERT INTO mesh_deliveries (tenant, mesh_id, member_id, seq, message_id, created_at) \
             VALUES ($1, $2, $3, $4, $5, $6)";
         let envelope = serde_json::to_string(self.envelope()).map_err(Error::internal)?;
@@ -277,38 +302,28 @@ impl Commit {
         let history = Value::from(new.history.as_bytes());
         let of_history =
             vec![self.mesh(), seq, history, message, self.sender(), Value::from(topic), Value::from(recipient), now];
-        let deliveries = match &new.destination {
-            Destination::Topic(topic) => {
-                Some((TO_SUBSCRIBERS, vec![self.mesh(), Value::from(*topic), seq, message, now, self.sender()]))
-            }
-            Destination::Member(member) => {
-                Some((TO_MEMBER, vec![self.mesh(), Value::from(member.as_bytes()), seq, message, now]))
-            }
-            Destination::Queue(_) => None,
-        };
-        let rows = [(MESSAGE, of_message), (HISTORY, of_history)];
-        let statements: Vec<Statement<'_>> = rows.into_iter().chain(deliveries).collect();
-        let written = tx.execute_all(&statements).await?;
-        Ok(written.get(2).copied().unwrap_or(0))
-    }
-
-    async fn wake(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, new: &New<'_>, deliveries: u64) -> Result<()> {
-        const SUBSCRIBERS: &str =
-            "SELECT member_id FROM mesh_subscriptions WHERE tenant = $1 AND mesh_id = $2 AND topic = $3 LIMIT $4";
+        let mut rows = vec![(MESSAGE, of_message), (HISTORY, of_history)];
         let (tenant, mesh) = (ctx.caller.tenant, self.request.mesh);
-        match &new.destination {
+        let topic = match &new.destination {
+            Destination::Topic(topic) => *topic,
+            Destination::Member(member) => {
+                rows.push((TO_MEMBER, vec![self.mesh(), Value::from(member.as_bytes()), seq, message, now]));
+                wake_member(tx, tenant, mesh, *member);
+                return tx.execute_all(&rows).await.map(|_| 1);
+            }
             // Whoever receives from it is woken by the queue.
-            Destination::Queue(_) => {}
-            Destination::Member(member) => wake_member(tx, tenant, mesh, *member),
-            Destination::Topic(_) if deliveries > ONE_BY_ONE_MAX as u64 => wake_everybody(tx, tenant, mesh),
-            Destination::Topic(topic) => {
-                // One more than are woken one by one: the sender is among them.
-                let limit = Value::from(ONE_BY_ONE_MAX as i64 + 1);
-                for row in tx.query(SUBSCRIBERS, &[self.mesh(), Value::from(*topic), limit]).await? {
-                    wake_member(tx, tenant, mesh, MemberId::from_slice(row.bytes(0)?)?);
-                }
+            Destination::Queue(_) => return tx.execute_all(&rows).await.map(|_| 0),
+        };
+        tx.execute_all(&rows).await?;
+        let of_topic = [self.mesh(), Value::from(topic), seq, message, now, self.sender()];
+        let delivered = tx.query(TO_SUBSCRIBERS, &of_topic).await?;
+        if delivered.len() > ONE_BY_ONE_MAX {
+            wake_everybody(tx, tenant, mesh);
+        } else {
+            for row in &delivered {
+                wake_member(tx, tenant, mesh, MemberId::from_slice(row.bytes(0)?)?);
             }
         }
-        Ok(())
+        Ok(delivered.len() as u64)
     }
 }

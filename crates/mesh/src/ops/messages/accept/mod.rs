@@ -18,7 +18,8 @@ use waybill_mesh_protocol::{
 use waybill_store::{Answered, Flow, Procedure, Reply, Row, Store};
 
 use self::commit::Commit;
-use self::look::{Look, Looked};
+use self::look::Look;
+pub use self::look::{LOOKS_MAX, Looked, look_together};
 use crate::limiter::{Attempt, Limits, Verdict};
 use crate::metrics::{self, Phase};
 use crate::posts::{self, Post};
@@ -63,17 +64,56 @@ impl Procedure for AcceptMessage {
     type Output = Accepted;
 
     async fn call(self, flow: &Flow<'_>) -> Answered<Accepted> {
-        let store = flow.home();
+        // Before anything is read: what has no fingerprint is not looked for.
         let fingerprint = self.envelope.fingerprint()?;
+        let looked = self.look(flow).await?;
+        self.accept(flow, fingerprint, looked).await
+    }
+}
+
+/// As [`AcceptMessage`], for a message that B0 was done of together with others ([`look_together`]).
+#[derive(Deserialize, JsonSchema)]
+pub struct AcceptLooked {
+    pub request: AcceptMessage,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub looked: Option<Looked>,
+}
+
+impl Procedure for AcceptLooked {
+    const SPEC: OperationSpec = <AcceptMessage as Procedure>::SPEC;
+    const REPLAYS: bool = true;
+    type Output = Accepted;
+
+    async fn call(self, flow: &Flow<'_>) -> Answered<Accepted> {
+        match self.looked {
+            Some(looked) if !self.request.is_to_queue() => {
+                let fingerprint = self.request.envelope.fingerprint()?;
+                self.request.accept(flow, fingerprint, looked).await
+            }
+            _ => self.request.call(flow).await,
+        }
+    }
+}
+
+impl AcceptMessage {
+    async fn look(&self, flow: &Flow<'_>) -> Result<Looked> {
         let look = Look {
             mesh: self.mesh,
             member: self.member,
-            client_message_id: self.client_message_id.clone(),
+            client_message_ids: vec![self.client_message_id.clone()],
             queue: self.is_to_queue().then(|| self.envelope.destination_ref.clone()),
         };
-        let Reply::Done(Looked { known, state, plaintext, slug, queue }) = flow.run(store, look).await? else {
+        let Reply::Done(mut looked) = flow.run(flow.home(), look).await? else {
             return Err(Error::internal("a look neither waits nor replays"));
         };
+        looked.pop().ok_or_else(|| Error::internal("a look has found nothing"))
+    }
+
+    /// The answer to what B0 has found, or B1 and what follows it.
+    async fn accept(self, flow: &Flow<'_>, fingerprint: Fingerprint, looked: Looked) -> Answered<Accepted> {
+        let store = flow.home();
+        let Looked { known, state, plaintext, slug, queue } = looked;
         #[cfg(feature = "sabotage")]
         waybill_store::sabotage::point("broker_b0");
         #[cfg(feature = "sabotage")]
