@@ -9,6 +9,8 @@ use serde::Deserialize;
 use waybill_kernel::ranges::{BYTES, MANY, PERCENT, SECONDS, Setting, at_least, check, setting};
 use waybill_kernel::{Code, Error, Result};
 
+use crate::drain::ANSWERS_MAX;
+
 /// A millisecond to a year.
 const MILLIS: std::ops::RangeInclusive<i64> = 1..=31_536_000_000;
 const DAY_MS: u64 = 86_400_000;
@@ -117,6 +119,15 @@ section! {
         window: usize = 64,
         /// Messages of one page of history.
         history_page: usize = 100,
+        /// A connection that lived for this long was a good one: after it the pauses begin with the shortest again.
+        steady_ms: u64 = 10_000,
+        /// For how long after its end a connection that the broker still keeps may be this daemon's own. Longer than a broker
+        /// that was killed has its connections kept for.
+        own_connection_ms: u64 = 180_000,
+        /// Between two readings of members, topics and keys, however often one is asked for …
+        sync_pause_ms: u64 = 1_000,
+        /// … and after one that failed.
+        sync_retry_ms: u64 = 10_000,
     }
 }
 
@@ -289,7 +300,12 @@ impl Link {
             setting("answer_ms", self.answer_ms, MILLIS),
             setting("backoff_min_ms", self.backoff_min_ms, MILLIS),
             setting("backoff_max_ms", self.backoff_max_ms, MILLIS),
-            setting("window", self.window, 1..=1_024),
+            setting("steady_ms", self.steady_ms, MILLIS),
+            setting("own_connection_ms", self.own_connection_ms, MILLIS),
+            setting("sync_pause_ms", self.sync_pause_ms, MILLIS),
+            setting("sync_retry_ms", self.sync_retry_ms, MILLIS),
+            // As many answers as may wait: more would hold up the one who reads them, and with it the pings.
+            setting("window", self.window, 1..=ANSWERS_MAX as i64),
             setting("history_page", self.history_page, 1..=1_000),
         ]
     }
@@ -327,3 +343,5 @@ mod tests {
         }
     }
 }
+            ("[link]\nwindow = 129", "link.window"),
+            ("[link]\nown_connection_ms = 0", "link.own_connection_ms"),
