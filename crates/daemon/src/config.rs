@@ -103,6 +103,9 @@ section! {
         bytes_max: u64 = 5_000_000_000,
         keep_ms: u64 = 30 * DAY_MS,
         sweep_ms: u64 = 60_000,
+        /// How long the id of a removed message is known, so that a second delivery is a repeat. Longer than any broker usually
+        /// keeps messages and ids.
+        seen_keep_ms: u64 = 400 * DAY_MS,
     }
 }
 
@@ -230,6 +233,8 @@ impl Settings {
                     setting("cleanup_ms", self.rotation.cleanup_ms, MILLIS),
                 ],
             ),
+                    // Up to ten years.
+                    setting("seen_keep_ms", self.inbox.seen_keep_ms, 1..=3_650 * DAY_MS as i64),
             (
                 "files",
                 vec![
@@ -345,3 +350,5 @@ mod tests {
 }
             ("[link]\nwindow = 129", "link.window"),
             ("[link]\nown_connection_ms = 0", "link.own_connection_ms"),
+            ("[hooks]\ncapability_ms = 300001", "hooks.capability_ms"),
+            ("[inbox]\nseen_keep_ms = 0", "inbox.seen_keep_ms"),

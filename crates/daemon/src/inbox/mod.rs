@@ -11,6 +11,7 @@ mod message;
 mod page;
 mod sealed;
 mod search;
+mod seen;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 101, name: "inbox", sql: include_str!("../../schema/inbox/V0101__inbox.sql") },
     Migration { version: 102, name: "directory", sql: include_str!("../../schema/inbox/V0102__directory.sql") },
     Migration { version: 103, name: "files", sql: include_str!("../../schema/inbox/V0103__files.sql") },
+    Migration { version: 104, name: "seen", sql: include_str!("../../schema/inbox/V0104__seen.sql") },
 ];
 
 /// Room kept for a full disk: the sweep that gives room needs little.
