@@ -122,10 +122,11 @@ impl Inbox {
         self.store.system().run(page::Read::new(query)?).await
     }
 
-    pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Message>> {
-        match search::Search::read(query, limit)? {
+    /// The newest first. With a cursor from where an earlier page for the same words has ended.
+    pub async fn search(&self, query: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
+        match search::Search::read(query, limit, cursor)? {
             Some(search) => self.store.system().run(search).await,
-            None => Ok(Vec::new()),
+            None => Ok(Page { messages: Vec::new(), next_cursor: None }),
         }
     }
 
