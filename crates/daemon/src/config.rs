@@ -40,6 +40,7 @@ pub struct Settings {
     pub link: Link,
     pub rotation: Rotation,
     pub files: Files,
+    pub hooks: Hooks,
     pub events: Events,
     pub clone: Cloning,
     pub log: Log,
@@ -102,10 +103,10 @@ section! {
     Inbox {
         bytes_max: u64 = 5_000_000_000,
         keep_ms: u64 = 30 * DAY_MS,
-        sweep_ms: u64 = 60_000,
         /// How long the id of a removed message is known, so that a second delivery is a repeat. Longer than any broker usually
         /// keeps messages and ids.
         seen_keep_ms: u64 = 400 * DAY_MS,
+        sweep_ms: u64 = 60_000,
     }
 }
 
@@ -118,10 +119,6 @@ section! {
         answer_ms: u64 = 30_000,
         backoff_min_ms: u64 = 1_000,
         backoff_max_ms: u64 = 60_000,
-        /// Destinations with a message in flight.
-        window: usize = 64,
-        /// Messages of one page of history.
-        history_page: usize = 100,
         /// A connection that lived for this long was a good one: after it the pauses begin with the shortest again.
         steady_ms: u64 = 10_000,
         /// For how long after its end a connection that the broker still keeps may be this daemon's own. Longer than a broker
@@ -131,6 +128,10 @@ section! {
         sync_pause_ms: u64 = 1_000,
         /// … and after one that failed.
         sync_retry_ms: u64 = 10_000,
+        /// Destinations with a message in flight.
+        window: usize = 64,
+        /// Messages of one page of history.
+        history_page: usize = 100,
     }
 }
 
@@ -147,6 +148,18 @@ section! {
         bytes_max: u64 = 524_288_000,
         /// How long one transfer may take in all.
         transfer_ms: u64 = 3_600_000,
+    }
+}
+
+section! {
+    /// Of all hooks alike; hooks.toml says which run, and for how long.
+    Hooks {
+        /// Between asking a hook to end and ending it.
+        grace_ms: u64 = 5_000,
+        /// How long a capability lives at most; it ends with its hook in any case.
+        capability_ms: u64 = 300_000,
+        /// At this size hooks-audit.jsonl is put aside, in the place of the one before.
+        audit_bytes_max: u64 = 16 << 20,
     }
 }
 
@@ -220,6 +233,8 @@ impl Settings {
                 vec![
                     setting("bytes_max", self.inbox.bytes_max, at_least(1 << 16)),
                     setting("keep_ms", self.inbox.keep_ms, MILLIS),
+                    // Up to ten years.
+                    setting("seen_keep_ms", self.inbox.seen_keep_ms, 1..=3_650 * DAY_MS as i64),
                     setting("sweep_ms", self.inbox.sweep_ms, MILLIS),
                 ],
             ),
@@ -233,13 +248,20 @@ impl Settings {
                     setting("cleanup_ms", self.rotation.cleanup_ms, MILLIS),
                 ],
             ),
-                    // Up to ten years.
-                    setting("seen_keep_ms", self.inbox.seen_keep_ms, 1..=3_650 * DAY_MS as i64),
             (
                 "files",
                 vec![
                     setting("bytes_max", self.files.bytes_max, at_least(1)),
                     setting("transfer_ms", self.files.transfer_ms, MILLIS),
+                ],
+            ),
+            (
+                "hooks",
+                vec![
+                    setting("grace_ms", self.hooks.grace_ms, 0..=DAY_MS as i64),
+                    // What a hook was trusted with must not outlive what it was about.
+                    setting("capability_ms", self.hooks.capability_ms, 1..=300_000),
+                    setting("audit_bytes_max", self.hooks.audit_bytes_max, at_least(1 << 10)),
                 ],
             ),
             ("events", vec![setting("ring", self.events.ring, MANY)]),
@@ -339,7 +361,11 @@ mod tests {
             ("[outbox]\npressure_percent = 95", "outbox.pressure_percent"),
             ("[outbox]\nmax_age_seconds = 0", "outbox.max_age_seconds"),
             ("[link]\nping_ms = 30000", "link.ping_ms"),
+            ("[link]\nwindow = 129", "link.window"),
+            ("[link]\nown_connection_ms = 0", "link.own_connection_ms"),
             ("[rotation]\ngrace_ms = 2592000001", "rotation.grace_ms"),
+            ("[hooks]\ncapability_ms = 300001", "hooks.capability_ms"),
+            ("[inbox]\nseen_keep_ms = 0", "inbox.seen_keep_ms"),
             ("[clone]\npolicy = \"ignore\"", "policy"),
         ] {
             let error = Settings::read(text).unwrap_err();
@@ -348,7 +374,3 @@ mod tests {
         }
     }
 }
-            ("[link]\nwindow = 129", "link.window"),
-            ("[link]\nown_connection_ms = 0", "link.own_connection_ms"),
-            ("[hooks]\ncapability_ms = 300001", "hooks.capability_ms"),
-            ("[inbox]\nseen_keep_ms = 0", "inbox.seen_keep_ms"),
