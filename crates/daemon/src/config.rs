@@ -9,6 +9,8 @@ use serde::Deserialize;
 use waybill_kernel::ranges::{BYTES, MANY, PERCENT, SECONDS, Setting, at_least, check, setting};
 use waybill_kernel::{Code, Error, Result};
 
+use crate::drain::ANSWERS_MAX;
+
 /// A millisecond to a year.
 const MILLIS: std::ops::RangeInclusive<i64> = 1..=31_536_000_000;
 const DAY_MS: u64 = 86_400_000;
@@ -38,6 +40,7 @@ pub struct Settings {
     pub link: Link,
     pub rotation: Rotation,
     pub files: Files,
+    pub hooks: Hooks,
     pub events: Events,
     pub clone: Cloning,
     pub log: Log,
@@ -100,6 +103,9 @@ section! {
     Inbox {
         bytes_max: u64 = 5_000_000_000,
         keep_ms: u64 = 30 * DAY_MS,
+        /// How long the id of a removed message is known, so that a second delivery is a repeat. Longer than any broker usually
+        /// keeps messages and ids.
+        seen_keep_ms: u64 = 400 * DAY_MS,
         sweep_ms: u64 = 60_000,
     }
 }
@@ -113,6 +119,15 @@ section! {
         answer_ms: u64 = 30_000,
         backoff_min_ms: u64 = 1_000,
         backoff_max_ms: u64 = 60_000,
+        /// A connection that lived for this long was a good one: after it the pauses begin with the shortest again.
+        steady_ms: u64 = 10_000,
+        /// For how long after its end a connection that the broker still keeps may be this daemon's own. Longer than a broker
+        /// that was killed has its connections kept for.
+        own_connection_ms: u64 = 180_000,
+        /// Between two readings of members, topics and keys, however often one is asked for …
+        sync_pause_ms: u64 = 1_000,
+        /// … and after one that failed.
+        sync_retry_ms: u64 = 10_000,
         /// Destinations with a message in flight.
         window: usize = 64,
         /// Messages of one page of history.
@@ -133,6 +148,18 @@ section! {
         bytes_max: u64 = 524_288_000,
         /// How long one transfer may take in all.
         transfer_ms: u64 = 3_600_000,
+    }
+}
+
+section! {
+    /// Of all hooks alike; hooks.toml says which run, and for how long.
+    Hooks {
+        /// Between asking a hook to end and ending it.
+        grace_ms: u64 = 5_000,
+        /// How long a capability lives at most; it ends with its hook in any case.
+        capability_ms: u64 = 300_000,
+        /// At this size hooks-audit.jsonl is put aside, in the place of the one before.
+        audit_bytes_max: u64 = 16 << 20,
     }
 }
 
@@ -206,6 +233,8 @@ impl Settings {
                 vec![
                     setting("bytes_max", self.inbox.bytes_max, at_least(1 << 16)),
                     setting("keep_ms", self.inbox.keep_ms, MILLIS),
+                    // Up to ten years.
+                    setting("seen_keep_ms", self.inbox.seen_keep_ms, 1..=3_650 * DAY_MS as i64),
                     setting("sweep_ms", self.inbox.sweep_ms, MILLIS),
                 ],
             ),
@@ -224,6 +253,15 @@ impl Settings {
                 vec![
                     setting("bytes_max", self.files.bytes_max, at_least(1)),
                     setting("transfer_ms", self.files.transfer_ms, MILLIS),
+                ],
+            ),
+            (
+                "hooks",
+                vec![
+                    setting("grace_ms", self.hooks.grace_ms, 0..=DAY_MS as i64),
+                    // What a hook was trusted with must not outlive what it was about.
+                    setting("capability_ms", self.hooks.capability_ms, 1..=300_000),
+                    setting("audit_bytes_max", self.hooks.audit_bytes_max, at_least(1 << 10)),
                 ],
             ),
             ("events", vec![setting("ring", self.events.ring, MANY)]),
@@ -289,7 +327,12 @@ impl Link {
             setting("answer_ms", self.answer_ms, MILLIS),
             setting("backoff_min_ms", self.backoff_min_ms, MILLIS),
             setting("backoff_max_ms", self.backoff_max_ms, MILLIS),
-            setting("window", self.window, 1..=1_024),
+            setting("steady_ms", self.steady_ms, MILLIS),
+            setting("own_connection_ms", self.own_connection_ms, MILLIS),
+            setting("sync_pause_ms", self.sync_pause_ms, MILLIS),
+            setting("sync_retry_ms", self.sync_retry_ms, MILLIS),
+            // As many answers as may wait: more would hold up the one who reads them, and with it the pings.
+            setting("window", self.window, 1..=ANSWERS_MAX as i64),
             setting("history_page", self.history_page, 1..=1_000),
         ]
     }
@@ -318,7 +361,11 @@ mod tests {
             ("[outbox]\npressure_percent = 95", "outbox.pressure_percent"),
             ("[outbox]\nmax_age_seconds = 0", "outbox.max_age_seconds"),
             ("[link]\nping_ms = 30000", "link.ping_ms"),
+            ("[link]\nwindow = 129", "link.window"),
+            ("[link]\nown_connection_ms = 0", "link.own_connection_ms"),
             ("[rotation]\ngrace_ms = 2592000001", "rotation.grace_ms"),
+            ("[hooks]\ncapability_ms = 300001", "hooks.capability_ms"),
+            ("[inbox]\nseen_keep_ms = 0", "inbox.seen_keep_ms"),
             ("[clone]\npolicy = \"ignore\"", "policy"),
         ] {
             let error = Settings::read(text).unwrap_err();

@@ -195,6 +195,7 @@ impl Base {
             mesh: membership.slug.clone(),
             socket: folder.socket()?,
             own,
+            settings: settings.hooks.clone(),
             off: !stance.hooks,
         };
         let hooks = Hooks::open(hooks_config, Arc::clone(&clock), Arc::clone(&entropy), events.clone())?;

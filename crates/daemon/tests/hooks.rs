@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
+use waybill_daemon::config;
 use waybill_daemon::events::{EventKind, Events, Listener, Subscription};
 use waybill_daemon::folder::Folder;
 use waybill_daemon::hooks::{Config, Hooks, Outward, Reply};
@@ -43,6 +44,10 @@ impl Stage {
     }
 
     fn with(settings: &str, scripts: &[(&str, &str)], off: bool) -> Self {
+        Self::of(settings, scripts, off, config::Hooks::default())
+    }
+
+    fn of(settings: &str, scripts: &[(&str, &str)], off: bool, times: config::Hooks) -> Self {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder::open(home.path(), "acme").unwrap();
         folder.write("hooks.toml", settings.as_bytes()).unwrap();
@@ -57,6 +62,7 @@ impl Stage {
             mesh: "acme".to_owned(),
             socket: folder.path().join("sock"),
             own: env!("CARGO_BIN_EXE_hook-keeper").into(),
+            settings: times,
             off,
             folder,
         };
@@ -170,6 +176,33 @@ async fn a_hook_that_hangs_is_asked_to_end_and_one_that_does_not_listen_is_ended
     assert_eq!((&second["hook"], &second["result"]), (&json!("on-mention"), &json!("timed_out")));
     assert_eq!(wrote(&stage.file("asked")), "asked\n");
     assert!(!lives(&wrote(&stage.file("pid"))));
+}
+
+#[tokio::test]
+async fn grace_life_and_audit_are_as_the_settings_say() {
+    // Without grace a hook that would obey is ended before it can.
+    let times = config::Hooks { grace_ms: 0, capability_ms: 1, audit_bytes_max: 1 };
+    let mut stage = Stage::of(
+        "[hooks.on-dm]\nenabled = true\ntimeout_s = 1\nscopes = [\"reply:event\"]\n",
+        &[(
+            "on-dm",
+            "echo $WAYBILL_HOOK_TOKEN > ../token; trap 'sleep 1; touch ../asked; exit 0' TERM; while :; do sleep 0.05; done",
+        )],
+        false,
+        times,
+    );
+    for _ in 0..2 {
+        stage.message(json!({}));
+        while wrote(&stage.file("token")).is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (token, later) = (wrote(&stage.file("token")), stage.clock.now().after(Duration::from_millis(1)));
+        assert!(stage.hooks.capabilities().grant(token.trim(), later).is_err(), "its time is over");
+        assert_eq!(stage.executed().await["result"], "timed_out");
+    }
+    assert!(!stage.file("asked").exists());
+    assert_eq!(stage.audit().len(), 1, "the line before it was put aside");
+    assert!(stage.file("hooks-audit.jsonl.1").exists());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
@@ -95,7 +95,8 @@ struct State {
     /// the broker names the steps with every reading of its members.
     proven: HashMap<PublicKey, MemberId>,
     topics: HashMap<String, Topic>,
-    keys: HashMap<(String, u32), TopicKey>,
+    /// By topic and epoch.
+    keys: HashMap<String, BTreeMap<u32, TopicKey>>,
 }
 
 impl State {
@@ -116,7 +117,7 @@ impl State {
             }
             // The first one stays: no key replaces another of the same epoch.
             Change::EpochKey { topic, epoch, key } => {
-                self.keys.entry((topic, epoch)).or_insert(key);
+                self.keys.entry(topic).or_default().entry(epoch).or_insert(key);
             }
         }
     }
@@ -244,10 +245,11 @@ impl Directory {
         self.read(|state| state.topics.get(name).cloned())
     }
 
-    /// What to seal a post with; None within on a plaintext mesh.
+    /// What to seal a post with; None within on a plaintext mesh. The newest key that is here, up to the topic's epoch: that an
+    /// epoch has begun may be known before its key has come, and the broker says which epochs it does not take any more.
     ///
     /// # Errors
-    /// `topic_unknown` when the topic or its key is not known here.
+    /// `topic_unknown` when the topic is not known here, or no key of it.
     pub fn posting_key(&self, topic: &str) -> Result<Option<(u32, TopicKey)>> {
         let unknown = || Error::new(Code::TopicUnknown, format!("This member holds no key of a topic {topic:?}."));
         self.read(|state| {
@@ -256,19 +258,23 @@ impl Directory {
                 return Ok(None);
             }
             let epoch = known.epoch.ok_or_else(unknown)?;
-            let key = state.keys.get(&(topic.to_owned(), epoch)).ok_or_else(unknown)?;
-            Ok(Some((epoch, key.clone())))
+            let newest = state.keys.get(topic).and_then(|keys| keys.range(..=epoch).next_back());
+            let (epoch, key) = newest.ok_or_else(unknown)?;
+            Ok(Some((*epoch, key.clone())))
         })
     }
 
     pub fn epoch_key(&self, topic: &str, epoch: u32) -> Option<TopicKey> {
-        self.read(|state| state.keys.get(&(topic.to_owned(), epoch)).cloned())
+        self.read(|state| state.keys.get(topic).and_then(|keys| keys.get(&epoch)).cloned())
     }
 
     /// All topic keys, for a backup.
     pub fn epoch_keys(&self) -> Vec<(String, u32, TopicKey)> {
         let mut keys: Vec<_> = self.read(|state| {
-            state.keys.iter().map(|((topic, epoch), key)| (topic.clone(), *epoch, key.clone())).collect()
+            let of_topics = state.keys.iter();
+            of_topics
+                .flat_map(|(topic, keys)| keys.iter().map(|(epoch, key)| (topic.clone(), *epoch, key.clone())))
+                .collect()
         });
         keys.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
         keys

@@ -67,6 +67,29 @@ async fn a_topic_needs_its_key_unless_the_mesh_is_plain() {
 }
 
 #[tokio::test]
+async fn between_the_switch_of_an_epoch_and_its_key_the_key_before_it_is_used_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, store) = open(&folder, false).await;
+    let topic = |epoch| Change::Topic(Topic { name: "ops".to_owned(), subscribed: true, epoch: Some(epoch) });
+    let key = |epoch: u32| {
+        let key = TopicKey::from_bytes([epoch as u8; 32]);
+        (Change::EpochKey { topic: "ops".to_owned(), epoch, key: key.clone() }, key)
+    };
+    directory.learn(vec![key(1).0, key(3).0, topic(3)]).await.unwrap();
+    // The broker has named the epoch; its key has not come.
+    directory.learn(vec![topic(5)]).await.unwrap();
+    assert_eq!(directory.posting_key("ops").unwrap(), Some((3, key(3).1)));
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let (directory, _) = open(&folder, false).await;
+    assert_eq!(directory.posting_key("ops").unwrap(), Some((3, key(3).1)));
+    // A key from beyond the topic's epoch is not used before the broker has switched to it.
+    directory.learn(vec![key(6).0]).await.unwrap();
+    assert_eq!(directory.posting_key("ops").unwrap(), Some((3, key(3).1)));
+    directory.learn(vec![key(5).0]).await.unwrap();
+    assert_eq!(directory.posting_key("ops").unwrap(), Some((5, key(5).1)));
+}
+
+#[tokio::test]
 async fn a_key_that_is_not_believed_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (directory, _) = open(&folder, false).await;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 use waybill_mesh_protocol::file::sealed_bytes;
-use waybill_mesh_protocol::{FileId, FileKey};
+use waybill_mesh_protocol::{Destination, DestinationKind, FileId, FileKey};
 use waybill_store::Store;
 
 pub use note::FileNote;
@@ -81,8 +81,9 @@ impl Files {
         Duration::from_millis(self.settings.transfer_ms)
     }
 
-    /// Encrypts the file and gives it to the broker. It is read twice: the signature of an upload covers all of it.
-    pub async fn share(&self, path: &Path, persistent: bool) -> Result<Shared> {
+    /// Encrypts the file and gives it to the broker, for a member, for a topic's subscribers or, without either, for everybody in
+    /// the mesh: whoever else asks for the ciphertext does not get it. It is read twice: the signature of an upload covers all of it.
+    pub async fn share(&self, path: &Path, whom: Option<&Destination>, persistent: bool) -> Result<Shared> {
         let name = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_absolute());
         let Some(name) = name else {
             return Err(Error::invalid("`path` must be the absolute path of a file."));
@@ -95,7 +96,16 @@ impl Files {
             return Err(Error::new(Code::PayloadTooLarge, message));
         }
         let digest = source.digest().await?;
-        let target = format!("mesh/v1/files?persistent={persistent}");
+        // Keys and names of topics have no character that a query would read as another.
+        let whom = match whom.map(|whom| (whom.kind, &whom.reference)) {
+            None => String::new(),
+            Some((DestinationKind::Dm, key)) => format!("&to={key}"),
+            Some((DestinationKind::Topic, topic)) => format!("&topic={topic}"),
+            Some((DestinationKind::Queue, _)) => {
+                return Err(Error::invalid("A file is for members, and not for a queue."));
+            }
+        };
+        let target = format!("mesh/v1/files?persistent={persistent}{whom}");
         let body = source.body();
         let stored: Stored =
             self.broker.upload(&target, digest.sealed, digest.sealed_bytes, body, self.within()).await?;
@@ -120,7 +130,8 @@ impl Files {
         let row = found.ok_or_else(|| Error::not_found("file that this member was told of"))?;
         let response = self.broker.download(&format!("mesh/v1/files/{}", row.file_id), self.within()).await?;
         let path = if out.is_dir() { out.join(row.safe_name()) } else { out.to_owned() };
-        transfer::receive(response, &row, &path).await?;
+        let part = transfer::part_beside(&path, self.entropy.as_ref());
+        transfer::receive(response, &row, &path, part).await?;
         Ok(Fetched { file_id: row.file_id, name: row.name, bytes: row.bytes, path })
     }
 

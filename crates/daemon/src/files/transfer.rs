@@ -138,11 +138,18 @@ fn read_chunk(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
-/// Writes what comes to a file beside `path`, and puts it in its place when all of it is there and as it was shared.
-pub async fn receive(mut response: Response, row: &FileRow, path: &Path) -> Result<()> {
+/// Where a file is written before it is whole: in the same folder, under a name that nobody else has.
+pub fn part_beside(path: &Path, entropy: &dyn Entropy) -> PathBuf {
+    let mut random = [0; 16];
+    entropy.fill(&mut random);
+    path.with_file_name(format!(".waybill-{}.part", hex::encode(&random)))
+}
+
+/// Writes what comes to `part`, and puts it at `path` when all of it is there and as it was shared.
+pub async fn receive(mut response: Response, row: &FileRow, path: &Path, part: PathBuf) -> Result<()> {
     let (give, take) = mpsc::channel::<Bytes>(CHUNKS_MAX);
     let (row, path) = (row.clone(), path.to_owned());
-    let writing = tokio::task::spawn_blocking(move || write(take, &row, &path));
+    let writing = tokio::task::spawn_blocking(move || write(take, &row, &path, &part));
     let mut lost = None;
     loop {
         match response.chunk().await {
@@ -168,26 +175,20 @@ pub async fn receive(mut response: Response, row: &FileRow, path: &Path) -> Resu
 }
 
 /// Blocking.
-fn write(mut take: mpsc::Receiver<Bytes>, row: &FileRow, path: &Path) -> Result<()> {
-    let part = part_of(path);
-    let written = write_part(&mut take, row, &part);
-    let placed = written.and_then(|()| std::fs::rename(&part, path).map_err(|error| unusable(path, &error)));
+fn write(mut take: mpsc::Receiver<Bytes>, row: &FileRow, path: &Path, part: &Path) -> Result<()> {
+    // One that is there already is somebody's, and stays.
+    let made = File::options().write(true).create_new(true).mode(0o600).open(part);
+    let mut file = made.map_err(|error| unusable(part, &error))?;
+    let written = write_part(&mut take, row, &mut file, part);
+    let placed = written.and_then(|()| std::fs::rename(part, path).map_err(|error| unusable(path, &error)));
     if placed.is_err() {
-        let _ = std::fs::remove_file(&part);
+        let _ = std::fs::remove_file(part);
     }
     placed
 }
 
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    PathBuf::from(name)
-}
-
-fn write_part(take: &mut mpsc::Receiver<Bytes>, row: &FileRow, part: &Path) -> Result<()> {
+fn write_part(take: &mut mpsc::Receiver<Bytes>, row: &FileRow, file: &mut File, part: &Path) -> Result<()> {
     let broken = |error: io::Error| unusable(part, &error);
-    let _ = std::fs::remove_file(part);
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(part).map_err(broken)?;
     let mut waiting: Vec<u8> = Vec::new();
     let (mut digest, mut count) = (Sha256::new(), 0_u64);
     let mut opener: Option<FileOpener> = None;
@@ -209,12 +210,12 @@ fn write_part(take: &mut mpsc::Receiver<Bytes>, row: &FileRow, part: &Path) -> R
         let Some(opener) = &mut opener else { continue };
         // The last chunk is known as such only when nothing follows.
         while waiting.len() > SEALED_CHUNK_BYTES {
-            open(opener, &waiting[..SEALED_CHUNK_BYTES], false, &mut file)?;
+            open(opener, &waiting[..SEALED_CHUNK_BYTES], false, file)?;
             waiting.drain(..SEALED_CHUNK_BYTES);
         }
     }
     let Some(mut opener) = opener else { return Err(not_as_shared()) };
-    open(&mut opener, &waiting, true, &mut file)?;
+    open(&mut opener, &waiting, true, file)?;
     let digest: [u8; 32] = digest.finalize().into();
     if count != row.bytes || hex::encode(&digest) != row.sha256 {
         return Err(not_as_shared());

@@ -9,18 +9,17 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value as Json;
 use waybill_store::safety;
 
-/// At this size the file becomes hooks-audit.jsonl.1, in the place of the one before.
-const BYTES_MAX: u64 = 16 << 20;
-
 pub struct Audit {
     path: PathBuf,
+    /// At this size the file becomes hooks-audit.jsonl.1, in the place of the one before.
+    bytes_max: u64,
     /// One line at a time.
     turn: Mutex<()>,
 }
 
 impl Audit {
-    pub fn at(path: PathBuf) -> Self {
-        Self { path, turn: Mutex::default() }
+    pub fn at(path: PathBuf, bytes_max: u64) -> Self {
+        Self { path, bytes_max, turn: Mutex::default() }
     }
 
     /// Blocking, and short. A line that cannot be written is told in the log, which has the run as well.
@@ -33,7 +32,7 @@ impl Audit {
 
     fn append(&self, line: &Json) -> io::Result<()> {
         let mut file = safety::open_private(File::options().append(true).create(true).mode(0o600), &self.path)?;
-        if file.metadata()?.len() > BYTES_MAX {
+        if file.metadata()?.len() > self.bytes_max {
             let mut older = self.path.clone().into_os_string();
             older.push(".1");
             std::fs::rename(&self.path, older)?;

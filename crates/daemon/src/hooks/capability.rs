@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -13,7 +12,6 @@ use waybill_kernel::{Code, Entropy, Error, Result, Time, hex};
 
 /// What tokens begin with, so that nobody takes one for the daemon's own.
 pub const PREFIX: &str = "wbh_";
-pub const LIFE_MAX: Duration = Duration::from_secs(300);
 const SECRET_BYTES: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

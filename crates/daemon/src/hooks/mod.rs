@@ -31,6 +31,7 @@ use self::fence::Fences;
 use self::occasion::{Message, Occasion};
 use self::run::{Outcome, Ran, Run};
 use self::settings::{Hook, HookSettings, ON_TOPIC, PRE_SEND};
+use crate::config;
 use crate::events::{Event, EventKind, Events, Listener};
 use crate::folder::{self, Folder};
 
@@ -49,6 +50,7 @@ pub struct Config {
     pub socket: PathBuf,
     /// This executable, which keeps the programs it starts.
     pub own: PathBuf,
+    pub settings: config::Hooks,
     /// In CI: nothing runs, not even before a message is sent.
     pub off: bool,
 }
@@ -109,7 +111,7 @@ impl Hooks {
         let (waiting, line) = mpsc::channel(WAITING_MAX);
         let inner = Inner {
             fences: Fences::new(config.own.clone()),
-            audit: Audit::at(config.folder.file(AUDIT)),
+            audit: Audit::at(config.folder.file(AUDIT), config.settings.audit_bytes_max),
             settings: RwLock::new(Arc::new(settings)),
             clock,
             entropy,

@@ -11,14 +11,12 @@ use waybill_keeper::{Exit, Program, Start, text};
 use waybill_store::safety;
 
 use super::Inner;
-use super::capability::{Capability, Grant, LIFE_MAX, Scope};
+use super::capability::{Capability, Grant, Scope};
 use super::occasion::{self, INPUT_BYTES_MAX, Message};
 use super::settings::Hook;
 
 /// What a hook finds programs by, whatever the daemon's own is.
 const PATH: &str = "/usr/bin:/bin";
-/// Between asking a hook to end and ending it.
-const GRACE: Duration = Duration::from_secs(5);
 /// Of what it said, in the line of the audit.
 const AUDIT_WORDS_MAX: usize = 1_024;
 
@@ -90,7 +88,8 @@ impl Run<'_> {
             Err(error) => return Ran::not_started(error.to_string()),
         };
         let input = occasion::input(self.input, &self.hook.redact_payload, INPUT_BYTES_MAX);
-        let (exit, in_time) = finish(&mut program, input.as_bytes(), self.hook.timeout()).await;
+        let grace = Duration::from_millis(hooks.config.settings.grace_ms);
+        let (exit, in_time) = finish(&mut program, input.as_bytes(), self.hook.timeout(), grace).await;
         let has_ended = exit.is_some();
         // Before anybody is told that it has ended.
         drop(capability);
@@ -128,7 +127,7 @@ impl Run<'_> {
             sender_key: self.message.map(|message| message.sender_key.clone()),
             sender_name: self.message.map(|message| message.sender_name.clone()),
             scopes,
-            ends_at: hooks.clock.now().after(LIFE_MAX),
+            ends_at: hooks.clock.now().after(Duration::from_millis(hooks.config.settings.capability_ms)),
         };
         Some(hooks.capabilities.issue(grant, hooks.entropy.as_ref()))
     }
@@ -168,8 +167,8 @@ impl Run<'_> {
     }
 }
 
-/// Its end, and whether it came before it was asked for.
-async fn finish(program: &mut Program, input: &[u8], time: Duration) -> (Option<Exit>, bool) {
+/// Its end, and whether it came before it was asked for. `grace` is the time between asking it to end and ending it.
+async fn finish(program: &mut Program, input: &[u8], time: Duration, grace: Duration) -> (Option<Exit>, bool) {
     let ask = program.ask();
     let finish = program.finish(input);
     tokio::pin!(finish);
@@ -177,7 +176,7 @@ async fn finish(program: &mut Program, input: &[u8], time: Duration) -> (Option<
         exit = &mut finish => return (Some(exit), true),
         () = sleep(time) => ask.cancel(),
     }
-    (timeout(GRACE, finish).await.ok(), false)
+    (timeout(grace, finish).await.ok(), false)
 }
 
 impl Ran {

@@ -3,7 +3,7 @@
 use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
 
-use super::sealed;
+use super::{sealed, seen};
 use crate::files::FileRow;
 
 /// A message that was opened.
@@ -101,6 +101,10 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, id: i64, message: &NewMessage) -
                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
                           ON CONFLICT (client_message_id) DO NOTHING RETURNING id";
     const INDEX: &str = "INSERT INTO inbox_fts (rowid, body, sender, topic) VALUES ($1, $2, $3, $4)";
+    if seen::has(tx, &message.client_message_id).await? {
+        tx.execute(RELEASE, &[Value::from(&message.client_message_id)]).await?;
+        return Ok(false);
+    }
     let new = tx
         .query_opt(
             INSERT,

@@ -11,6 +11,7 @@ mod message;
 mod page;
 mod sealed;
 mod search;
+mod seen;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 101, name: "inbox", sql: include_str!("../../schema/inbox/V0101__inbox.sql") },
     Migration { version: 102, name: "directory", sql: include_str!("../../schema/inbox/V0102__directory.sql") },
     Migration { version: 103, name: "files", sql: include_str!("../../schema/inbox/V0103__files.sql") },
+    Migration { version: 104, name: "seen", sql: include_str!("../../schema/inbox/V0104__seen.sql") },
 ];
 
 /// Room kept for a full disk: the sweep that gives room needs little.
@@ -120,10 +122,11 @@ impl Inbox {
         self.store.system().run(page::Read::new(query)?).await
     }
 
-    pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Message>> {
-        match search::Search::read(query, limit)? {
+    /// The newest first. With a cursor from where an earlier page for the same words has ended.
+    pub async fn search(&self, query: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
+        match search::Search::read(query, limit, cursor)? {
             Some(search) => self.store.system().run(search).await,
-            None => Ok(Vec::new()),
+            None => Ok(Page { messages: Vec::new(), next_cursor: None }),
         }
     }
 

@@ -11,7 +11,7 @@ pub struct Held {
     pub delivery: Vec<u8>,
 }
 
-/// Keeps the first copy. One that was opened before is not held again.
+/// Keeps the first copy. One that was opened before is not held again, also when it was removed since.
 pub(super) async fn hold(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
@@ -22,6 +22,7 @@ pub(super) async fn hold(
 ) -> Result<()> {
     const HOLD: &str = "INSERT INTO inbox_sealed (client_message_id, seq, held_at, delivery, reason) \
                         SELECT $1, $2, $3, $4, $5 WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE client_message_id = $1) \
+                        AND NOT EXISTS (SELECT 1 FROM inbox_seen WHERE client_message_id = $1) \
                         ON CONFLICT (client_message_id) DO NOTHING";
     let params =
         [Value::from(client_message_id), seq.into(), ctx.now.into(), Value::from(delivery), Value::from(reason)];

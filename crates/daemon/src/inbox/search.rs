@@ -3,10 +3,11 @@
 //! # Contract
 //! What FTS5 gets holds nothing but quoted words and the star of a begun one, so no query makes it fail.
 
-use waybill_kernel::{Error, Mode, Result};
+use waybill_kernel::{Error, Mode, Result, cursor};
 use waybill_store::{Ctx, Tx, Value, Work};
 
 use super::message::{Message, columns};
+use super::page::Page;
 
 /// A query's text, in bytes.
 const QUERY_BYTES_MAX: usize = 1_024;
@@ -15,14 +16,23 @@ const WORDS_MAX: usize = 32;
 /// Messages of one answer.
 const FOUND_MAX: usize = 100;
 
+#[derive(Debug)]
 pub(super) struct Search {
+    query: String,
     expression: String,
-    limit: i64,
+    limit: usize,
+    /// Only messages that came before the one with this id.
+    before: i64,
+}
+
+/// What a cursor is only valid with.
+fn scope(query: &str) -> [&[u8]; 2] {
+    [b"inbox search", query.as_bytes()]
 }
 
 impl Search {
-    /// None where there is no word to look for.
-    pub(super) fn read(query: &str, limit: usize) -> Result<Option<Self>> {
+    /// None where there is no word to look for. With a cursor the answer goes on where an earlier one for the same words ended.
+    pub(super) fn read(query: &str, limit: usize, cursor: Option<&str>) -> Result<Option<Self>> {
         if query.len() > QUERY_BYTES_MAX {
             let message = format!("`q` has {} bytes; at most {QUERY_BYTES_MAX} are taken.", query.len());
             return Err(Error::invalid(message));
@@ -34,8 +44,15 @@ impl Search {
         if words.len() > WORDS_MAX {
             return Err(Error::invalid(format!("`q` has {} words; at most {WORDS_MAX} are taken.", words.len())));
         }
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        Ok((!words.is_empty()).then(|| Self { expression: words.join(" AND "), limit }))
+        let before = match cursor {
+            None => i64::MAX,
+            Some(text) => {
+                let bytes = cursor::decode(&scope(query), text)?;
+                bytes.try_into().map(i64::from_be_bytes).map_err(|_| cursor::refused())?
+            }
+        };
+        let found = || Self { query: query.to_owned(), expression: words.join(" AND "), limit, before };
+        Ok((!words.is_empty()).then(found))
     }
 }
 
@@ -48,22 +65,27 @@ fn term(word: &str) -> Option<String> {
 }
 
 impl Work for Search {
-    type Output = Vec<Message>;
+    type Output = Page;
 
     fn mode(&self) -> Mode {
         Mode::Read
     }
 
     /// The newest first.
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Message>> {
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Page> {
         const FIND: &str = concat!(
             "SELECT ",
             columns!(),
-            " FROM inbox_fts JOIN inbox ON inbox.id = inbox_fts.rowid WHERE inbox_fts MATCH $1 \
-             ORDER BY inbox_fts.rowid DESC LIMIT $2"
+            " FROM inbox_fts JOIN inbox ON inbox.id = inbox_fts.rowid WHERE inbox_fts MATCH $1 AND inbox_fts.rowid < $2 \
+             ORDER BY inbox_fts.rowid DESC LIMIT $3"
         );
-        let rows = tx.query(FIND, &[Value::from(&self.expression), self.limit.into()]).await?;
-        rows.iter().map(Message::read).collect()
+        // One more than asked for tells whether there are others.
+        let limit = i64::try_from(self.limit).unwrap_or(i64::MAX).saturating_add(1);
+        let rows = tx.query(FIND, &[Value::from(&self.expression), self.before.into(), limit.into()]).await?;
+        let messages = rows.iter().take(self.limit).map(Message::read).collect::<Result<Vec<_>>>()?;
+        let last = messages.last().filter(|_| rows.len() > messages.len());
+        let next_cursor = last.map(|last| cursor::encode(&scope(&self.query), &last.id.to_be_bytes()));
+        Ok(Page { messages, next_cursor })
     }
 }
 
@@ -73,7 +95,7 @@ mod tests {
 
     #[test]
     fn nothing_but_quoted_words_reaches_the_engine() {
-        let written = |query: &str| Search::read(query, 10).unwrap().map(|search| search.expression);
+        let written = |query: &str| Search::read(query, 10, None).unwrap().map(|search| search.expression);
         for (query, expression) in [
             ("deploy", Some("\"deploy\"")),
             ("two words", Some("\"two\" AND \"words\"")),
@@ -85,8 +107,12 @@ mod tests {
         ] {
             assert_eq!(written(query).as_deref(), expression, "{query}");
         }
-        assert!(Search::read(&"x ".repeat(33), 10).is_err());
-        assert!(Search::read(&"x".repeat(1_025), 10).is_err());
-        assert!(Search::read("x", 0).is_err() && Search::read("x", 101).is_err());
+        assert!(Search::read(&"x ".repeat(33), 10, None).is_err());
+        assert!(Search::read(&"x".repeat(1_025), 10, None).is_err());
+        assert!(Search::read("x", 0, None).is_err() && Search::read("x", 101, None).is_err());
+        let cursor = cursor::encode(&scope("x"), &5_i64.to_be_bytes());
+        assert_eq!(Search::read("x", 1, Some(&cursor)).unwrap().map(|search| search.before), Some(5));
+        assert!(Search::read("y", 1, Some(&cursor)).is_err(), "a cursor of other words");
+        assert!(Search::read("x", 1, Some("00")).is_err());
     }
 }

@@ -1,8 +1,10 @@
-//! What the inbox forgets: messages that are too old, and the oldest when the file is larger than it may be.
+//! What the inbox forgets: messages that are too old, and the oldest when the file is larger than it may be. Their ids stay for
+//! longer ([`super::seen`]).
 
 use waybill_kernel::{Mode, Result, Time};
 use waybill_store::{Ctx, Store, Tx, Value, Work};
 
+use super::seen;
 use crate::config::Inbox as Settings;
 
 /// Messages removed in one transaction: arrivals wait for at most that.
@@ -20,9 +22,15 @@ pub struct Pruned {
 pub(super) async fn prune(store: &Store, settings: &Settings) -> Result<Pruned> {
     let mut pruned = Pruned::default();
     let system = store.system();
-    let keep_us = i64::try_from(settings.keep_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-    let before = Time::from_micros(store.now().micros().saturating_sub(keep_us));
+    let before = ago(store.now(), settings.keep_ms);
     system.run(ForgetHeld { before }).await?;
+    let forget_before = ago(store.now(), settings.seen_keep_ms);
+    for _ in 0..BATCHES_MAX {
+        let forget = seen::Forget { before: forget_before, count_max: seen::count_max(settings.bytes_max) };
+        if system.run(forget).await? < seen::BATCH as u64 {
+            break;
+        }
+    }
     for _ in 0..BATCHES_MAX {
         let removed = system.run(Remove { before: Some(before) }).await?;
         pruned.too_old += removed;
@@ -49,6 +57,11 @@ pub(super) async fn prune(store: &Store, settings: &Settings) -> Result<Pruned> 
     Ok(pruned)
 }
 
+fn ago(now: Time, time_ms: u64) -> Time {
+    let time_us = i64::try_from(time_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
+    Time::from_micros(now.micros().saturating_sub(time_us))
+}
+
 /// Removes the oldest messages, at most [`BATCH`]; with a time only those from before it.
 struct Remove {
     before: Option<Time>,
@@ -61,14 +74,16 @@ impl Work for Remove {
         Mode::Write
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
-        const OLDEST: &str = "SELECT id FROM inbox WHERE received_at < $1 ORDER BY received_at, id LIMIT $2";
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        const OLDEST: &str = "SELECT id, client_message_id FROM inbox WHERE received_at < $1 \
+                              ORDER BY received_at, id LIMIT $2";
         const FORGET_WORDS: &str = "DELETE FROM inbox_fts WHERE rowid = $1";
         const FORGET: &str = "DELETE FROM inbox WHERE id = $1";
         let before = self.before.unwrap_or(Time::from_micros(i64::MAX));
         let rows = tx.query(OLDEST, &[before.into(), BATCH.into()]).await?;
         for row in &rows {
             let id = row.int(0)?;
+            seen::keep(ctx, tx, row.text(1)?).await?;
             tx.execute(FORGET_WORDS, &[id.into()]).await?;
             tx.execute(FORGET, &[id.into()]).await?;
         }

@@ -50,6 +50,10 @@ fn ids(messages: &[Message]) -> Vec<&str> {
     messages.iter().map(|message| message.client_message_id.as_str()).collect()
 }
 
+async fn find(inbox: &Inbox, words: &str) -> Vec<Message> {
+    inbox.search(words, 10, None).await.unwrap().messages
+}
+
 #[tokio::test]
 async fn a_repeat_is_no_new_row_and_the_position_never_goes_back() {
     let Box_ { inbox, .. } = open(Settings::default()).await;
@@ -111,7 +115,7 @@ async fn words_are_found_and_a_message_may_hold_anything() {
     insert(&inbox, arrived, None).await;
     let found = |query: &'static str| {
         let inbox = inbox.clone();
-        async move { inbox.search(query, 10).await.unwrap().iter().map(|m| m.client_message_id.clone()).collect::<Vec<_>>() }
+        async move { find(&inbox, query).await.iter().map(|m| m.client_message_id.clone()).collect::<Vec<_>>() }
     };
     assert_eq!(found("deploy").await, ["m3", "m1"]);
     assert_eq!(found("deploy production").await, ["m1"]);
@@ -125,6 +129,26 @@ async fn words_are_found_and_a_message_may_hold_anything() {
 }
 
 #[tokio::test]
+async fn what_was_found_is_read_on_where_a_page_ended() {
+    let Box_ { inbox, .. } = open(Settings::default()).await;
+    insert(&inbox, (1..=7).map(|n| message(n, None, "bob", if n == 4 { "other" } else { "word" })).collect(), None)
+        .await;
+    let (mut found, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let page = inbox.search("word", 2, cursor.as_deref()).await.unwrap();
+        found.extend(page.messages.into_iter().map(|message| message.client_message_id));
+        // One that comes meanwhile is newer than what was read already.
+        insert(&inbox, vec![message(100 + found.len() as i64, None, "bob", "word")], None).await;
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, ["m7", "m6", "m5", "m3", "m2", "m1"]);
+    assert!(inbox.search("other", 2, None).await.unwrap().next_cursor.is_none());
+}
+
+#[tokio::test]
 async fn what_is_too_old_goes_with_its_words_and_its_id_is_not_given_again() {
     let day = Duration::from_secs(86_400);
     let Box_ { inbox, time, .. } = open(Settings::default()).await;
@@ -133,8 +157,8 @@ async fn what_is_too_old_goes_with_its_words_and_its_id_is_not_given_again() {
     insert(&inbox, vec![message(2, None, "bob", "younger")], None).await;
     time.pass(11 * day);
     assert_eq!(inbox.prune().await.unwrap(), Pruned { too_old: 1, over_budget: 0 });
-    assert!(inbox.search("ancient", 10).await.unwrap().is_empty());
-    assert_eq!(inbox.search("younger", 10).await.unwrap().len(), 1);
+    assert!(find(&inbox, "ancient").await.is_empty());
+    assert_eq!(find(&inbox, "younger").await.len(), 1);
     time.pass(31 * day);
     assert_eq!(inbox.prune().await.unwrap().too_old, 1);
     assert_eq!(insert(&inbox, vec![message(3, None, "bob", "new")], None).await, [Some(3)]);
@@ -161,15 +185,73 @@ async fn beyond_the_budget_the_oldest_go_first() {
     assert_eq!(ids, (removed + 1..=1_200).collect::<Vec<_>>());
 }
 
-#[tokio::test]
-async fn what_cannot_be_opened_is_held_until_it_can() {
-    let Box_ { inbox, .. } = open(Settings::default()).await;
-    let sealed = |number: i64| Arrived::Sealed {
+fn sealed(number: i64) -> Arrived {
+    Arrived::Sealed {
         client_message_id: format!("m{number}"),
         seq: number,
         delivery: b"{}".to_vec(),
         reason: "epoch_unknown",
-    };
+    }
+}
+
+/// None of them is new, opened or sealed, and nothing is written.
+async fn are_repeats(inbox: &Inbox, numbers: std::ops::RangeInclusive<i64>) {
+    let opened: Vec<Arrived> = numbers.clone().map(|n| message(n, None, "bob", "again")).collect();
+    let count = opened.len();
+    let before = inbox.page(Query { limit: Some(1_000), ..Query::default() }).await.unwrap().messages.len();
+    assert_eq!(insert(inbox, numbers.map(sealed).collect(), None).await, vec![None; count]);
+    assert!(inbox.held(-1, 10).await.unwrap().is_empty(), "held again");
+    assert_eq!(insert(inbox, opened, None).await, vec![None; count]);
+    assert!(find(inbox, "again").await.is_empty());
+    assert_eq!(inbox.page(Query { limit: Some(1_000), ..Query::default() }).await.unwrap().messages.len(), before);
+}
+
+#[tokio::test]
+async fn what_was_pruned_by_age_is_a_repeat_when_it_comes_again_until_its_id_is_forgotten() {
+    let day = Duration::from_secs(86_400);
+    let Box_ { inbox, time, folder } = open(Settings::default()).await;
+    insert(&inbox, vec![message(1, None, "bob", "one"), message(2, None, "bob", "two")], None).await;
+    time.pass(31 * day);
+    assert_eq!(inbox.prune().await.unwrap().too_old, 2);
+    are_repeats(&inbox, 1..=2).await;
+    let store = inbox.store().clone();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    let inbox = open_in(folder.path(), &time, Settings::default()).await.0;
+    time.pass(399 * day);
+    inbox.prune().await.unwrap();
+    are_repeats(&inbox, 1..=2).await;
+    time.pass(2 * day);
+    inbox.prune().await.unwrap();
+    assert_eq!(insert(&inbox, vec![message(1, None, "bob", "one")], None).await, [Some(3)], "forgotten at last");
+}
+
+#[tokio::test]
+async fn what_was_pruned_for_room_is_a_repeat_and_ids_take_a_part_of_the_room_at_most() {
+    let settings = Settings { bytes_max: 1 << 20, ..Settings::default() };
+    let Box_ { inbox, .. } = open(settings.clone()).await;
+    let body = "word ".repeat(2_000);
+    insert(&inbox, (1..=300).map(|n| message(n, None, "bob", &body)).collect(), None).await;
+    let removed = i64::try_from(inbox.prune().await.unwrap().over_budget).unwrap();
+    assert!(removed > 0);
+    are_repeats(&inbox, 1..=removed).await;
+    // More ids than a quarter of the file may hold: the oldest are forgotten, and there is room for messages.
+    let many = seen::count_max(settings.bytes_max) + 2 * seen::BATCH;
+    for batch in 0..=many / 500 {
+        let numbers = 1_000 + batch * 500..1_000 + (batch + 1) * 500;
+        insert(&inbox, numbers.map(|n| message(n, None, "bob", &body[..1_000])).collect(), None).await;
+        inbox.prune().await.unwrap();
+    }
+    inbox.prune().await.unwrap();
+    let left = inbox.page(Query { limit: Some(1_000), ..Query::default() }).await.unwrap().messages.len();
+    assert!(left > 0, "messages have most of the file");
+    assert!(inbox.bytes().await.unwrap().0 <= settings.bytes_max);
+    assert_eq!(insert(&inbox, vec![message(1, None, "bob", "old")], None).await.len(), 1);
+    assert_eq!(find(&inbox, "old").await.len(), 1, "the oldest id is not known any more");
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_is_held_until_it_can() {
+    let Box_ { inbox, .. } = open(Settings::default()).await;
     insert(&inbox, vec![sealed(1), sealed(2), sealed(1)], None).await;
     let held = |after| {
         let inbox = inbox.clone();

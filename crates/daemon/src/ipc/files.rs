@@ -35,7 +35,8 @@ pub async fn share(local: &Local, body: &Bytes) -> Result<Reply> {
     let request: ShareBody = decode(body)?;
     local.refuse_if_revoked()?;
     let draft = draft(local, &request)?;
-    let shared = local.link.parts().files.share(&request.path, request.persistent).await?;
+    let whom = draft.as_ref().map(Draft::destination);
+    let shared = local.link.parts().files.share(&request.path, whom.as_ref(), request.persistent).await?;
     let mut answer = serde_json::to_value(&shared).map_err(Error::internal)?;
     if let Some(mut draft) = draft {
         if draft.body.is_empty() {

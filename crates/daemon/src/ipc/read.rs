@@ -53,20 +53,22 @@ fn rest_of(asked: &PageQuery, cursor: &str) -> String {
 }
 
 pub async fn search(local: &Local, query: Option<&str>) -> Result<Reply> {
-    let mut query = Query::read(query, &["q", "limit"])?;
-    let words = query.required("q")?;
-    let limit = query.number("limit")?.unwrap_or(100);
+    let mut query = Query::read(query, &["q", "limit", "cursor"])?;
+    let (words, cursor) = (query.required("q")?, query.text("cursor"));
+    let mut limit = query.number("limit")?.unwrap_or(100);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Error::invalid(format!("limit must be from 1 to {LIMIT_MAX}.")));
     }
-    let mut messages = local.inbox.search(&words, limit).await?;
     loop {
-        let reply = Reply::ok(&json!({ "messages": messages }))?;
-        if reply.body.len() <= local.settings.ipc.answer_bytes_max || messages.len() <= 1 {
-            return Ok(reply);
+        let page = local.inbox.search(&words, limit, cursor.as_deref()).await?;
+        let reply = Reply::ok(&page)?;
+        if reply.body.len() > local.settings.ipc.answer_bytes_max && page.messages.len() > 1 {
+            limit = page.messages.len() / 2;
+            continue;
         }
-        // The best come first.
-        messages.truncate(messages.len() / 2);
+        let words = utf8_percent_encode(&words, NON_ALPHANUMERIC);
+        let next = page.next_cursor.map(|cursor| format!("/v1/inbox/search?q={words}&cursor={cursor}&limit={limit}"));
+        return Ok(reply.with_next(next));
     }
 }
 

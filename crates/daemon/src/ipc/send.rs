@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Error, Result, hex};
 use waybill_mesh_protocol::{ClientMessageId, DestinationKind, Meta, Priority, PublicKey, TopicName};
@@ -13,7 +14,8 @@ use super::body::decode;
 use super::reply::Reply;
 use super::{Local, ulid};
 use crate::metrics;
-use crate::outbox::{Accept, Conflict, Verdict, rules};
+use crate::outbox::rules::{self, Digest};
+use crate::outbox::{Accept, Conflict, Verdict};
 use crate::seal::Draft;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -60,54 +62,101 @@ struct Answer<'a> {
     history_id: Option<String>,
 }
 
+/// What both endpoints take.
+trait Request: DeserializeOwned + Send {
+    fn id(&self) -> Option<ClientMessageId>;
+
+    /// `name` makes a member's key of what the caller calls it.
+    fn draft(self, name: impl FnOnce(&str) -> Result<String>) -> Result<Draft>;
+}
+
 pub async fn send(local: &Local, headers: &HeaderMap, body: &Bytes) -> Result<Reply> {
-    let request: SendBody = guarded(local, body).await?;
-    let id = id(local, headers, request.client_message_id.clone())?;
-    let draft = direct(local, request)?;
-    accept(local, id, draft).await
+    handle::<SendBody>(local, headers, body).await
 }
 
 pub async fn post(local: &Local, headers: &HeaderMap, body: &Bytes) -> Result<Reply> {
-    let request: PostBody = guarded(local, body).await?;
-    let id = id(local, headers, request.client_message_id)?;
-    let draft = Draft {
-        destination_kind: DestinationKind::Topic,
-        destination_ref: request.topic.into_string(),
-        reply_to: request.reply_to_id,
-        priority: request.priority.unwrap_or_default(),
-        meta: request.meta,
-        body: request.message,
-        mentions: request.mentions.unwrap_or_default(),
-    };
-    accept(local, id, draft).await
+    handle::<PostBody>(local, headers, body).await
 }
 
-/// The request as the user's own `pre-send` leaves it.
-async fn guarded<T: serde::de::DeserializeOwned>(local: &Local, body: &Bytes) -> Result<T> {
-    if !local.hooks.guards_sends() {
-        return decode(body);
+async fn handle<T: Request>(local: &Local, headers: &HeaderMap, body: &Bytes) -> Result<Reply> {
+    let request: T = decode(body)?;
+    let id = named(headers, request.id())?;
+    if local.hooks.guards_sends() {
+        return guarded(local, id, request, body).await;
     }
-    let request = local.hooks.pre_send(decode(body)?).await?;
+    let id = id.unwrap_or_else(|| mint(local));
+    let draft = request.draft(|to| member(local, to))?;
+    local.refuse_if_revoked()?;
+    let verdict = take(local, id.clone(), &draft).await?;
+    taken(&id, verdict)
+}
+
+/// The request as the user's own `pre-send` leaves it. What the caller has asked for is what a second request is compared with: the
+/// hook may write something else each time.
+async fn guarded<T: Request>(local: &Local, id: Option<String>, request: T, body: &Bytes) -> Result<Reply> {
+    // Whom the caller means may be for the hook to say.
+    let asked = request.draft(|to| Ok(member(local, to).unwrap_or_else(|_| to.to_owned())))?;
+    let fingerprint = *asked.request_fingerprint()?.as_bytes();
+    local.refuse_if_revoked()?;
+    // One that was taken has passed the hook: it is answered from its row.
+    if let Some(id) = &id
+        && let Some(found) = local.outbox.known(id).await?
+    {
+        return taken(id, rules::accept(Some(found), &fingerprint));
+    }
+    let changed = local.hooks.pre_send(decode(body)?).await?;
     let wrong = |error| Error::new(Code::HookRefused, format!("What pre-send printed cannot be sent: {error}."));
-    serde_json::from_value(request).map_err(wrong)
+    let changed: T = serde_json::from_value(changed).map_err(wrong)?;
+    let id = id.or_else(|| changed.id().map(ClientMessageId::into_string)).unwrap_or_else(|| mint(local));
+    let draft = changed.draft(|to| member(local, to))?;
+    let verdict = take_as(local, id.clone(), fingerprint, &draft).await?;
+    taken(&id, verdict)
+}
+
+impl Request for SendBody {
+    fn id(&self) -> Option<ClientMessageId> {
+        self.client_message_id.clone()
+    }
+
+    fn draft(self, name: impl FnOnce(&str) -> Result<String>) -> Result<Draft> {
+        let (destination_kind, destination_ref) = match (&self.to, self.queue) {
+            (Some(to), None) => (DestinationKind::Dm, name(to)?),
+            (None, Some(queue)) => (DestinationKind::Queue, queue),
+            (Some(_), Some(_)) => return Err(Error::invalid("Give either to or queue.")),
+            (None, None) => return Err(Error::invalid("It is not said whom it is for: give to or queue.")),
+        };
+        Ok(Draft {
+            destination_kind,
+            destination_ref,
+            reply_to: self.reply_to_id,
+            priority: self.priority.unwrap_or_default(),
+            meta: self.meta,
+            body: self.message,
+            mentions: Vec::new(),
+        })
+    }
+}
+
+impl Request for PostBody {
+    fn id(&self) -> Option<ClientMessageId> {
+        self.client_message_id.clone()
+    }
+
+    fn draft(self, _: impl FnOnce(&str) -> Result<String>) -> Result<Draft> {
+        Ok(Draft {
+            destination_kind: DestinationKind::Topic,
+            destination_ref: self.topic.into_string(),
+            reply_to: self.reply_to_id,
+            priority: self.priority.unwrap_or_default(),
+            meta: self.meta,
+            body: self.message,
+            mentions: self.mentions.unwrap_or_default(),
+        })
+    }
 }
 
 pub fn direct(local: &Local, request: SendBody) -> Result<Draft> {
-    let (destination_kind, destination_ref) = match (&request.to, request.queue) {
-        (Some(to), None) => (DestinationKind::Dm, member(local, to)?),
-        (None, Some(queue)) => (DestinationKind::Queue, queue),
-        (Some(_), Some(_)) => return Err(Error::invalid("Give either to or queue.")),
-        (None, None) => return Err(Error::invalid("It is not said whom it is for: give to or queue.")),
-    };
-    Ok(Draft {
-        destination_kind,
-        destination_ref,
-        reply_to: request.reply_to_id,
-        priority: request.priority.unwrap_or_default(),
-        meta: request.meta,
-        body: request.message,
-        mentions: Vec::new(),
-    })
+    request.draft(|to| member(local, to))
 }
 
 /// A member's key, by name or key.
@@ -122,23 +171,31 @@ fn member(local: &Local, to: &str) -> Result<String> {
     }
 }
 
-/// Header before body; a new one for a caller who does not care.
-fn id(local: &Local, headers: &HeaderMap, given: Option<ClientMessageId>) -> Result<String> {
+/// Header before body.
+fn named(headers: &HeaderMap, given: Option<ClientMessageId>) -> Result<Option<String>> {
     match headers.get(IDEMPOTENCY_KEY) {
         Some(value) => {
             let text = std::str::from_utf8(value.as_bytes());
             let text = text.map_err(|_| Error::invalid("Idempotency-Key is not UTF-8."))?;
-            text.parse::<ClientMessageId>().map(ClientMessageId::into_string)
+            text.parse::<ClientMessageId>().map(ClientMessageId::into_string).map(Some)
         }
-        None => {
-            Ok(given.map_or_else(|| ulid::mint(&local.clock, local.entropy.as_ref()), ClientMessageId::into_string))
-        }
+        None => Ok(given.map(ClientMessageId::into_string)),
     }
+}
+
+/// A new one, for a caller who does not care.
+fn mint(local: &Local) -> String {
+    ulid::mint(&local.clock, local.entropy.as_ref())
 }
 
 /// Digest, box, row.
 pub async fn take(local: &Local, id: String, draft: &Draft) -> Result<Verdict> {
-    let request_fingerprint = *draft.request_fingerprint()?.as_bytes();
+    let fingerprint = *draft.request_fingerprint()?.as_bytes();
+    take_as(local, id, fingerprint, draft).await
+}
+
+/// `request_fingerprint` is of what the caller has asked for, which a hook may have changed since.
+async fn take_as(local: &Local, id: String, request_fingerprint: Digest, draft: &Draft) -> Result<Verdict> {
     let parcel = match local.sealer.seal(&id, draft) {
         Ok(parcel) => parcel,
         // An id that has a row is answered from it, whatever has become of its destination.
@@ -151,9 +208,7 @@ pub async fn take(local: &Local, id: String, draft: &Draft) -> Result<Verdict> {
     local.outbox.accept(Accept { client_message_id: id, request_fingerprint, request, parcel }).await
 }
 
-async fn accept(local: &Local, id: String, draft: Draft) -> Result<Reply> {
-    local.refuse_if_revoked()?;
-    let verdict = take(local, id.clone(), &draft).await?;
+fn taken(id: &str, verdict: Verdict) -> Result<Reply> {
     #[cfg(feature = "sabotage")]
     waybill_store::sabotage::point("daemon_accept_committed");
     if verdict == Verdict::Insert {
@@ -161,7 +216,7 @@ async fn accept(local: &Local, id: String, draft: Draft) -> Result<Reply> {
     } else {
         metrics::repeat_out()
     }
-    answer(&id, verdict)
+    answer(id, verdict)
 }
 
 fn answer(id: &str, verdict: Verdict) -> Result<Reply> {
@@ -169,13 +224,13 @@ fn answer(id: &str, verdict: Verdict) -> Result<Reply> {
         Verdict::Insert | Verdict::Queued => (202, "queued", false, (None, None)),
         Verdict::Inflight => (202, "inflight", false, (None, None)),
         Verdict::Duplicate { broker_message_id, history_id } => (200, "done", true, (broker_message_id, history_id)),
-        Verdict::Conflict(conflict) => return Err(taken(id, conflict)),
+        Verdict::Conflict(conflict) => return Err(conflicting(id, conflict)),
     };
     let (broker_message_id, history_id) = ids;
     Reply::json(status, &Answer { client_message_id: id, status: word, duplicate, broker_message_id, history_id })
 }
 
-fn taken(id: &str, conflict: Conflict) -> Error {
+fn conflicting(id: &str, conflict: Conflict) -> Error {
     let Conflict { name, request_fingerprint, broker_message_id, reason } = conflict;
     let mut error = Error::new(Code::IdempotencyKeyReused, "Another message, or one that has ended, has this id.")
         .with("conflict", name)

@@ -20,8 +20,8 @@ pub enum Next {
     Exit(Code),
 }
 
-/// `was_connected`: this run of the daemon was connected a moment ago, so an older connection that the broker still keeps may be
-/// its own, half open.
+/// `was_connected`: this run of the daemon was connected not long ago, so an older connection that the broker still keeps may be
+/// its own: half open, or of a broker that was killed and whose connections are kept until their leases end.
 pub fn next(ending: &Ending, was_connected: bool) -> Next {
     let Ending::Closed(Some(code)) = ending else { return Next::Again };
     match CloseCode::from_code(*code) {

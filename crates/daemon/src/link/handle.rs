@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use waybill_kernel::{Code, Error, Result};
 use waybill_mesh_protocol::TopicName;
 
@@ -18,6 +19,8 @@ const KEY_WAIT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     pub connected: bool,
+    /// When the present connection came up. None while there is none.
+    pub up_since: Option<Instant>,
     /// In this run of the daemon.
     pub connections: u64,
     /// Between acceptance by the broker and arrival, of the last message.

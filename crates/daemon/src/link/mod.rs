@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `machine` | what a frame means at which moment; pure |
 //! | `ending` | what the end of a connection means; pure |
+//! | `tries` | how often it was tried, and when the link was last up; pure |
 //! | `session` | one connection from its first byte to its last |
 //! | `inbound` | from a delivery to the inbox, its acknowledgement and its event |
 //! | `epochs` | keys of topics, learnt and minted |
@@ -20,6 +21,7 @@ mod parts;
 mod session;
 mod socket;
 mod sync;
+mod tries;
 pub mod writer;
 
 #[cfg(test)]
@@ -43,6 +45,7 @@ use crate::metrics;
 use crate::outbox::rules::{Backoff, draw};
 use ending::{Ending, Next};
 use session::End;
+use tries::Tries;
 
 pub struct Link {
     parts: Arc<Parts>,
@@ -73,8 +76,9 @@ impl Link {
             least: Duration::from_millis(settings.backoff_min_ms),
             most: Duration::from_millis(settings.backoff_max_ms),
         };
-        let mut attempts = 0_u32;
-        let mut last_up: Option<Instant> = None;
+        let steady = Duration::from_millis(settings.steady_ms);
+        let own_for = Duration::from_millis(settings.own_connection_ms);
+        let mut tries = Tries::default();
         let mut unsettled = false;
         while !token.is_cancelled() {
             let session = session::Session::new(&self.parts, &self.status, &self.renew);
@@ -82,23 +86,24 @@ impl Link {
                 Ok(()) => Box::pin(session.run(&url, &token)).await,
                 Err(error) => End::Over(Ending::Lost(error.to_string())),
             };
-            if self.went_down() {
-                (attempts, last_up, unsettled) = (0, Some(Instant::now()), true);
+            let up_since = self.went_down();
+            let now = Instant::now();
+            if let Some(since) = up_since {
+                tries.was_up(since, now, steady);
+                unsettled = true;
             }
-            let own = last_up.is_some_and(|at| at.elapsed() < 2 * Duration::from_millis(settings.dead_ms));
             match end {
                 End::Stopped => break,
                 End::Renew => continue,
                 End::Finally(error) => return Err(self.ended(error)),
                 End::Over(ending) => {
-                    if let Next::Exit(code) = ending::next(&ending, own) {
+                    if let Next::Exit(code) = ending::next(&ending, tries.was_up_within(own_for, now)) {
                         return Err(self.ended(ending::error(code)));
                     }
-                    log_ending(&ending, attempts);
+                    log_ending(&ending, up_since.is_some(), tries.count());
                 }
             }
-            attempts = attempts.saturating_add(1);
-            let pause = backoff.pause(attempts, draw(self.parts.entropy.as_ref()));
+            let pause = backoff.pause(tries.another(), draw(self.parts.entropy.as_ref()));
             tokio::select! {
                 () = token.cancelled() => {}
                 () = self.renew.notified() => {}
@@ -119,13 +124,13 @@ impl Link {
         self.parts.rotator.resume().await
     }
 
-    /// What follows the end of a connection that was up. False where it never was.
-    fn went_down(&self) -> bool {
-        let was_up = self.status.borrow().connected;
-        if !was_up {
-            return false;
-        }
-        self.status.send_modify(|status| status.connected = false);
+    /// What follows the end of a connection that was up, and since when it was. None where it never was.
+    fn went_down(&self) -> Option<Instant> {
+        let since = self.status.borrow().up_since?;
+        self.status.send_modify(|status| {
+            status.connected = false;
+            status.up_since = None;
+        });
         metrics::connected(false);
         self.parts.presence.clear();
         self.parts.events.publish(
@@ -133,7 +138,7 @@ impl Link {
             self.parts.clock.now(),
             json!({ "mesh": self.parts.slug }),
         );
-        true
+        Some(since)
     }
 
     fn ended(&self, error: Error) -> Error {
@@ -148,9 +153,9 @@ impl Link {
     }
 }
 
-fn log_ending(ending: &Ending, attempts: u32) {
+fn log_ending(ending: &Ending, was_up: bool, attempts: u32) {
     // One line when it goes down; those who try again and again say so quietly.
-    if attempts == 0 {
+    if was_up || attempts == 0 {
         tracing::warn!(?ending, "the link to the broker is down");
     } else {
         tracing::debug!(?ending, attempts, "the broker is not there yet");

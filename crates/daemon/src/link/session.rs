@@ -265,6 +265,7 @@ impl<'a> Session<'a> {
         let was_up = self.status.borrow().connections > 0;
         self.status.send_modify(|status| {
             status.connected = true;
+            status.up_since = Some(Instant::now());
             status.connections += 1;
             status.broker_version = Some(hello.broker_version);
             status.name = Some(hello.name.to_string());

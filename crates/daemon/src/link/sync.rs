@@ -20,10 +20,6 @@ const PAGE: usize = 1_000;
 const KEY_PAGES_MAX: usize = 1_000;
 /// Steps from key to key that are read of one member, the newest; a broker names no more.
 const STEPS_MAX: usize = 8;
-/// Between two readings, however often somebody asks for one.
-const PAUSE: Duration = Duration::from_secs(1);
-/// After one that failed.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
 struct MembersPage {
@@ -73,16 +69,18 @@ pub async fn sync(parts: &Parts) -> Result<()> {
 
 /// Reads it again whenever it is asked for, and says so when it has.
 pub async fn keep(parts: &Parts, arrivals: &mpsc::Sender<Arrival>) -> Result<()> {
+    let pause = Duration::from_millis(parts.settings.sync_pause_ms);
+    let pause_after_failure = Duration::from_millis(parts.settings.sync_retry_ms);
     loop {
         parts.refresh.notified().await;
         match sync(parts).await {
             Ok(()) => {
                 arrivals.send(Arrival::Refreshed).await.map_err(|_| ending::lost("the inbox has ended"))?;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(pause).await;
             }
             Err(error) => {
                 tracing::warn!(%error, cause = error.cause(), "members and topics could not be read from the broker");
-                tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                tokio::time::sleep(pause_after_failure).await;
                 parts.refresh.notify_one();
             }
         }

@@ -220,6 +220,38 @@ async fn every_final_close_code_ends_the_daemon_with_its_own_error() {
 }
 
 #[tokio::test]
+async fn a_connection_of_its_own_that_the_broker_still_keeps_is_waited_for() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    drop(broker.ready().await);
+    for _ in 0..5 {
+        let mut connection = broker.accept().await;
+        connection.hello(true).await;
+        connection.close(CloseCode::AlreadyConnected).await;
+    }
+    drop(broker.ready().await);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_the_broker_keeps_for_too_long_is_anothers() {
+    const SHORT: &str = "[link]\nbackoff_min_ms = 5\nbackoff_max_ms = 20\nown_connection_ms = 1\n";
+    let mut broker = FakeBroker::start(true).await;
+    let mut daemon = Linked::start(&broker, SHORT).await;
+    drop(broker.ready().await);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut daemon.task => break ended.unwrap().unwrap_err(),
+            mut connection = broker.accept() => {
+                connection.hello(true).await;
+                connection.close(CloseCode::AlreadyConnected).await;
+            }
+        }
+    };
+    assert_eq!(ended.code(), Code::MemberAlreadyConnected);
+}
+
+#[tokio::test]
 async fn another_close_code_is_followed_by_another_connection() {
     let mut broker = FakeBroker::start(true).await;
     let daemon = Linked::start(&broker, CONFIG).await;

@@ -66,6 +66,8 @@ pub struct Http {
     pub others: Vec<Value>,
     pub rotating: Rotating,
     pub files: HashMap<String, Vec<u8>>,
+    /// Paths and queries of uploads, in their order.
+    pub uploads: Vec<String>,
 }
 
 pub struct FakeBroker {
@@ -86,6 +88,7 @@ impl FakeBroker {
             others: Vec::new(),
             rotating: Rotating::Taken,
             files: HashMap::new(),
+            uploads: Vec::new(),
         }));
         let answers = Arc::clone(&http);
         tokio::spawn(async move {
@@ -170,6 +173,7 @@ fn answer(head: &str, body: Vec<u8>, http: &mut Http) -> Option<(u16, Vec<u8>)> 
         ("POST", "/mesh/v1/files") => {
             let id = digest_id(&[&body]).to_string();
             http.files.insert(id.clone(), body);
+            http.uploads.push(target.to_owned());
             Some((201, json!({ "file_id": id }).to_string().into_bytes()))
         }
         ("GET", path) => match path.strip_prefix("/mesh/v1/files/") {

@@ -1,6 +1,9 @@
 //! Rotation of this member's own keys, at every place where it can break; and files.
 
+use std::path::Path;
+
 use serde_json::json;
+use tokio::net::UnixStream;
 use waybill_daemon::outbox::Status;
 use waybill_daemon::rotation::KEYPAIR_NEXT;
 use waybill_daemon::{Folder, identity::load_identity};
@@ -12,7 +15,7 @@ use waybill_mesh_protocol::{Carrier, Identity, Plain, ServerFrame, TopicKey};
 
 use super::link_broker::{CONFIG, FakeBroker, Linked, Rotating, mesh, stranger};
 use super::link_sealed::{boxed, epoch_key, post, signed};
-use super::support::{identity, member};
+use super::support::{exchange, identity, member};
 
 fn folder(daemon: &Linked) -> Folder {
     daemon.handle.folder().clone()
@@ -216,7 +219,7 @@ async fn a_file_comes_back_whole_and_one_that_was_touched_does_not_come_at_all()
     for bytes in [0, 65_535, 65_536, 65_537, 300_000] {
         let content: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
         std::fs::write(&source, &content).unwrap();
-        let shared = files.share(&source, false).await.unwrap();
+        let shared = files.share(&source, None, false).await.unwrap();
         assert_eq!((shared.name.as_str(), shared.bytes), ("report.bin", bytes as u64));
         let id = shared.file_id.to_string();
         let fetched = files.get(&id, &out).await.unwrap();
@@ -227,12 +230,53 @@ async fn a_file_comes_back_whole_and_one_that_was_touched_does_not_come_at_all()
         for bent in [stored[..stored.len() - 1].to_vec(), [&stored[..], &[0]].concat(), flipped(&stored)] {
             broker.http.lock().unwrap().files.insert(id.clone(), bent);
             assert_eq!(files.get(&id, &out).await.unwrap_err().code(), Code::BoxUnreadable);
-            assert!(!out.exists() && !daemon.home.path().join("out.bin.part").exists());
+            assert!(!out.exists() && !parts_in(daemon.home.path()));
         }
     }
     assert_eq!(files.list().await.unwrap().len(), 5);
     assert_eq!(files.get("no-such", &out).await.unwrap_err().code(), Code::NotFound);
-    assert!(files.share(daemon.home.path(), false).await.is_err(), "a folder is no file");
+    assert!(files.share(daemon.home.path(), None, false).await.is_err(), "a folder is no file");
+    daemon.stop().await;
+}
+
+/// Whether a file that did not become whole was left here.
+fn parts_in(folder: &Path) -> bool {
+    std::fs::read_dir(folder).unwrap().any(|entry| entry.unwrap().file_name().to_string_lossy().ends_with(".part"))
+}
+
+#[tokio::test]
+async fn a_file_of_the_user_is_not_touched_by_what_is_written_beside_it() {
+    let broker = FakeBroker::start(false).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let files = daemon.handle.link().parts().files.clone();
+    let (source, out) = (daemon.home.path().join("report.bin"), daemon.home.path().join("out.bin"));
+    std::fs::write(&source, b"report").unwrap();
+    let own = daemon.home.path().join("out.bin.part");
+    std::fs::write(&own, b"of the user").unwrap();
+    let shared = files.share(&source, None, false).await.unwrap();
+    files.get(&shared.file_id.to_string(), &out).await.unwrap();
+    assert_eq!(std::fs::read(&out).unwrap(), b"report");
+    assert_eq!(std::fs::read(&own).unwrap(), b"of the user");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_is_given_to_the_broker_for_those_it_is_meant_for() {
+    let broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let path = daemon.home.path().join("report.bin");
+    std::fs::write(&path, b"report").unwrap();
+    let bob = identity(2).public_key().to_string();
+    let whom = [json!({ "to": "bob" }), json!({ "to": bob }), json!({ "topic": "ops" }), json!({})];
+    for mut body in whom {
+        body["path"] = json!(path);
+        let mut socket = UnixStream::connect(daemon.handle.folder().socket().unwrap()).await.unwrap();
+        exchange(&mut socket, "POST", "/v1/file/share", &[], &body.to_string()).await.expect(200);
+    }
+    let uploads = broker.http.lock().unwrap().uploads.clone();
+    let target = |whom: &str| format!("/mesh/v1/files?persistent=false{whom}");
+    let (to_bob, to_ops) = (target(&format!("&to={bob}")), target("&topic=ops"));
+    assert_eq!(uploads, [to_bob.clone(), to_bob, to_ops, target("")]);
     daemon.stop().await;
 }
 

@@ -7,6 +7,8 @@ mod admin;
 mod bad_input;
 mod concurrency;
 mod disk;
+mod guarded;
+mod inbox;
 mod link;
 mod link_broker;
 mod link_rotation;

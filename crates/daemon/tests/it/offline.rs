@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use waybill_daemon::directory::{Change, Member, Standing};
+use waybill_daemon::directory::{Change, Member, Standing, Topic};
 use waybill_daemon::{Folder, Membership};
-use waybill_mesh_protocol::Identity;
+use waybill_mesh_protocol::{Identity, TopicKey};
 
 use crate::link_broker::{CONFIG, FakeBroker};
 use crate::support::{Plan, Running, identity, member, start, start_in};
@@ -88,5 +88,22 @@ async fn what_was_queued_in_an_hour_offline_reaches_the_broker_in_order_per_dest
     while daemon.get("/v1/health").await.expect(200)["queue_depth"] != 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_post_is_taken_offline_between_the_switch_of_an_epoch_and_the_arrival_of_its_key() {
+    let daemon = start(Plan { plaintext: false, ..Plan::default() }).await;
+    let name = || "builds".to_owned();
+    let key = Change::EpochKey { topic: name(), epoch: 1, key: TopicKey::from_bytes([1; 32]) };
+    // The broker has said that the second epoch has begun, and the link broke before its key came.
+    let topic = Change::Topic(Topic { name: name(), subscribed: true, epoch: Some(2) });
+    daemon.handle.directory().learn(vec![key, topic]).await.unwrap();
+    let (home, time) = daemon.stop().await;
+    let daemon = start_in(home, time, false).await;
+    let body = json!({ "topic": "builds", "message": "m", "client_message_id": "a" });
+    daemon.post("/v1/topic/post", &body).await.expect(202);
+    let claimed = daemon.handle.outbox().claim(64).await.unwrap();
+    assert!(claimed.flights[0].envelope.contains("\"epoch\":1"), "{}", claimed.flights[0].envelope);
     daemon.stop().await;
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::json;
-use waybill_daemon::outbox::{Settled, Status};
+use waybill_daemon::outbox::{Outcome, Settled, Status};
 
 use crate::support::{Plan, delivered, failed, refused, start};
 
@@ -98,6 +98,25 @@ async fn a_failure_after_the_age_is_the_end() {
     daemon.time.pass(Duration::from_secs(101));
     let Settled::Dead { reason } = daemon.settle(row, failed()).await else { panic!() };
     assert!(reason.contains("503"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_connection_hastens_what_waits_but_not_what_the_broker_has_put_off() {
+    let daemon = start(Plan::default()).await;
+    let outbox = daemon.handle.outbox();
+    for (to, reason) in [("bob", "429 rate_limit_exceeded"), ("alice", "503 unavailable")] {
+        daemon.post("/v1/send", &json!({ "to": to, "message": "m", "client_message_id": to })).await.expect(202);
+        let row = daemon.claim(to).await;
+        let retry_after = Some(Duration::from_secs(120));
+        daemon.settle(row, Outcome::Failed { reason: reason.to_owned(), retry_after }).await;
+    }
+    outbox.reset().await.unwrap();
+    daemon.time.pass(Duration::from_secs(2));
+    let claimed = outbox.claim(64).await.unwrap();
+    let ids: Vec<&str> = claimed.flights.iter().map(|flight| flight.client_message_id.as_str()).collect();
+    assert_eq!(ids, ["alice"]);
+    daemon.time.pass(Duration::from_secs(120));
+    daemon.claim("bob").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -96,7 +96,12 @@ pub async fn start(plan: Plan) -> Running {
 }
 
 pub async fn start_in(home: Arc<TempDir>, time: ManualSource, tcp: bool) -> Running {
-    let service = Daemon::open(config(home.path(), &time, tcp)).await.unwrap();
+    let config = config(home.path(), &time, tcp);
+    start_as(home, time, config).await
+}
+
+pub async fn start_as(home: Arc<TempDir>, time: ManualSource, config: Config) -> Running {
+    let service = Daemon::open(config).await.unwrap();
     let handle = service.handle();
     let (alice, bob) = (identity(1), identity(2));
     let known = |number, name: &str, keys| Member {

@@ -340,6 +340,9 @@ async fn an_ephemeral_member_comes_and_goes_with_its_daemon() {
         ["daemon", "up", "--mesh", "team", "--ephemeral", "--ttl", "1h", "--name", "runner-7", "--invite", &invite];
     let started = runner.json(&up);
     assert_eq!(started["started"], true);
+    // Everybody on the host can read what a process was started with.
+    let arguments = std::fs::read(format!("/proc/{}/cmdline", started["pid"])).unwrap();
+    assert!(!String::from_utf8_lossy(&arguments).contains(&invite));
     assert_eq!(names(), ["alice", "runner-7"]);
     assert!(!runner.folder("team").join("keypair.json").exists(), "its keys are in memory alone");
     let down = runner.json(&["daemon", "down", "--mesh", "team"]);

@@ -22,18 +22,29 @@ pub const STDERR: &str = "daemon.stderr";
 const POLL: Duration = Duration::from_millis(20);
 const LAST_LINES: usize = 10;
 
-/// Starts it and waits until its socket answers; the number of its process.
-pub async fn start(folder: &Folder, args: &[OsString], patience: Duration) -> Result<u32> {
+/// Starts it and waits until its socket answers; the number of its process. `secret` is a name and a value of its environment.
+pub async fn start(
+    folder: &Folder,
+    args: &[OsString],
+    secret: Option<(&str, &str)>,
+    patience: Duration,
+) -> Result<u32> {
     let path = folder.file(STDERR);
     let mut options = File::options();
     options.create(true).write(true).truncate(true).mode(0o600);
     let stderr = safety::open_private(&mut options, &path).map_err(|error| unusable(&path, &error))?;
-    let own = std::env::current_exe().ok().filter(|own| own.exists()).unwrap_or_else(|| OWN.into());
-    let mut command = Command::new(own);
-    command.arg0("waybill").args(args).current_dir(folder.path());
+    let mut command = command(folder, args, secret);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     let child = command.spawn().map_err(Error::internal)?;
     wait(child, folder, patience).await
+}
+
+fn command(folder: &Folder, args: &[OsString], secret: Option<(&str, &str)>) -> Command {
+    let own = std::env::current_exe().ok().filter(|own| own.exists()).unwrap_or_else(|| OWN.into());
+    let mut command = Command::new(own);
+    command.arg0("waybill").args(args).current_dir(folder.path());
+    command.envs(secret);
+    command
 }
 
 async fn wait(mut child: Child, folder: &Folder, patience: Duration) -> Result<u32> {
@@ -95,6 +106,16 @@ pub fn let_go() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_is_in_the_environment_and_not_among_the_arguments() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path(), "acme").unwrap();
+        let command = command(&folder, &["daemon".into(), "up".into()], Some(("WAYBILL_INVITE", "s3cret")));
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["daemon", "up"]);
+        let given: Vec<_> = command.get_envs().collect();
+        assert_eq!(given, [("WAYBILL_INVITE".as_ref(), Some("s3cret".as_ref()))]);
+    }
 
     #[test]
     fn why_it_did_not_start_is_told_as_it_was_said() {

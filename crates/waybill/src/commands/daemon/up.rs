@@ -21,6 +21,9 @@ use crate::commands::serve::stop_on_signals;
 use crate::commands::worker::exec::OWN;
 use crate::{log, output};
 
+/// Where an invite is looked for that is not on the command line.
+const INVITE: &str = "WAYBILL_INVITE";
+
 #[derive(Args, Clone)]
 pub struct Up {
     #[command(flatten)]
@@ -41,7 +44,7 @@ pub struct Up {
     #[arg(long, value_name = "TIME", value_parser = time)]
     ttl: Option<Duration>,
     /// What an ephemeral member joins with.
-    #[arg(long, env = "WAYBILL_INVITE", value_name = "INVITE", hide_env_values = true)]
+    #[arg(long, env = INVITE, value_name = "INVITE", hide_env_values = true)]
     invite: Option<String>,
     /// What the other members call you: of an ephemeral member, or with --rename.
     #[arg(long)]
@@ -136,7 +139,8 @@ async fn start(flags: &Up, slug: &str) -> Result<u32> {
         let message = format!("Process {pid} runs a daemon in {}.", folder.path().display());
         return Err(Error::new(Code::DaemonRunning, message));
     }
-    detach::start(&folder, &flags.again(&home, slug), Duration::from_secs(flags.wait)).await
+    let invite = flags.invite.as_deref().map(|invite| (INVITE, invite));
+    detach::start(&folder, &flags.again(&home, slug), invite, Duration::from_secs(flags.wait)).await
 }
 
 impl Up {
@@ -151,7 +155,8 @@ impl Up {
         }
     }
 
-    /// The arguments of the process that becomes the daemon. The invite comes by its environment, which only this user reads.
+    /// The arguments of the process that becomes the daemon. Everybody on the host can read them: the invite comes by its
+    /// environment, which only this user reads.
     fn again(&self, home: &Path, slug: &str) -> Vec<OsString> {
         let mut args: Vec<OsString> =
             ["daemon", "up", "--foreground", "--detached", "--mesh", slug].map(OsString::from).into();
@@ -169,9 +174,7 @@ impl Up {
         let ttl = self.ttl.map(|ttl| format!("{}s", ttl.as_secs()));
         let name = self.name.as_ref().map(ToString::to_string);
         let (tcp, hooks) = (self.tcp.map(|tcp| tcp.to_string()), self.hooks.map(|hooks| hooks.to_string()));
-        for (flag, value) in
-            [("--ttl", ttl), ("--name", name), ("--tcp", tcp), ("--hooks", hooks), ("--invite", self.invite.clone())]
-        {
+        for (flag, value) in [("--ttl", ttl), ("--name", name), ("--tcp", tcp), ("--hooks", hooks)] {
             if let Some(value) = value {
                 args.extend([flag.into(), value.into()]);
             }
@@ -298,7 +301,27 @@ fn time(text: &str) -> std::result::Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        up: Up,
+    }
+
+    #[test]
+    fn an_invite_is_not_on_the_command_line_of_the_daemon() {
+        let typed = ["up", "--mesh", "acme", "--ephemeral", "--invite", "s3cret", "--name", "runner", "--ttl", "2h"];
+        let up = Typed::try_parse_from(typed).unwrap().up;
+        assert_eq!(up.invite.as_deref(), Some("s3cret"));
+        let args = up.again(Path::new("/home"), "acme");
+        assert!(args.iter().all(|arg| !arg.to_string_lossy().contains("s3cret")), "{args:?}");
+        assert!(args.iter().any(|arg| arg == "--ephemeral") && args.iter().any(|arg| arg == "7200s"), "{args:?}");
+        let known = Typed::try_parse_from(std::iter::once(OsString::from("up")).chain(args.into_iter().skip(2)));
+        assert!(known.is_ok(), "the daemon understands the rest");
+    }
 
     #[test]
     fn times_have_units() {

@@ -186,7 +186,9 @@ async fn learn_topics(directory: &Directory, broker: &link::Broker) -> Result<()
     for _ in 0..PAGES_MAX {
         let page: TopicsPage = broker.get(&format!("mesh/v1/topics?limit={PAGE}{after}")).await?;
         let topics = page.topics.into_iter().map(|view| {
-            let epoch = Some(view.epoch).filter(|epoch| *epoch > 0);
+            // Epochs only rise.
+            let present = directory.topic(&view.topic).and_then(|topic| topic.epoch);
+            let epoch = present.max((view.epoch > 0).then_some(view.epoch));
             Change::Topic(Topic { name: view.topic, subscribed: view.subscribed, epoch })
         });
         directory.learn(topics.collect()).await?;
