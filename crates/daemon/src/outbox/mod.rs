@@ -186,7 +186,9 @@ impl Outbox {
         let fence = advance::Fence::new(&self.0.resets);
         let terms = settle::Terms { max_age: self.max_age(), backoff: self.0.settings.backoff() };
         let ended = ended.into_iter().map(|(id, outcome)| {
-            let draw = rules::draw(self.0.store.entropy().as_ref());
+            // One that was delivered has no pause.
+            let is_delivered = matches!(outcome, Outcome::Delivered { .. });
+            let draw = if is_delivered { 0 } else { rules::draw(self.0.store.entropy().as_ref()) };
             settle::Ended { id, outcome, draw }
         });
         let work = advance::Advance { ended: ended.collect(), room, terms, fence };
