@@ -63,6 +63,15 @@ pub struct Event {
     pub text: String,
 }
 
+/// The text of an event, written without a copy of its data.
+#[derive(Serialize)]
+struct Told<'a> {
+    at: Time,
+    data: &'a Value,
+    event: &'static str,
+    id: String,
+}
+
 /// Somebody in the process who acts on events, such as the hooks. Called after the ring has the event.
 ///
 /// # Contract
@@ -137,8 +146,9 @@ impl Ring {
     fn push(&mut self, kind: EventKind, at: Time, data: Value) -> Arc<Event> {
         self.last_id += 1;
         let id = self.last_id;
-        let text =
-            serde_json::json!({ "id": id.to_string(), "event": kind.name(), "at": at, "data": data }).to_string();
+        let told = Told { at, data: &data, event: kind.name(), id: id.to_string() };
+        // Nothing in it can fail to be written.
+        let text = serde_json::to_string(&told).unwrap_or_default();
         self.bytes += text.len();
         let event = Arc::new(Event { id, kind, at, data, text });
         self.events.push_back(Arc::clone(&event));

@@ -22,6 +22,7 @@ pub mod rotation;
 pub mod run;
 pub mod seal;
 pub mod service;
+mod shared_keys;
 pub mod token;
 
 pub use config::Settings;

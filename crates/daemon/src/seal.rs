@@ -9,10 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 use waybill_mesh_protocol::frames::Message;
-use waybill_mesh_protocol::seal::{open_dm, open_topic, seal_dm, seal_topic};
+use waybill_mesh_protocol::seal::{open_topic, seal_topic};
 use waybill_mesh_protocol::{
     BoxPublicKey, BoxSecret, Carrier, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint,
-    INLINE_BYTES, Identity, MemberKeys, MeshId, Meta, Nonce, Plain, Priority, PublicKey,
+    INLINE_BYTES, Identity, MemberKeys, MeshId, Meta, Nonce, Plain, Priority, PublicKey, SharedKey,
 };
 use zeroize::Zeroizing;
 
@@ -20,10 +20,16 @@ use crate::directory::Directory;
 use crate::metrics;
 use crate::outbox::Parcel;
 use crate::rotation::Archive;
+use crate::shared_keys::SharedKeys;
 
 /// The keys of this member: the present ones, and those that still open what was sent before a rotation.
 #[derive(Clone)]
-pub struct Keyring(Arc<RwLock<Keys>>);
+pub struct Keyring(Arc<Ring>);
+
+struct Ring {
+    keys: RwLock<Keys>,
+    shared: SharedKeys,
+}
 
 struct Keys {
     identity: Arc<Identity>,
@@ -32,11 +38,13 @@ struct Keys {
 
 impl Keyring {
     pub fn new(identity: Identity, archive: Archive) -> Self {
-        Self(Arc::new(RwLock::new(Keys { identity: Arc::new(identity), archive })))
+        let keys = Keys { identity: Arc::new(identity), archive };
+        keys.find_publics();
+        Self(Arc::new(Ring { keys: RwLock::new(keys), shared: SharedKeys::default() }))
     }
 
     pub fn identity(&self) -> Arc<Identity> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).identity)
+        Arc::clone(&self.0.keys.read().unwrap_or_else(PoisonError::into_inner).identity)
     }
 
     pub fn public_key(&self) -> PublicKey {
@@ -45,27 +53,53 @@ impl Keyring {
 
     /// The present secret, then the archived ones, the newest first; each with whether it is archived.
     pub fn secrets(&self, now: Time) -> Vec<(BoxSecret, bool)> {
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         let archived = keys.archive.usable(now).map(|key| (key.secret.clone(), true));
         [(keys.identity.box_secret().clone(), false)].into_iter().chain(archived).collect()
     }
 
     /// Whether this key is or was this member's.
     pub fn is_own(&self, key: &PublicKey) -> bool {
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.identity.public_key() == *key || keys.archive.keys().iter().any(|archived| archived.ed25519 == *key)
     }
 
     pub fn archive(&self) -> Archive {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).archive.clone()
+        self.0.keys.read().unwrap_or_else(PoisonError::into_inner).archive.clone()
     }
 
     pub fn set_archive(&self, archive: Archive) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).archive = archive;
+        self.change(|keys| keys.archive = archive);
     }
 
     pub fn set_identity(&self, identity: Identity) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).identity = Arc::new(identity);
+        self.change(|keys| keys.identity = Arc::new(identity));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Keys)) {
+        let mut keys = self.0.keys.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut keys);
+        keys.find_publics();
+        // What was made with keys that are gone now goes with them.
+        self.0.shared.clear();
+    }
+
+    /// What the boxes between one of this member's pairs and another's key are made with.
+    ///
+    /// # Errors
+    /// `box_unreadable` when the other's key is one that nobody can have the secret of.
+    pub fn shared_with(&self, own: &BoxSecret, other: &BoxPublicKey) -> Result<Arc<SharedKey>> {
+        self.0.shared.between(own, other)
+    }
+}
+
+impl Keys {
+    /// Found once, so that the copies that are handed out have them.
+    fn find_publics(&self) {
+        self.identity.box_secret().public();
+        for key in self.archive.keys() {
+            key.secret.public();
+        }
     }
 }
 
@@ -205,7 +239,8 @@ impl Sealer {
         let identity = self.keyring.identity();
         envelope.key_id = Some(member.keys.key_id());
         let plain = self.signed(&identity, id, draft, envelope)?;
-        envelope.body.0 = seal_dm(&identity, &member.keys.x25519, Nonce::random(self.entropy.as_ref()), &plain)?;
+        let shared = self.keyring.shared_with(identity.box_secret(), &member.keys.x25519)?;
+        envelope.body.0 = shared.seal(Nonce::random(self.entropy.as_ref()), &plain)?;
         Ok(())
     }
 
@@ -276,7 +311,8 @@ impl Sealer {
         for (secret, is_archived) in self.keyring.secrets(now) {
             knows_key |= envelope.key_id == Some(secret.public().key_id());
             for from in &senders {
-                let Ok(plain) = open_dm(&secret, from, &envelope.body.0) else { continue };
+                let shared = self.keyring.shared_with(&secret, from);
+                let Ok(plain) = shared.and_then(|shared| shared.open(&envelope.body.0)) else { continue };
                 if is_archived {
                     metrics::decrypt_archived();
                 }

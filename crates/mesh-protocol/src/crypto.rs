@@ -6,7 +6,7 @@
 //! bring a second generation of the same curve. Where dryoc draws on a generator of its own, which is in the
 //! keypair of a sealed box, the box is made here of its parts instead.
 
-use dryoc::classic::crypto_box::{crypto_box_easy, crypto_box_open_easy, crypto_box_seal_open};
+use dryoc::classic::crypto_box::{crypto_box_beforenm, crypto_box_easy, crypto_box_open_easy, crypto_box_seal_open};
 use dryoc::classic::crypto_core::crypto_scalarmult_base;
 use dryoc::classic::crypto_generichash::crypto_generichash;
 use dryoc::classic::crypto_secretbox::{crypto_secretbox_easy, crypto_secretbox_open_easy};
@@ -55,6 +55,12 @@ pub fn box_open(sealed: &[u8], nonce: &Nonce, sender: &Key, recipient: &Key) -> 
     let mut plain = Zeroizing::new(vec![0; sealed.len().checked_sub(MAC_BYTES)?]);
     crypto_box_open_easy(&mut plain, sealed, nonce, sender, recipient).ok()?;
     Some(plain)
+}
+
+/// With this as the key of a secretbox both sides make and open the same boxes as with their pairs. None when the other's key
+/// is one that nobody can have.
+pub fn box_shared(other: &Key, own: &Key) -> Option<Zeroizing<Key>> {
+    crypto_box_beforenm(other, own).ok().map(Zeroizing::new)
 }
 
 pub fn secretbox_seal(plain: &[u8], nonce: &Nonce, key: &Key) -> Option<Vec<u8>> {

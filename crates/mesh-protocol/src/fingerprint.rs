@@ -26,16 +26,21 @@ impl Fingerprint {
     ) -> Result<Self> {
         let meta = meta.map(Meta::canonical).transpose()?.unwrap_or_default();
         let body: [u8; 32] = Sha256::digest(body).into();
+        let (version, body) = (ENVELOPE_VERSION.to_string(), hex::encode(&body));
         let parts = [
-            ENVELOPE_VERSION.to_string(),
-            destination.kind.name().to_owned(),
-            destination.reference.clone(),
-            reply_to.unwrap_or_default().to_owned(),
-            priority.name().to_owned(),
-            meta,
-            hex::encode(&body),
+            destination.kind.name(),
+            &destination.reference,
+            reply_to.unwrap_or_default(),
+            priority.name(),
+            &meta,
+            &body,
         ];
-        Ok(Self(Sha256::digest(parts.join("\0")).into()))
+        let mut digest = Sha256::new_with_prefix(version);
+        for part in parts {
+            digest.update([0]);
+            digest.update(part);
+        }
+        Ok(Self(digest.finalize().into()))
     }
 
     /// The first 8 bytes, as 16 digits.

@@ -2,6 +2,7 @@
 //! one purpose is good for another.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,17 +50,21 @@ impl Context {
 
 /// The secret half of a box pair. Wiped when it is dropped.
 #[derive(Clone)]
-pub struct BoxSecret(Zeroizing<[u8; 32]>);
+pub struct BoxSecret {
+    secret: Zeroizing<[u8; 32]>,
+    /// Made when it is first asked for: it costs about as much as a signature.
+    public: OnceLock<BoxPublicKey>,
+}
 
 impl BoxSecret {
     pub fn generate(entropy: &dyn Entropy) -> Self {
         let mut secret = Zeroizing::new([0; 32]);
         entropy.fill(secret.as_mut());
-        Self(secret)
+        Self { secret, public: OnceLock::new() }
     }
 
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(Zeroizing::new(bytes))
+        Self { secret: Zeroizing::new(bytes), public: OnceLock::new() }
     }
 
     /// None when the text is not 64 lower-case hexadecimal digits.
@@ -69,15 +74,15 @@ impl BoxSecret {
 
     /// For the file that keeps it.
     pub fn to_hex(&self) -> Zeroizing<String> {
-        Zeroizing::new(hex::encode(self.0.as_ref()))
+        Zeroizing::new(hex::encode(self.secret.as_ref()))
     }
 
     pub fn public(&self) -> BoxPublicKey {
-        BoxPublicKey::from_bytes(crypto::box_public(&self.0))
+        *self.public.get_or_init(|| BoxPublicKey::from_bytes(crypto::box_public(&self.secret)))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
+        &self.secret
     }
 }
 

@@ -51,7 +51,7 @@ pub use meta::Meta;
 pub use names::{ClientMessageId, MemberName, Slug, TopicName};
 pub use plain::{Carrier, Plain};
 pub use request_signature::{RequestClaim, sign_request};
-pub use seal::{Nonce, TopicKey};
+pub use seal::{Nonce, SharedKey, TopicKey};
 
 /// How far the clocks of two hosts may be apart, in seconds.
 pub const SKEW_SECONDS_MAX: i64 = 60;

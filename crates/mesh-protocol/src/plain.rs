@@ -18,6 +18,8 @@ use crate::meta::Meta;
 use crate::names::ClientMessageId;
 
 pub const PLAIN_VERSION: u32 = 1;
+/// More than there is beside the body when there is no meta.
+const FRAME_BYTES: usize = 256;
 
 /// What a message travels in. Of the envelope everything but the body counts: where it goes, with which epoch, in answer to
 /// what, how urgent, and who is mentioned.
@@ -29,16 +31,18 @@ pub struct Carrier<'a> {
 }
 
 /// Made by [`Plain::sign`] or read, and then worth nothing before [`Plain::verify`].
+///
+/// Its fields stand in the order of RFC 8785.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plain {
-    version: u32,
+    pub body: String,
     /// Whose signature it is. A member that has rotated its keys since is named by another one in the delivery.
     from: PublicKey,
-    pub body: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<Meta>,
     signature: Signature,
+    version: u32,
 }
 
 impl Plain {
@@ -70,7 +74,13 @@ impl Plain {
 
     /// RFC 8785: one plaintext, one text.
     pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>> {
-        serde_json_canonicalizer::to_vec(self).map(Zeroizing::new).map_err(Error::internal)
+        if self.meta.is_some() {
+            return serde_json_canonicalizer::to_vec(self).map(Zeroizing::new).map_err(Error::internal);
+        }
+        // Without free JSON in it the fields are in order, and texts and small numbers have one form in both.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(self.body.len() + FRAME_BYTES));
+        serde_json::to_writer(&mut *bytes, self).map_err(Error::internal)?;
+        Ok(bytes)
     }
 
     /// # Errors
@@ -110,4 +120,23 @@ fn statement(carrier: Carrier<'_>, from: &PublicKey, body: &str, meta: Option<&M
         statement.extend(part.as_bytes());
     }
     Ok(statement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_way_to_the_bytes_is_the_canonical_one() {
+        let from = PublicKey::from_bytes([7; 32]);
+        let signature = Signature::from_bytes([9; 64]);
+        let texts = ["", "plain", "\"\\/ \u{8}\t\n\u{c}\r\u{b}\u{1f}\u{7f}\u{80}\u{2028}\u{ffff}", "żółć 🚚"];
+        for (body, meta) in texts.iter().flat_map(|body| [(body, None), (body, Some(r#"{"b":1,"a":[1e21]}"#))]) {
+            let meta = meta.map(|meta| Meta::parse(meta).unwrap());
+            let plain = Plain { body: (*body).to_owned(), from, meta, signature, version: PLAIN_VERSION };
+            let canonical = serde_json_canonicalizer::to_vec(&plain).unwrap();
+            assert_eq!(*plain.to_bytes().unwrap(), canonical, "{body:?}");
+            assert_eq!(Plain::from_bytes(&canonical).unwrap(), plain);
+        }
+    }
 }

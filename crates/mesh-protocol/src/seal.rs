@@ -72,6 +72,36 @@ pub fn open_dm(recipient: &BoxSecret, sender: &BoxPublicKey, sealed: &[u8]) -> R
     crypto::box_open(sealed, nonce, sender.as_bytes(), recipient.as_bytes()).ok_or_else(unreadable)
 }
 
+/// What the boxes between two pairs are made with. Making it is nearly all that a box costs, and it is the same for all of
+/// them, in both directions. Wiped when it is dropped.
+pub struct SharedKey(Zeroizing<[u8; 32]>);
+
+impl SharedKey {
+    /// # Errors
+    /// `box_unreadable` when the other's key is one that nobody can have the secret of.
+    pub fn between(own: &BoxSecret, other: &BoxPublicKey) -> Result<Self> {
+        crypto::box_shared(other.as_bytes(), own.as_bytes()).map(Self).ok_or_else(unreadable)
+    }
+
+    /// As [`seal_box`] between the two.
+    pub fn seal(&self, nonce: Nonce, plain: &[u8]) -> Result<Vec<u8>> {
+        let sealed = crypto::secretbox_seal(plain, &nonce.0, &self.0);
+        sealed.map(|sealed| joined(nonce, &sealed)).ok_or_else(unreadable)
+    }
+
+    /// As [`open_dm`] between the two.
+    pub fn open(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+        let (nonce, sealed) = split(sealed)?;
+        crypto::secretbox_open(sealed, nonce, &self.0).ok_or_else(unreadable)
+    }
+}
+
+impl fmt::Debug for SharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedKey(…)")
+    }
+}
+
 /// The key of a topic in one epoch. Wiped when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TopicKey(Zeroizing<[u8; 32]>);

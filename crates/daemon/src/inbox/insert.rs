@@ -1,5 +1,7 @@
 //! Arrival: a batch of deliveries becomes rows in one transaction, repeats excluded.
 
+use std::sync::Arc;
+
 use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
 
@@ -57,7 +59,9 @@ pub struct Inserted {
     pub ids: Vec<Option<i64>>,
 }
 
-impl Work for Insert {
+pub(super) struct Write(pub(super) Arc<Insert>);
+
+impl Work for Write {
     type Output = Inserted;
 
     fn mode(&self) -> Mode {
@@ -65,29 +69,35 @@ impl Work for Insert {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Inserted> {
-        const LAST_ID: &str = "SELECT last_id FROM inbox_position WHERE id = 1";
+        const LAST_ID: &str = "SELECT last_id, EXISTS (SELECT 1 FROM inbox_sealed) FROM inbox_position WHERE id = 1";
         const MOVE: &str = "UPDATE inbox_position SET seq = max(seq, $1), last_id = $2 WHERE id = 1";
+        let Insert { arrived, position, refused } = &*self.0;
         let row = tx.query_opt(LAST_ID, &[]).await?;
-        let mut last_id = row.map_or(Ok(0), |row| row.int(0))?;
-        let mut inserted = Inserted::default();
-        for arrived in &self.arrived {
+        let (mut last_id, mut any_held) = row.map_or(Ok((0, true)), |row| Ok((row.int(0)?, row.bool(1)?)))?;
+        let mut inserted = Inserted { ids: Vec::with_capacity(arrived.len()) };
+        for arrived in arrived {
             let id = match arrived {
                 Arrived::Opened(message) => {
                     let is_new = insert(ctx, tx, last_id + 1, message).await?;
+                    // Also for a repeat: it may have been held before another copy was opened.
+                    if any_held {
+                        tx.execute(RELEASE, &[Value::from(&message.client_message_id)]).await?;
+                    }
                     is_new.then_some(last_id + 1)
                 }
                 Arrived::Sealed { client_message_id, seq, delivery, reason } => {
                     sealed::hold(ctx, tx, client_message_id, *seq, delivery, reason).await?;
+                    any_held = true;
                     None
                 }
             };
             last_id = id.unwrap_or(last_id);
             inserted.ids.push(id);
         }
-        for id in &self.refused {
+        for id in refused {
             tx.execute(RELEASE, &[Value::from(id)]).await?;
         }
-        tx.execute(MOVE, &[self.position.unwrap_or(0).into(), last_id.into()]).await?;
+        tx.execute(MOVE, &[position.unwrap_or(0).into(), last_id.into()]).await?;
         Ok(inserted)
     }
 }
@@ -126,17 +136,19 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, id: i64, message: &NewMessage) -
             ],
         )
         .await?;
-    // Also for a repeat: it may have been held before another copy was opened.
-    tx.execute(RELEASE, &[Value::from(&message.client_message_id)]).await?;
     if new.is_none() {
         return Ok(false);
     }
     if let Some(file) = &message.file {
         file.insert(ctx, tx).await?;
     }
-    let words = String::from_utf8_lossy(&message.body).replace('\0', " ");
+    let mut words = String::from_utf8_lossy(&message.body);
+    if words.contains('\0') {
+        words = words.replace('\0', " ").into();
+    }
     let topic = message.topic.as_deref().unwrap_or_default();
-    tx.execute(INDEX, &[id.into(), Value::from(&words), Value::from(&message.sender_name), Value::from(topic)]).await?;
+    tx.execute(INDEX, &[id.into(), Value::from(&*words), Value::from(&message.sender_name), Value::from(topic)])
+        .await?;
     Ok(true)
 }
 

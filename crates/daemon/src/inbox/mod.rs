@@ -108,9 +108,9 @@ impl Inbox {
         &self.store
     }
 
-    /// Answers after the commit. One transaction for all of them.
-    pub async fn insert(&self, insert: Insert) -> Result<Inserted> {
-        self.store.system().run(insert).await
+    /// Answers after the commit. One transaction for all of them. A caller that needs them afterwards keeps its share.
+    pub async fn insert(&self, insert: impl Into<Arc<Insert>>) -> Result<Inserted> {
+        self.store.system().run(insert::Write(insert.into())).await
     }
 
     /// Up to which sequence number everything has been seen.

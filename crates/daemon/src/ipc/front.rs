@@ -79,14 +79,14 @@ impl Front {
             self.pace()?;
         }
         let is_public = endpoint == Some(Endpoint::Health) && self.local.settings.ipc.public_health_check;
-        let now = self.local.clock.now();
+        let now = || self.local.clock.now();
         match (via, guard::credential(&parts.headers)) {
             // A hook that comes with its token is held to it, also where it would need none.
             (_, Credential::Bearer(token)) if token.starts_with(PREFIX) => {
-                self.local.hooks.capabilities().grant(token, now).map(Some)
+                self.local.hooks.capabilities().grant(token, now()).map(Some)
             }
             (Via::Socket, _) => Ok(None),
-            (Via::Tcp, Credential::Bearer(token)) if self.local.tokens.accepts(token, now) => Ok(None),
+            (Via::Tcp, Credential::Bearer(token)) if self.local.tokens.accepts(token, now()) => Ok(None),
             (Via::Tcp, Credential::None) if is_public => Ok(None),
             (Via::Tcp, _) => Err(Error::new(Code::Unauthorized, "Callers over TCP need the local token.")
                 .with_cure("Send `Authorization: Bearer` with what the daemon's file local_token holds.")),

@@ -47,7 +47,7 @@ impl Reply {
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Either::Left(Full::new(self.body)));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        set(&mut response, CONTENT_TYPE, self.content_type);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         if let Some(link) = &self.link {
             set(&mut response, LINK, link);
         }

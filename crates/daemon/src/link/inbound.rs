@@ -1,32 +1,35 @@
 //! What arrives: opened, committed in the inbox, acknowledged, told. In that order, for every message.
 //!
-//! Deliveries that wait together share a transaction. Everything else that the broker says about members and keys goes through
-//! the same line, so that a message finds the directory as it was when the broker sent it.
+//! Deliveries that wait together share a transaction; those that come while one is on its way are opened meanwhile and share
+//! the next. Everything else that the broker says about members and keys goes through the same line, so that a message finds
+//! the directory as it was when the broker sent it.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use waybill_kernel::{Code, Error, Result};
 use waybill_mesh_protocol::frames::{
-    Deliver, Delivered, EpochWanted, Framed, HistoryPage, HistoryRequest, KeypairRotated, MemberGone, MemberRenamed,
-    Message, Peer,
+    Deliver, EpochWanted, Framed, HistoryPage, HistoryRequest, KeypairRotated, MemberGone, MemberRenamed, Message, Peer,
 };
-use waybill_mesh_protocol::{ClientFrame, DeliveryId, Destination, DestinationKind, EpochKey, MemberKeys};
+use waybill_mesh_protocol::{ClientFrame, Destination, DestinationKind, EpochKey, MemberKeys};
 
+use super::batch::Batch;
 use super::machine::HISTORY;
 use super::writer::Writer;
 use super::{Parts, epochs};
 use crate::directory::{Change, Former, Member, Standing};
 use crate::events::EventKind;
 use crate::files::{FileNote, FileRow};
-use crate::inbox::{Arrived, Insert, NewMessage};
+use crate::inbox::{Arrived, NewMessage};
 use crate::metrics;
 use crate::seal::{SIGNER_UNPROVEN, Unopened};
 
 /// Things that wait to be stored. Beyond them the socket is not read, and the broker waits.
 pub const WAITING_MAX: usize = 256;
-/// Taken at once: what shares a transaction.
+/// What shares a transaction.
 const BATCH_MAX: usize = 64;
 /// Held messages that are looked at together when a key has arrived.
 const HELD_PAGE: i64 = 64;
@@ -55,6 +58,10 @@ pub struct Inbound {
     writer: Writer,
     /// The history up to the present was read: from here on the sequence numbers of deliveries say what was seen.
     caught_up: bool,
+    /// The commit on its way. One at a time: a position is passed only when all before it is stored.
+    storing: Option<JoinHandle<Result<()>>>,
+    /// Opened, for the next commit.
+    next: Batch,
 }
 
 /// What becomes of one message.
@@ -67,25 +74,53 @@ enum Judged {
 
 impl Inbound {
     pub fn new(parts: Arc<Parts>, writer: Writer) -> Self {
-        Self { parts, writer, caught_up: false }
+        Self { parts, writer, caught_up: false, storing: None, next: Batch::default() }
     }
 
     /// Ends when nothing more can arrive.
     pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<()> {
         self.ask_history(None).await?;
         let mut waiting = Vec::new();
-        while arrivals.recv_many(&mut waiting, BATCH_MAX).await > 0 {
-            let mut deliveries = Vec::new();
-            for arrival in waiting.drain(..) {
-                match arrival {
-                    Arrival::Deliver(deliver) => deliveries.push(*deliver),
-                    other => {
-                        self.store(std::mem::take(&mut deliveries)).await?;
-                        self.handle(other).await?;
+        loop {
+            let room = BATCH_MAX.saturating_sub(self.next.len());
+            tokio::select! {
+                stored = stored(&mut self.storing) => stored?,
+                count = arrivals.recv_many(&mut waiting, room), if room > 0 => {
+                    if count == 0 {
+                        return self.flush().await;
+                    }
+                    for arrival in waiting.drain(..) {
+                        match arrival {
+                            Arrival::Deliver(deliver) => self.take(*deliver).await?,
+                            other => {
+                                self.flush().await?;
+                                self.handle(other).await?;
+                            }
+                        }
                     }
                 }
             }
-            self.store(deliveries).await?;
+            if self.storing.is_none() {
+                self.begin();
+            }
+        }
+    }
+
+    /// Begins to store what was opened. Its task ends by itself, also when the connection is lost: what is in the inbox is told.
+    fn begin(&mut self) {
+        let batch = std::mem::take(&mut self.next);
+        if !batch.is_empty() {
+            self.storing = Some(tokio::spawn(batch.store(Arc::clone(&self.parts), self.writer.clone())));
+        }
+    }
+
+    /// Waits until everything that was opened is stored.
+    async fn flush(&mut self) -> Result<()> {
+        while self.storing.is_some() || !self.next.is_empty() {
+            if self.storing.is_none() {
+                self.begin();
+            }
+            stored(&mut self.storing).await?;
         }
         Ok(())
     }
@@ -104,7 +139,7 @@ impl Inbound {
     async fn handle(&mut self, arrival: Arrival) -> Result<()> {
         let directory = &self.parts.directory;
         match arrival {
-            Arrival::Deliver(deliver) => self.store(vec![*deliver]).await,
+            Arrival::Deliver(deliver) => self.take(*deliver).await,
             Arrival::Page(page) => self.store_page(page).await,
             Arrival::Joined(peer) => {
                 self.parts.presence.set(peer.member_id, peer.online);
@@ -158,7 +193,7 @@ impl Inbound {
     }
 
     /// A member has other keys. What was never sent to it is sealed anew; what may have been sent stays as it is.
-    async fn rotated(&self, rotated: &KeypairRotated) -> Result<()> {
+    async fn rotated(&mut self, rotated: &KeypairRotated) -> Result<()> {
         let rotation = &rotated.rotation;
         let Some(known) =
             self.parts.directory.holder(&rotation.old).filter(|_| rotation.verify(self.parts.mesh).is_ok())
@@ -175,19 +210,14 @@ impl Inbound {
         self.open_held().await
     }
 
-    /// Commits the messages, then acknowledges them, then tells of those that are new.
-    async fn store(&mut self, deliveries: Vec<Deliver>) -> Result<()> {
-        if deliveries.is_empty() {
-            return Ok(());
+    /// Opens a delivery for the next commit.
+    async fn take(&mut self, deliver: Deliver) -> Result<()> {
+        let Deliver { delivery_id, message } = deliver;
+        if self.caught_up {
+            self.next.position = self.next.position.max(i64::try_from(message.seq).ok());
         }
-        let (ids, messages): (Vec<DeliveryId>, Vec<Message>) =
-            deliveries.into_iter().map(|deliver| (deliver.delivery_id, deliver.message)).unzip();
-        let newest = messages.iter().filter_map(|message| i64::try_from(message.seq).ok()).max();
-        self.commit(messages, newest.filter(|_| self.caught_up), true).await?;
-        for delivery_id in ids {
-            self.writer.send(&ClientFrame::Delivered(Delivered { delivery_id }).into()).await?;
-        }
-        Ok(())
+        self.next.acknowledge.push(delivery_id);
+        self.open(&message, true).await
     }
 
     async fn store_page(&mut self, page: HistoryPage) -> Result<()> {
@@ -197,7 +227,11 @@ impl Inbound {
         if page.more && next_after <= before {
             return Err(confused("a page of history that leads nowhere"));
         }
-        self.commit(page.messages, Some(next_after), true).await?;
+        for message in &page.messages {
+            self.open(message, true).await?;
+        }
+        self.next.position = Some(next_after);
+        self.flush().await?;
         if page.more {
             return self.ask_history(Some(next_after)).await;
         }
@@ -205,44 +239,23 @@ impl Inbound {
         Ok(())
     }
 
-    /// One transaction. Events come after its commit, and only for rows that are new. For messages that come for the first time
-    /// the broker is asked for the proof of keys that are not believed.
-    async fn commit(&self, messages: Vec<Message>, position: Option<i64>, first_time: bool) -> Result<()> {
-        let (mut arrived, mut notes, mut refused) = (Vec::new(), Vec::new(), Vec::new());
-        for message in &messages {
-            match self.judge(message).await? {
-                Judged::Keep(kept, note) => {
-                    if let Arrived::Sealed { reason: SENDER_UNPROVEN | SIGNER_UNPROVEN, .. } = kept
-                        && first_time
-                    {
-                        metrics::invalid_inbound("sender_unproven");
-                        self.parts.refresh.notify_one();
-                    }
-                    arrived.push(kept);
-                    notes.push(note);
+    /// Puts a message into the next commit. For one that comes for the first time the broker is asked for the proof of keys that
+    /// are not believed.
+    async fn open(&mut self, message: &Message, first_time: bool) -> Result<()> {
+        match self.judge(message).await? {
+            Judged::Keep(kept, note) => {
+                if let Arrived::Sealed { reason: SENDER_UNPROVEN | SIGNER_UNPROVEN, .. } = kept
+                    && first_time
+                {
+                    metrics::invalid_inbound("sender_unproven");
+                    self.parts.refresh.notify_one();
                 }
-                // Another message under the same id may be held: only what was held itself is let go.
-                Judged::Drop if !first_time => refused.push(message.client_message_id.to_string()),
-                Judged::Drop => {}
+                self.next.arrived.push(kept);
+                self.next.notes.push(note);
             }
-        }
-        if arrived.is_empty() && position.is_none() && refused.is_empty() {
-            return Ok(());
-        }
-        let inserted = self.parts.inbox.insert(Insert { arrived: arrived.clone(), position, refused }).await?;
-        #[cfg(feature = "sabotage")]
-        waybill_store::sabotage::point("daemon_inbox_committed");
-        for ((arrived, note), id) in arrived.into_iter().zip(notes).zip(inserted.ids) {
-            let Arrived::Opened(message) = arrived else { continue };
-            let Some(id) = id else {
-                metrics::repeat_in();
-                continue;
-            };
-            metrics::received();
-            if let Some(note) = note {
-                self.tell(EventKind::FileShared, note.event(&message));
-            }
-            self.tell(EventKind::Message, event_data(id, &message));
+            // Another message under the same id may be held: only what was held itself is let go.
+            Judged::Drop if !first_time => self.next.refused.push(message.client_message_id.to_string()),
+            Judged::Drop => {}
         }
         Ok(())
     }
@@ -250,22 +263,27 @@ impl Inbound {
     async fn judge(&self, message: &Message) -> Result<Judged> {
         let (parts, envelope) = (&self.parts, &message.envelope);
         let destination = envelope.destination();
+        let key = &message.sender.ed25519;
+        let holder = parts.directory.holder(key);
         let is_for_me = destination.recipient().is_some_and(|key| parts.is_own(&key));
-        let is_mine = parts.is_own(&message.sender.ed25519);
+        let is_mine = parts.keyring.is_own(key) || holder.as_ref().is_some_and(|holder| holder.id == parts.member);
         if !is_for_me && (is_mine || envelope.destination_kind != DestinationKind::Topic) {
             return Ok(Judged::Drop);
         }
-        if message.sender.verify().is_err() {
+        // Keys that the directory holds were verified when it learnt them.
+        let is_verified = holder.as_ref().is_some_and(|holder| holder.keys == message.sender);
+        if !is_verified && message.sender.verify().is_err() {
             metrics::invalid_inbound("sender_unsigned");
             return Ok(Judged::Drop);
         }
-        if let Some(reason) = self.doubt_about(message, is_mine).await? {
+        if let Some(reason) = self.doubt_about(message, is_mine, holder.as_ref()).await? {
             return held(message, reason);
         }
         match parts.sealer.open(message, parts.clock.now()) {
             Ok(opened) => {
                 let note = opened.meta.as_ref().and_then(FileNote::read);
-                let mut new = self.new_message(message, &destination, opened)?;
+                let holder = holder.or_else(|| parts.directory.holder(key));
+                let mut new = self.new_message(message, destination, holder, opened)?;
                 new.file = note.as_ref().map(|note| FileRow::of(note, &new));
                 Ok(Judged::Keep(Arrived::Opened(Box::new(new)), note))
             }
@@ -280,13 +298,18 @@ impl Inbound {
 
     /// Learns of a sender that was never seen. Some when the sender's key is not believed: the broker may have the proof, and
     /// the message waits for it.
-    async fn doubt_about(&self, message: &Message, is_mine: bool) -> Result<Option<&'static str>> {
+    async fn doubt_about(
+        &self,
+        message: &Message,
+        is_mine: bool,
+        holder: Option<&Member>,
+    ) -> Result<Option<&'static str>> {
         let directory = &self.parts.directory;
         if is_mine {
             return Ok(None);
         }
-        let believed = |holder: Option<Member>| holder.is_some_and(|member| member.id == message.sender_id);
-        if believed(directory.holder(&message.sender.ed25519)) {
+        let believed = |holder: Option<&Member>| holder.is_some_and(|member| member.id == message.sender_id);
+        if believed(holder) {
             return Ok(None);
         }
         let MemberKeys { ed25519, x25519, .. } = message.sender;
@@ -304,26 +327,26 @@ impl Inbound {
             state: Standing::Active,
         };
         directory.learn_members(vec![member], |_, _| false).await?;
-        let is_believed = believed(directory.holder(&message.sender.ed25519));
+        let is_believed = believed(directory.holder(&message.sender.ed25519).as_ref());
         Ok((!is_believed).then_some(SENDER_UNPROVEN))
     }
 
     fn new_message(
         &self,
         message: &Message,
-        destination: &Destination,
+        destination: Destination,
+        sender: Option<Member>,
         opened: crate::seal::Opened,
     ) -> Result<NewMessage> {
         let meta = opened.meta.map(|meta| meta.canonical()).transpose()?.map(String::into_bytes);
-        let name = self.parts.directory.holder(&message.sender.ed25519).map(|member| member.name);
         Ok(NewMessage {
             client_message_id: message.client_message_id.to_string(),
             broker_message_id: message.broker_message_id.to_string(),
             mesh: self.parts.slug.clone(),
             seq: i64::try_from(message.seq).unwrap_or(i64::MAX),
-            topic: (destination.kind == DestinationKind::Topic).then(|| destination.reference.clone()),
+            topic: (destination.kind == DestinationKind::Topic).then_some(destination.reference),
             sender_pubkey: message.sender.ed25519.to_string(),
-            sender_name: name.unwrap_or_else(|| message.sender_name.to_string()),
+            sender_name: sender.map_or_else(|| message.sender_name.to_string(), |sender| sender.name),
             body: opened.body,
             meta,
             priority: message.envelope.priority.name(),
@@ -334,22 +357,29 @@ impl Inbound {
     }
 
     /// Tries what could not be opened before. What still cannot stays where it is; what is found to be nobody's is let go.
-    async fn open_held(&self) -> Result<()> {
+    async fn open_held(&mut self) -> Result<()> {
         let mut after = -1;
         loop {
             let page = self.parts.inbox.held(after, HELD_PAGE).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.seq;
-            let mut messages = Vec::new();
             for held in &page {
                 match serde_json::from_slice::<Message>(&held.delivery) {
-                    Ok(message) => messages.push(message),
+                    Ok(message) => self.open(&message, false).await?,
                     Err(error) => tracing::error!(%error, "a held message cannot be read any more"),
                 }
             }
-            self.commit(messages, None, false).await?;
+            self.flush().await?;
         }
     }
+}
+
+/// Waits for the commit on its way; for ever where there is none.
+async fn stored(storing: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    let Some(task) = storing else { return pending().await };
+    let ended = task.await;
+    *storing = None;
+    ended.map_err(Error::internal)?
 }
 
 fn held(message: &Message, reason: &'static str) -> Result<Judged> {
@@ -365,23 +395,4 @@ fn held(message: &Message, reason: &'static str) -> Result<Judged> {
 /// The broker says something that cannot be: another connection is tried.
 fn confused(what: &str) -> Error {
     Error::new(Code::ServerUnreachable, format!("The broker answered with {what}."))
-}
-
-fn event_data(id: i64, message: &NewMessage) -> serde_json::Value {
-    let meta = message.meta.as_deref().and_then(|meta| serde_json::from_slice::<serde_json::Value>(meta).ok());
-    json!({
-        "id": id,
-        "client_message_id": message.client_message_id,
-        "broker_message_id": message.broker_message_id,
-        "mesh": message.mesh,
-        "seq": message.seq,
-        "topic": message.topic,
-        "sender_pubkey": message.sender_pubkey,
-        "sender_name": message.sender_name,
-        "body": String::from_utf8_lossy(&message.body),
-        "meta": meta,
-        "priority": message.priority,
-        "mentioned": message.mentioned,
-        "reply_to_id": message.reply_to_id,
-    })
 }

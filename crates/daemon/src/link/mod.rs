@@ -6,11 +6,13 @@
 //! | `ending` | what the end of a connection means; pure |
 //! | `tries` | how often it was tried, and when the link was last up; pure |
 //! | `session` | one connection from its first byte to its last |
-//! | `inbound` | from a delivery to the inbox, its acknowledgement and its event |
+//! | `inbound` | from a delivery to what is stored |
+//! | `batch` | messages into the inbox, their acknowledgements and events |
 //! | `epochs` | keys of topics, learnt and minted |
 //! | `sync` | members, topics and keys, read anew from the broker |
 //! | `broker` | requests over HTTP, signed by the member |
 
+mod batch;
 pub mod broker;
 mod ending;
 mod epochs;

@@ -16,6 +16,8 @@ const WAITING_MAX: usize = 128;
 
 enum Out {
     Text(String),
+    /// As many frames, which leave together.
+    Texts(Vec<String>),
     Close(CloseCode),
 }
 
@@ -37,6 +39,10 @@ impl Writer {
         self.0.send(Out::Text(text)).await.map_err(|_| ending::lost("the socket is closed"))
     }
 
+    pub async fn send_texts(&self, texts: Vec<String>) -> Result<()> {
+        self.0.send(Out::Texts(texts)).await.map_err(|_| ending::lost("the socket is closed"))
+    }
+
     /// The last thing that is written.
     pub async fn close(&self, code: CloseCode) {
         let _ = self.0.send(Out::Close(code)).await;
@@ -48,6 +54,11 @@ async fn write(mut sink: SplitSink<Socket, Message>, mut waiting: mpsc::Receiver
     while let Some(out) = waiting.recv().await {
         match out {
             Out::Text(text) => sink.feed(Message::text(text)).await.map_err(broken)?,
+            Out::Texts(texts) => {
+                for text in texts {
+                    sink.feed(Message::text(text)).await.map_err(broken)?;
+                }
+            }
             Out::Close(code) => {
                 let frame = CloseFrame { code: code.code().into(), reason: code.name().into() };
                 sink.send(Message::Close(Some(frame))).await.map_err(broken)?;

@@ -3,8 +3,9 @@
 use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
 
+use super::line::{self, Place};
 use super::rules::{self, Digest, Verdict};
-use super::{Parcel, known, line, no_room};
+use super::{Parcel, known, no_room};
 
 /// A request that was validated, fingerprinted and sealed: nothing slow is left for the transaction.
 #[derive(Clone, Debug)]
@@ -29,7 +30,8 @@ pub(super) struct Write {
 }
 
 impl Work for Write {
-    type Output = Verdict;
+    /// And whether there is something to send that was not there before: a new row, which nobody in its line goes before.
+    type Output = (Verdict, bool);
 
     fn mode(&self) -> Mode {
         Mode::Write
@@ -40,16 +42,18 @@ impl Work for Write {
         false
     }
 
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Verdict> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<(Verdict, bool)> {
         let accept = &self.accept;
         // First the INSERT: most ids are new, and those then cost one statement.
-        if !self.refuses_new && line::insert(ctx, tx, accept).await? {
-            return Ok(Verdict::Insert);
+        if !self.refuses_new
+            && let Some(place) = line::insert(ctx, tx, accept).await?
+        {
+            return Ok((Verdict::Insert, place == Place::Head));
         }
         let found = known::find(tx, &accept.client_message_id).await?;
         match rules::accept(found, &accept.request_fingerprint) {
             Verdict::Insert => Err(no_room()),
-            verdict => Ok(verdict),
+            verdict => Ok((verdict, false)),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use waybill_kernel::{Mode, Result, Time};
+use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Work};
 
 use super::line;
-use super::rules::TOO_OLD;
+use super::rules::{TOO_OLD, too_old_until};
 
 /// Ended in one transaction.
 const BATCH: i64 = 256;
@@ -28,8 +28,7 @@ impl Work for Expire {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
         const OLD: &str = "SELECT id, attempts, destination_kind, destination_ref FROM outbox INDEXED BY outbox_heads \
                            WHERE is_head = 1 AND status = 'pending' AND enqueued_at <= $1 LIMIT $2";
-        let age_us = i64::try_from(self.max_age.as_micros()).unwrap_or(i64::MAX);
-        let before = Time::from_micros(ctx.now.micros().saturating_sub(age_us));
+        let before = too_old_until(self.max_age, ctx.now);
         let rows = tx.query(OLD, &[before.into(), BATCH.into()]).await?;
         for row in &rows {
             line::end_as_dead(tx, row.int(0)?, row.int(1)?, row.text(2)?, row.text(3)?, TOO_OLD).await?;

@@ -9,6 +9,7 @@
 //! in the same transaction, so that finding what may be sent never reads the lines behind.
 
 mod accept;
+mod advance;
 mod claim;
 mod expire;
 mod figures;
@@ -78,6 +79,8 @@ struct Inner {
     settings: config::Outbox,
     /// Told when there may be something to send that was not there before.
     arrivals: Notify,
+    /// How often everything in flight was given up.
+    resets: Arc<AtomicU64>,
     max_age_ms: AtomicU64,
     measured: Mutex<Measured>,
     /// What was ever accepted in this run.
@@ -117,6 +120,7 @@ impl Outbox {
         let inner = Inner {
             store,
             arrivals: Notify::new(),
+            resets: Arc::default(),
             max_age_ms: AtomicU64::new(max_age_ms),
             measured: Mutex::default(),
             added_bytes: AtomicU64::new(0),
@@ -143,17 +147,22 @@ impl Outbox {
         let (id, fingerprint) = (accept.client_message_id.clone(), accept.request_fingerprint);
         let refuses_new = self.pressure() >= Pressure::Refusing;
         match self.0.store.system().run(accept::Write { accept, refuses_new }).await {
-            Ok(Verdict::Insert) => {
-                self.0.added_bytes.fetch_add(bytes, Ordering::Relaxed);
-                self.0.arrivals.notify_one();
-                Ok(Verdict::Insert)
+            Ok((verdict, is_head)) => {
+                if verdict == Verdict::Insert {
+                    self.0.added_bytes.fetch_add(bytes, Ordering::Relaxed);
+                }
+                // One behind others is looked for by whoever ends those.
+                if is_head {
+                    self.0.arrivals.notify_one();
+                }
+                Ok(verdict)
             }
             // A full disk takes no new id, and an old one is answered from its row.
             Err(error) if error.code() == Code::StorageFull => match self.known(&id).await? {
                 Some(found) => Ok(rules::accept(Some(found), &fingerprint)),
                 None => Err(error),
             },
-            answered => answered,
+            Err(error) => Err(error),
         }
     }
 
@@ -162,26 +171,46 @@ impl Outbox {
         self.0.store.system().run(known::Known(client_message_id.to_owned())).await
     }
 
-    /// Takes what may be sent: in flight, and durably so, before anybody has seen it. At most one message per destination, none
-    /// for a destination that has one in flight.
-    pub async fn claim(&self, limit: usize) -> Result<Claimed> {
-        self.0.store.system().run(claim::Claim { limit, max_age: self.max_age() }).await
+    /// Ends the attempts named, each by its row, and takes what may be sent next, up to `room`: in flight, and durably so, before
+    /// anybody has seen it. At most one message per destination, none for a destination that has one in flight. One commit
+    /// for all of it.
+    ///
+    /// It is for the connection of now: run after a later [`Self::reset`] it claims nothing. It needs not be polled by its
+    /// caller, and dropping it undoes nothing.
+    pub fn advance(
+        &self,
+        ended: Vec<(i64, Outcome)>,
+        room: usize,
+    ) -> impl Future<Output = Result<(Vec<Option<Settled>>, Claimed)>> + Send + use<> {
+        let outbox = self.clone();
+        let fence = advance::Fence::new(&self.0.resets);
+        let terms = settle::Terms { max_age: self.max_age(), backoff: self.0.settings.backoff() };
+        let ended = ended.into_iter().map(|(id, outcome)| {
+            // One that was delivered has no pause.
+            let is_delivered = matches!(outcome, Outcome::Delivered { .. });
+            let draw = if is_delivered { 0 } else { rules::draw(self.0.store.entropy().as_ref()) };
+            settle::Ended { id, outcome, draw }
+        });
+        let work = advance::Advance { ended: ended.collect(), room, terms, fence };
+        async move { outbox.0.store.system().run(work).await }
     }
 
-    /// Ends an attempt. None when the row is not in flight, so that an answer that comes twice changes nothing.
+    /// As [`Self::advance`], where nothing has ended.
+    pub async fn claim(&self, limit: usize) -> Result<Claimed> {
+        Ok(self.advance(Vec::new(), limit).await?.1)
+    }
+
+    /// Ends one attempt and takes nothing. None when the row is not in flight, so that an answer that comes twice changes nothing.
     pub async fn settle(&self, id: i64, outcome: Outcome) -> Result<Option<Settled>> {
-        let draw = rules::draw(self.0.store.entropy().as_ref());
-        let backoff = self.0.settings.backoff();
-        let settled =
-            self.0.store.system().run(settle::Settle { id, outcome, max_age: self.max_age(), backoff, draw }).await?;
-        self.0.arrivals.notify_one();
-        Ok(settled)
+        Ok(self.advance(vec![(id, outcome)], 0).await?.0.pop().flatten())
     }
 
     /// What was in flight goes back to pending, and everything is due soon. For the start, and for a connection that was lost
     /// together with the answers to what was sent over it.
     pub async fn reset(&self) -> Result<u64> {
         let pause = Duration::from_millis(self.0.settings.restart_pause_ms);
+        // Before the rows go back: an advance that comes after them finds that its connection is gone.
+        self.0.resets.fetch_add(1, Ordering::SeqCst);
         let count = self.0.store.system().run(reset::Reset { pause }).await?;
         self.0.arrivals.notify_one();
         Ok(count)

@@ -54,7 +54,7 @@ impl Work for Requeue {
             Status::Inflight | Status::Done | Status::Aborted => return Err(not_requeueable(status)),
         };
         let new_id = &self.replacement.client_message_id;
-        if !line::insert(ctx, tx, &self.replacement).await? {
+        if line::insert(ctx, tx, &self.replacement).await?.is_none() {
             let message = format!("The id {new_id} is taken: ids of the outbox are never released.");
             return Err(Error::new(Code::AlreadyExists, message).with_cure("Choose another, or use --auto."));
         }

@@ -181,6 +181,12 @@ pub fn is_too_old(enqueued_at: Time, max_age: Duration, now: Time) -> bool {
     now >= enqueued_at.after(max_age)
 }
 
+/// The latest arrival that [`is_too_old`], for statements.
+pub fn too_old_until(max_age: Duration, now: Time) -> Time {
+    let age_us = i64::try_from(max_age.as_micros()).unwrap_or(i64::MAX);
+    Time::from_micros(now.micros().saturating_sub(age_us))
+}
+
 /// How full the outbox is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -296,6 +302,17 @@ mod tests {
             becomes(Outcome::Refused { reason: "409".to_owned() }, 0),
             Settled::Dead { reason: "409".to_owned() }
         );
+    }
+
+    #[test]
+    fn statements_find_the_same_too_old() {
+        let (now, age) = (Time::from_micros(1_000_000), Duration::from_micros(300));
+        let until = too_old_until(age, now);
+        for (enqueued_at, expected) in [(until.micros() - 1, true), (until.micros(), true), (until.micros() + 1, false)]
+        {
+            assert_eq!(is_too_old(Time::from_micros(enqueued_at), age, now), expected, "{enqueued_at}");
+        }
+        assert_eq!(too_old_until(Duration::MAX, now), Time::from_micros(1_000_000 - i64::MAX));
     }
 
     #[test]

@@ -88,6 +88,57 @@ async fn answers_come_in_any_order_and_each_destination_has_one_in_flight() {
 }
 
 #[tokio::test]
+async fn no_more_are_in_flight_than_the_window_has_places() {
+    const NARROW: &str = "[link]\nbackoff_min_ms = 5\nbackoff_max_ms = 20\nwindow = 1\n";
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, NARROW).await;
+    let mut connection = broker.ready().await;
+    for id in ["1", "2", "3"] {
+        daemon.to_bob(&format!("bob-{id}")).await;
+        daemon.to_ops(&format!("ops-{id}")).await;
+    }
+    let mut sent = Vec::new();
+    for _ in 0..6 {
+        let send = connection.sent().await;
+        assert_eq!(daemon.handle.outbox().figures().await.unwrap().of(Status::Inflight), 1);
+        connection.accept(&send).await;
+        sent.push(send.client_message_id.as_str().to_owned());
+    }
+    for (at, id) in sent.iter().enumerate() {
+        daemon.becomes(id, Status::Done).await;
+        assert!(at >= 2 || id.ends_with("-1"), "no line goes twice before another goes once: {sent:?}");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn deliveries_that_come_together_are_each_stored_acknowledged_and_told_once_and_in_order() {
+    const COUNT: u64 = 200;
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut events = daemon.handle.events().subscribe(None);
+    let mut connection = broker.ready().await;
+    let mut ids = Vec::new();
+    for seq in 1..=COUNT {
+        ids.push(connection.deliver(from_bob(seq, "m")).await);
+    }
+    for id in ids {
+        assert_eq!(connection.acknowledged().await, id);
+    }
+    let mut told = Vec::new();
+    while (told.len() as u64) < COUNT {
+        let event = events.next().await.unwrap().event;
+        if event.kind == EventKind::Message {
+            told.push(event.data["seq"].as_u64().unwrap());
+        }
+    }
+    assert!(told.into_iter().eq(1..=COUNT));
+    drop(connection);
+    assert_eq!(broker.greeted().await.1, COUNT, "the place moves with what was stored");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_refusal_does_not_block_and_a_failure_holds_the_line() {
     let mut broker = FakeBroker::start(true).await;
     let daemon = Linked::start(&broker, CONFIG).await;

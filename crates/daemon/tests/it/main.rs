@@ -4,6 +4,7 @@
 
 mod accept_table;
 mod admin;
+mod advance;
 mod bad_input;
 mod concurrency;
 mod disk;

@@ -118,8 +118,9 @@ impl World {
     async fn step(&mut self) {
         let what = match self.below(100) {
             0..45 => self.accept().await,
-            45..65 => self.claim().await,
-            65..85 => self.settle().await,
+            45..58 => self.claim().await,
+            58..73 => self.settle().await,
+            73..85 => self.advance().await,
             85..92 => self.requeue().await,
             92..94 => self.restart().await,
             94..97 => self.kill().await,
@@ -171,11 +172,7 @@ impl World {
     async fn settle(&mut self) -> &'static str {
         let Some((&at, &row)) = self.in_flight.iter().min() else { return "nothing to settle" };
         self.in_flight.remove(&at);
-        let (outcome, becomes, what) = match self.below(3) {
-            0 => (crate::support::delivered(), Status::Done, "delivered"),
-            1 => (crate::support::refused(), Status::Dead, "refused"),
-            _ => (crate::support::failed(), Status::Pending, "failed"),
-        };
+        let (outcome, becomes, what) = self.outcome();
         let settled = self.outbox.settle(row, outcome.clone()).await.unwrap().unwrap();
         let is_right = match settled {
             Settled::Done { .. } => becomes == Status::Done,
@@ -186,6 +183,48 @@ impl World {
         assert_eq!(self.outbox.settle(row, Outcome::Refused { reason: String::new() }).await.unwrap(), None);
         self.model.rows[at].status = becomes;
         what
+    }
+
+    fn outcome(&self) -> (Outcome, Status, &'static str) {
+        match self.below(3) {
+            0 => (crate::support::delivered(), Status::Done, "delivered"),
+            1 => (crate::support::refused(), Status::Dead, "refused"),
+            _ => (crate::support::failed(), Status::Pending, "failed"),
+        }
+    }
+
+    /// Some of what is in flight ends, and what may be sent is taken up to a bound, in one call.
+    async fn advance(&mut self) -> &'static str {
+        self.time.pass(Duration::from_secs(120));
+        let count = self.below(DESTINATIONS + 1) as usize;
+        let mut places: Vec<usize> = self.in_flight.keys().copied().collect();
+        places.sort_unstable();
+        let (mut ended, mut failed) = (Vec::new(), Vec::new());
+        for at in places.into_iter().take(count) {
+            let (outcome, becomes, _) = self.outcome();
+            ended.push((self.in_flight.remove(&at).unwrap(), outcome));
+            self.model.rows[at].status = becomes;
+            if becomes == Status::Pending {
+                failed.push(at);
+            }
+        }
+        let room = self.below(DESTINATIONS + 1) as usize;
+        let (settled, claimed) = self.outbox.advance(ended.clone(), room).await.unwrap();
+        assert!(settled.len() == ended.len() && settled.iter().all(Option::is_some), "{settled:?}");
+        let pending = |at: &usize| self.model.rows[*at].status == Status::Pending;
+        let heads: Vec<usize> = self.model.heads().into_values().filter(pending).collect();
+        let taken: Vec<usize> =
+            claimed.flights.iter().map(|flight| self.model.ids[&flight.client_message_id]).collect();
+        assert!(taken.len() <= room && taken.iter().all(|at| heads.contains(at)), "{taken:?} of {heads:?}");
+        // One that has failed just now may have a pause, and the pause may be nothing.
+        let is_left = heads.iter().any(|at| !taken.contains(at) && !failed.contains(at));
+        assert!(taken.len() == room || !is_left, "{taken:?} of {heads:?} with room for {room}");
+        for flight in claimed.flights {
+            let at = self.model.ids[&flight.client_message_id];
+            self.model.rows[at].status = Status::Inflight;
+            self.in_flight.insert(at, flight.id);
+        }
+        "advance"
     }
 
     async fn requeue(&mut self) -> &'static str {
@@ -279,9 +318,19 @@ async fn the_outbox_does_what_its_table_says() {
             *seen.entry(what).or_insert(0) += count;
         }
     }
-    for what in
-        ["accept", "claim", "delivered", "refused", "failed", "requeue", "requeue refused", "restart", "kill", "prune"]
-    {
+    for what in [
+        "accept",
+        "claim",
+        "advance",
+        "delivered",
+        "refused",
+        "failed",
+        "requeue",
+        "requeue refused",
+        "restart",
+        "kill",
+        "prune",
+    ] {
         assert!(seen.get(what).is_some_and(|count| *count >= 5), "{what} was hardly tried: {seen:?}");
     }
 }

@@ -12,9 +12,10 @@ use crate::frames::{ClientFrame, Framed, ServerFrame};
 use crate::identity::Identity;
 use crate::ids::MeshId;
 use crate::invite::Invite;
+use crate::keys::BoxPublicKey;
 use crate::meta::Meta;
 use crate::plain::{Carrier, Plain};
-use crate::seal::{Nonce, TopicKey, open_dm, open_sealed_key, open_topic, seal_dm, seal_key_to, seal_topic};
+use crate::seal::{Nonce, SharedKey, TopicKey, open_dm, open_sealed_key, open_topic, seal_dm, seal_key_to, seal_topic};
 
 /// As a file is sent: header, then chunks.
 pub fn sealed_file(key: &FileKey, plain: &[u8], seed: u64) -> Vec<u8> {
@@ -110,6 +111,12 @@ proptest! {
         prop_assert_eq!(&*open_dm(bob.box_secret(), &alice.public().x25519, &sealed).unwrap(), &plain);
         prop_assert!(open_dm(eve.box_secret(), &alice.public().x25519, &sealed).is_err());
         prop_assert!(open_dm(bob.box_secret(), &eve.public().x25519, &sealed).is_err());
+        let shared = SharedKey::between(alice.box_secret(), &bob.public().x25519).unwrap();
+        prop_assert_eq!(&shared.seal(nonce, &plain).unwrap(), &sealed);
+        let shared = SharedKey::between(bob.box_secret(), &alice.public().x25519).unwrap();
+        prop_assert_eq!(&*shared.open(&sealed).unwrap(), &plain);
+        prop_assert!(SharedKey::between(eve.box_secret(), &alice.public().x25519).unwrap().open(&sealed).is_err());
+        prop_assert!(SharedKey::between(bob.box_secret(), &BoxPublicKey::from_bytes([0; 32])).is_err());
         let (key, other) = (TopicKey::generate(&entropy), TopicKey::generate(&entropy));
         let sealed = seal_topic(&key, nonce, &plain).unwrap();
         prop_assert_eq!(&*open_topic(&key, &sealed).unwrap(), &plain);
