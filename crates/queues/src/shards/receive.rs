@@ -125,25 +125,27 @@ impl Receive<'_> {
 
     /// Asks one store after another until there are enough messages.
     async fn look(&mut self, names: &[&str]) -> Result<Pass> {
-        let mut begin = self.calls.process.turn(self.calls.flow.caller.tenant, &self.calls.queue);
-        let (mut what, mut _alone) = (What::New, None);
-        if let Some(attempt) = self.request.receive_request_attempt_id.clone() {
-            let tenant = self.calls.flow.caller.tenant;
-            _alone = Some(self.calls.process.attempt(tenant, &self.calls.queue, &attempt).await);
-            // Whoever makes the same attempt at the same moment takes from the same stores.
-            begin = if self.was_cut_off { begin } else { partitions::hash(&attempt) };
-            // What was answered before may be in any of them, and comes before what is new. Without the answer of one of
-            // them nobody knows what that was.
-            let mut before = self.ask(names, 0, What::Before).await?;
-            if let Some(failure) = before.failure.take() {
-                return Err(failure);
-            }
-            if !before.messages.is_empty() && !before.is_over {
-                return Ok(before);
-            }
-            what = if before.is_over { What::New } else { What::First };
+        let (process, tenant) = (self.calls.process, self.calls.flow.caller.tenant);
+        let begin = process.turn(tenant, &self.calls.queue);
+        let Some(attempt) = self.request.receive_request_attempt_id.clone() else {
+            return self.ask(names, begin & self.calls.route.spread(), What::New).await;
+        };
+        let alone = process.attempt(tenant, &self.calls.queue, &attempt).await;
+        // What was answered before may be in any of them, and comes before what is new. Without the answer of one of them
+        // nobody knows what that was.
+        let mut before = self.ask(names, 0, What::Before).await?;
+        if let Some(failure) = before.failure.take() {
+            return Err(failure);
         }
-        self.ask(names, begin & self.calls.route.spread(), what).await
+        if !before.messages.is_empty() && !before.is_over {
+            return Ok(before);
+        }
+        let what = if before.is_over { What::New } else { What::First };
+        // Whoever makes the same attempt at the same moment elsewhere takes from the same stores.
+        let begin = if self.was_cut_off { begin } else { partitions::hash(&attempt) };
+        let pass = self.ask(names, begin & self.calls.route.spread(), what).await;
+        drop(alone);
+        pass
     }
 
     async fn ask(&mut self, names: &[&str], begin: i64, what: What) -> Result<Pass> {

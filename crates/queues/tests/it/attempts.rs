@@ -43,7 +43,7 @@ async fn has_one_answer(on: TestStore, messages: i64) {
         for group in 0..8 {
             send(&on, &format!("g{group}"), &format!("{round} {group}")).await;
         }
-        let got = at_once(&on, &format!("round {round}"), messages).await;
+        let got = at_once(&on, &format!("round-{round}"), messages).await;
         assert!(!got[0].is_empty(), "round {round}");
         for other in &got[1..] {
             assert_eq!(other, &got[0], "round {round}");
@@ -121,7 +121,7 @@ pub mod shards {
         send_to_all(&on, "m").await;
         assert_eq!(ok(&on, attempt("one", 10)).await.messages.len(), 4);
         for group in 0..8 {
-            send(&on, &format!("more {group}"), &format!("more {group}")).await;
+            send(&on, &format!("more-{group}"), &format!("more {group}")).await;
         }
         // Home has one of the first, a has two, b has one.
         let there = messages_of(&on).await;
