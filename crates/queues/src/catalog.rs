@@ -2,7 +2,7 @@
 //! overwritten.
 
 use waybill_kernel::{Code, Error, Result, Time};
-use waybill_store::{Ctx, Tx, Value};
+use waybill_store::{Ctx, Topic, Tx, Value};
 
 use crate::Settings;
 use crate::dead_letters::check_policy;
@@ -11,9 +11,12 @@ use crate::rules::names::{queue_name, unknown_queue};
 use crate::rules::redrive::REDRIVE_POLICY;
 use crate::rules::throttle::{self, Throttle, is_throttle};
 use crate::shards::{note_change, read_shards};
+use crate::throttle::Truth;
 
 /// Times that a change is made anew because another came before it.
 const TRIES_MAX: usize = 16;
+/// Times that a call waits for another of the same kind. All who wait go on at once, and one of them is the next.
+const TURNS_MAX: usize = 256;
 
 /// What a queue is, beside its messages.
 #[derive(Clone, Debug)]
@@ -76,13 +79,14 @@ impl Entry {
     }
 }
 
-/// Sets the attributes that `change` makes of those that are there. True when the queue is throttled otherwise than before.
+/// Sets the attributes that `change` makes of those that are there. Answers with how the queue is throttled now, if that is
+/// otherwise than before.
 pub(crate) async fn change_attributes(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
     url: &str,
     change: impl Fn(&Entry) -> Result<Attributes>,
-) -> Result<bool> {
+) -> Result<Option<Truth>> {
     const SET: &str = "UPDATE queues SET attributes = $3, dead_letter = $4, modified_at = $5, version = version + 1 \
                        WHERE tenant = $1 AND name = $2 AND attributes = $6";
     for _ in 0..TRIES_MAX {
@@ -95,7 +99,7 @@ pub(crate) async fn change_attributes(
         let dead_letter = dead_letter_of(ctx, tx, &entry.name, &attributes, named.is_named(REDRIVE_POLICY)).await?;
         let stored = attributes.to_stored()?;
         if stored == entry.stored {
-            return Ok(false);
+            return Ok(None);
         }
         let params = [
             Value::from(&entry.name),
@@ -105,8 +109,11 @@ pub(crate) async fn change_attributes(
             Value::from(&entry.stored),
         ];
         if tx.execute(SET, &params).await? == 1 {
-            note_change(tx, &entry.name, entry.shards.as_deref(), (entry.generation, entry.version + 1)).await?;
-            return Ok(Throttle::of(&entry.attributes)? != Throttle::of(&attributes)?);
+            let version = entry.version + 1;
+            note_change(tx, &entry.name, entry.shards.as_deref(), (entry.generation, version)).await?;
+            let is_other = Throttle::of(&entry.attributes)? != Throttle::of(&attributes)?;
+            let truth = Truth::new((entry.incarnation, version), &attributes, ctx.now)?;
+            return Ok(is_other.then_some(truth));
         }
     }
     Err(too_busy())
@@ -145,6 +152,17 @@ pub(crate) async fn change_tags(
         }
         let params = [Value::from(&entry.name), Value::from(&stored), Value::from(&entry.tags)];
         if tx.execute(SET, &params).await? == 1 {
+            return Ok(());
+        }
+    }
+    Err(too_busy())
+}
+
+/// Until the transaction ends nobody else comes past here for this topic. Not to be called with rows in hand that others wait
+/// for.
+pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, topic: Topic) -> Result<()> {
+    for _ in 0..TURNS_MAX {
+        if tx.alone(topic).await? {
             return Ok(());
         }
     }

@@ -73,7 +73,7 @@ pub(crate) struct Takes {
 const DUE: &str = "WITH due (found) AS MATERIALIZED (SELECT f.mid FROM flights f WHERE f.tenant = $1 AND f.part = $2 \
                    AND f.visible_at <= $3 AND f.token IS DISTINCT FROM $6 ORDER BY f.visible_at LIMIT $4 \
                    FOR UPDATE SKIP LOCKED) \
-                   UPDATE flights SET visible_at = $5, token = $6, receives = receives + 1, \
+                   UPDATE flights SET visible_at = $5, token_before = token, token = $6, receives = receives + 1, \
                    first_at = coalesce(first_at, $3), taken_at = $3 FROM due WHERE tenant = $1 AND mid = found \
                    RETURNING mid, receives, first_at";
 
@@ -181,9 +181,10 @@ impl Stored {
     }
 }
 
-/// As if it had not been taken. One that was never received before waits in front of those that have no flight.
+/// As if it had not been taken: whoever had it before may still end it. One that was never received before waits in front of
+/// those that have no flight.
 const GIVE_BACK: &str = by_ids!(
-    "UPDATE flights SET visible_at = taken_at, token = NULL, receives = receives - 1, \
+    "UPDATE flights SET visible_at = taken_at, token = token_before, receives = receives - 1, \
      first_at = CASE WHEN receives = 1 THEN NULL ELSE first_at END"
 );
 

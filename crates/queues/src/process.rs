@@ -1,9 +1,10 @@
 //! What a server remembers about queues beside its database. Nothing of it is needed to be right, only to be fair.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
 use waybill_kernel::Tenant;
 use waybill_store::{Ctx, Flow};
 
@@ -16,6 +17,12 @@ const QUEUES_MAX: usize = 4_096;
 /// next time.
 const PASS_MAX: Duration = Duration::from_millis(100);
 
+/// Attempts that are known before those that are over are looked for.
+const ATTEMPTS_MAX: usize = 256;
+
+/// Tenant, queue and the id of the attempt.
+type AttemptKey = (Tenant, String, String);
+
 /// Given to the store with the settings; its clones are one.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -24,11 +31,14 @@ pub struct Process {
     routes: Arc<Routes>,
     /// Stores that have failed when they were asked last.
     failing: Arc<Mutex<BTreeSet<String>>>,
+    /// Receives that ask several stores and may be made again, while they ask.
+    attempts: Arc<Mutex<HashMap<AttemptKey, Weak<tokio::sync::Mutex<()>>>>>,
 }
 
 impl Default for Process {
     fn default() -> Self {
-        Self { turns: Arc::default(), pass_max: PASS_MAX, routes: Arc::default(), failing: Arc::default() }
+        let (turns, routes, failing, attempts) = Default::default();
+        Self { turns, pass_max: PASS_MAX, routes, failing, attempts }
     }
 }
 
@@ -61,6 +71,25 @@ impl Process {
     pub(crate) fn set_failing(&self, store: &str, failing: bool) -> bool {
         let mut known = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         if failing { known.insert(store.to_owned()) } else { known.remove(store) }
+    }
+
+    /// Until the guard is dropped nobody else of this process makes the same attempt: who asked a store that has been asked
+    /// and then one that has not would take a part of the answer for the whole.
+    pub(crate) async fn attempt(&self, tenant: Tenant, queue: &str, attempt: &str) -> OwnedMutexGuard<()> {
+        let key = (tenant, queue.to_owned(), attempt.to_owned());
+        let one = {
+            let mut known = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.len() >= ATTEMPTS_MAX {
+                known.retain(|_, one| one.strong_count() > 0);
+            }
+            let there = known.get(&key).and_then(Weak::upgrade);
+            there.unwrap_or_else(|| {
+                let one = Arc::default();
+                known.insert(key, Arc::downgrade(&one));
+                one
+            })
+        };
+        one.lock_owned().await
     }
 
     /// The partition that the next receive from a queue begins with.
@@ -133,6 +162,26 @@ mod tests {
         process.forget(Tenant(1), "b.fifo");
         let turn = |tenant, queue| process.turn(Tenant(tenant), queue);
         assert_eq!((turn(1, "a.fifo"), turn(2, "a.fifo"), turn(1, "b.fifo")), (3, 5, 0));
+    }
+
+    #[tokio::test]
+    async fn attempts_are_made_one_at_a_time_and_forgotten() {
+        let process = Process::default();
+        let one = process.attempt(Tenant(1), "a.fifo", "one").await;
+        let same = process.attempt(Tenant(1), "a.fifo", "one");
+        tokio::pin!(same);
+        assert!(futures_util::poll!(&mut same).is_pending());
+        for (tenant, queue, attempt) in [(2, "a.fifo", "one"), (1, "b.fifo", "one"), (1, "a.fifo", "two")] {
+            drop(process.attempt(Tenant(tenant), queue, attempt).await);
+        }
+        drop(one);
+        let held = same.await;
+        for number in 0..2 * ATTEMPTS_MAX {
+            drop(process.attempt(Tenant(1), "a.fifo", &number.to_string()).await);
+        }
+        assert!(process.attempts.lock().unwrap().len() <= ATTEMPTS_MAX);
+        assert!(futures_util::poll!(std::pin::pin!(process.attempt(Tenant(1), "a.fifo", "one"))).is_pending());
+        drop(held);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) struct Queue {
     pub generation: i64,
     /// The generation that it was made with: another queue of the same name has another, and a purge changes nothing.
     pub incarnation: i64,
+    /// Rises with each change of the attributes.
+    pub version: i64,
     /// The last partition that groups are spread over.
     pub spread: i64,
     /// A bit for each partition that is in this store; None for all of them.
@@ -72,8 +74,9 @@ const SHARE: Sql =
     Sql { sqlite: "", postgres: "SELECT pg_advisory_xact_lock_shared(hashtextextended($2, $1)) IS NOT NULL" };
 const EXCLUDE: Sql = Sql { sqlite: "", postgres: "SELECT pg_advisory_xact_lock(hashtextextended($2, $1)) IS NOT NULL" };
 
-/// Where the columns of the part begin.
+/// Where the columns of the part begin, and the one behind them.
 const PART: usize = 5;
+const VERSION: usize = PART + 10;
 
 /// The first statement of every operation on messages: what [`crate::flights`] promises rests on it. `$ready` is when the
 /// first group of a part can be received, or NULL.
@@ -83,7 +86,7 @@ macro_rules! find {
             "SELECT q.attributes, q.generation, q.incarnation, q.spread, q.here, p.part, p.partition, p.head, p.seen, \
              p.mark, p.mark_xact, p.crowded, p.counted, p.mixed, ",
             $ready,
-            " FROM queues q LEFT JOIN parts p ON p.tenant = $1 AND p.queue = q.name AND p.generation = q.generation",
+            ", q.version FROM queues q LEFT JOIN parts p ON p.tenant = $1 AND p.queue = q.name AND p.generation = q.generation",
             $partition
         )
     };
@@ -211,6 +214,7 @@ impl Queue {
             attributes: Attributes::from_stored(row.text(0)?)?,
             generation: row.int(1)?,
             incarnation: row.int(2)?,
+            version: row.int(VERSION)?,
             spread: row.int(3)?,
             here,
             part,

@@ -79,6 +79,11 @@ impl Server {
     /// Asks for a graceful end and waits for it.
     pub fn term(&mut self) -> anyhow::Result<ExitStatus> {
         self.signal("TERM")?;
+        self.ended()
+    }
+
+    /// Waits until it has ended, by a signal or by itself.
+    pub fn ended(&mut self) -> anyhow::Result<ExitStatus> {
         let deadline = Instant::now() + EXIT_WAIT_MAX;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
@@ -86,7 +91,7 @@ impl Server {
             }
             std::thread::sleep(POLL);
         }
-        bail!("waybill did not end within {EXIT_WAIT_MAX:?} of SIGTERM")
+        bail!("waybill did not end within {EXIT_WAIT_MAX:?}")
     }
 
     /// Sends a signal by name (`TERM`, `STOP`, `CONT`) without waiting for its effect.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use waybill_kernel::{Error, Result, Time};
-use waybill_store::{Tx, Value};
+use waybill_kernel::{Error, Result, Tenant, Time};
+use waybill_store::{Topic, Tx, Value};
 
 use crate::ends::{by_ids, ids};
 use crate::flights::Taken;
@@ -11,6 +11,11 @@ use crate::queue::Part;
 use crate::rules::handle::Token;
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(300);
+
+/// One attempt, for those who make it at the same moment.
+pub(crate) fn attempt_topic(tenant: Tenant, queue: &str, attempt: &str) -> Topic {
+    Topic::new("queue.attempt", tenant, format!("{queue}\0{attempt}").as_bytes())
+}
 
 /// What an attempt was answered with.
 #[derive(Clone, Debug)]

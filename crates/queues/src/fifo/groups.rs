@@ -14,6 +14,11 @@ const HOLD: Sql = Sql {
     postgres: "SELECT g.grp FROM fifo_groups g WHERE g.tenant = $1 AND g.part = $2 \
                AND g.grp IN ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ORDER BY g.grp FOR UPDATE",
 };
+const HOLD_FREE: Sql = Sql {
+    sqlite: "",
+    postgres: "SELECT g.grp FROM fifo_groups g WHERE g.tenant = $1 AND g.part = $2 \
+               AND g.grp IN ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ORDER BY g.grp FOR UPDATE SKIP LOCKED",
+};
 /// A receive takes no more than this from the front of a group, so what is in flight of it is here.
 const FRONT: &str = "SELECT l.mid, f.visible_at, f.receives FROM fifo_lines l LEFT JOIN flights f ON f.tenant = $1 \
                      AND f.mid = l.mid WHERE l.tenant = $1 AND l.part = $2 AND l.grp = $3 ORDER BY l.mid LIMIT $4";
@@ -60,6 +65,24 @@ pub(crate) async fn hold(tx: &mut Tx<'_>, part: &Part, members: &[(String, i64)]
     let mut params = vec![part.number.into()];
     params.extend(names(members.iter().map(|(group, _)| group.as_str())));
     tx.query(sql, &params).await.map(drop)
+}
+
+/// As `hold`, without those that somebody else holds: nobody is waited for. Answers with the rest.
+pub(crate) async fn hold_free(
+    tx: &mut Tx<'_>,
+    part: &Part,
+    mut members: Vec<(String, i64)>,
+) -> Result<Vec<(String, i64)>> {
+    let sql = tx.text(HOLD_FREE);
+    if sql.is_empty() || members.is_empty() {
+        return Ok(members);
+    }
+    let mut params = vec![part.number.into()];
+    params.extend(names(members.iter().map(|(group, _)| group.as_str())));
+    let held = tx.query(sql, &params).await?;
+    let held = held.iter().map(|row| row.text(0).map(str::to_owned)).collect::<Result<BTreeSet<String>>>()?;
+    members.retain(|(group, _)| held.contains(group));
+    Ok(members)
 }
 
 /// The first messages of each group.

@@ -43,7 +43,8 @@ const NEXT: &str = "SELECT g.ready_at FROM fifo_groups g WHERE g.tenant = $1 AND
 const TAKE: &str = "INSERT INTO flights (mid, tenant, part, visible_at, token, receives, first_at, taken_at) \
                     WITH given (mid) AS (VALUES ($6), ($7), ($8), ($9), ($10), ($11), ($12), ($13), ($14), ($15)) \
                     SELECT given.mid, $1, $2, $3, $4, 1, $5, $5 FROM given WHERE given.mid IS NOT NULL \
-                    ON CONFLICT (mid) DO UPDATE SET visible_at = excluded.visible_at, token = excluded.token, \
+                    ON CONFLICT (mid) DO UPDATE SET visible_at = excluded.visible_at, \
+                    token_before = flights.token, token = excluded.token, \
                     receives = flights.receives + 1, first_at = coalesce(flights.first_at, excluded.first_at), \
                     taken_at = excluded.taken_at RETURNING mid, receives, first_at";
 

@@ -6,12 +6,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Caller, Code, Error, OperationSpec, Result, Scope};
 use waybill_store::stores::HOME;
-use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 
 use super::write;
 use crate::capabilities::{self, HTFIFO};
-use crate::catalog::{Entry, dead_letter_of, too_busy};
+use crate::catalog::{Entry, dead_letter_of, one_at_a_time, too_busy};
 use crate::process::forget_rotation;
+use crate::queue::is_alone;
 use crate::rules::attributes::Attributes;
 use crate::rules::{check_tags, names, throttle};
 use crate::settings::refuse_hidden;
@@ -53,12 +54,20 @@ impl Operation for CreateQueue {
         refuse_hidden(ctx, self.attributes.keys())?;
         let named = Attributes::checked_new(&self.queue_name, &self.attributes)?;
         check_tags(self.tags.iter())?;
+        let mut is_alone = is_alone(tx);
         for _ in 0..TRIES_MAX {
             let entry = Entry::find(tx, &self.queue_name).await?;
             let is_new = entry.is_none();
             let is_there = match entry {
                 Some(entry) => self.compare(&entry, &named).map(|()| true)?,
-                None => self.insert(ctx, tx, &named).await?,
+                None if is_alone => self.insert(ctx, tx, &named).await?,
+                // Two who count at the same time would both find room for the last one. Whoever was before may have made
+                // this very queue.
+                None => {
+                    one_at_a_time(tx, Topic::new("queues", ctx.caller.tenant, b"count")).await?;
+                    is_alone = true;
+                    false
+                }
             };
             if is_there {
                 return Ok(Reply::Done(Created { queue_name: self.queue_name.clone(), is_new }));
@@ -131,7 +140,11 @@ impl CreateQueue {
         map.place(&names::account_of(ctx.caller), &self.queue_name, count, used)
     }
 
+    /// A pair that no queue could have is wrong in itself, whatever this one has.
     fn compare(&self, entry: &Entry, named: &Attributes) -> Result<()> {
+        if named.names().any(throttle::is_throttle) {
+            throttle::check(&entry.attributes.changed_by(named))?;
+        }
         match entry.attributes.first_difference(named) {
             None => Ok(()),
             Some(attribute) => {
@@ -142,7 +155,6 @@ impl CreateQueue {
     }
 }
 
-/// On PostgreSQL those who make a queue at the same moment may pass the bound together.
 async fn refuse_too_many(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
     const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM queues WHERE tenant = $1 LIMIT $2) AS known";
     let max = Settings::of(ctx).queues_per_tenant_max;

@@ -10,9 +10,10 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use super::write;
 use crate::Settings;
+use crate::catalog::one_at_a_time;
 use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
-use crate::fifo::{self, Attempt, Held, Want};
+use crate::fifo::{self, Attempt, Held, Want, attempt_topic};
 use crate::flights::{MESSAGES_MAX, Stored, Taken, Takes};
 use crate::message::{Message, MessageAttributes};
 use crate::process::Rotation;
@@ -22,7 +23,7 @@ use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::throttle::Action;
 use crate::rules::{check_range, digest};
-use crate::shards::{At, depart};
+use crate::shards::{At, What, depart};
 use crate::throttle::{Ask, Ticket};
 use crate::visibility::VISIBILITY_S_MAX;
 
@@ -33,6 +34,9 @@ const WAIT_S_MAX: i64 = 20;
 pub const BYTES_MAX: usize = 2 << 20;
 /// Times that a receive takes messages because those it has taken were not kept any more, or not enough.
 const ROUNDS_MAX: u32 = 8;
+/// Between two looks of who waits at a partition that has as much in flight as it may have. Nobody is woken when it has
+/// room again: whoever ends a message would have to count the others.
+const FULL_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -79,6 +83,8 @@ pub(crate) struct Step {
     pub next: Option<i64>,
     /// The attempt was made before, and cannot be answered as it was then.
     pub is_over: bool,
+    /// There may be something that it did not come to.
+    pub is_cut_off: bool,
     /// How much the answer holds.
     pub fill: Fill,
 }
@@ -220,6 +226,10 @@ struct Pass {
     due: Option<Time>,
     /// It has ended before it had seen everything.
     is_cut_off: bool,
+    /// A partition that has something to give was passed over, because it has as much in flight as it may have.
+    is_full: bool,
+    /// It has rows of groups that others may be waiting for.
+    holds: bool,
     /// The first partition that it did not come to.
     next: Option<i64>,
 }
@@ -283,14 +293,18 @@ impl Show<'_> {
         // Whatever was given out is remembered beside the first partition.
         let (first, now) = (&self.queue.part, self.ctx.now);
         let attempt = self.request.receive_request_attempt_id.as_deref();
-        // A receive from several stores has asked all of them before it takes anything.
-        let asks = !self.request.at.is_step() || self.request.at.is_again();
-        if let Some(attempt) = attempt.filter(|_| asks)
-            && let Some(before) = Attempt::find(tx, first, attempt, now).await?
-        {
-            return self.again(tx, before).await;
+        let what = self.request.at.what();
+        if let Some(attempt) = attempt {
+            // Of two that are made at once the second finds what the first has been given.
+            one_at_a_time(tx, attempt_topic(self.ctx.caller.tenant, &self.queue.name, attempt)).await?;
+            // A receive from several stores has asked all of them before it takes anything.
+            if what != Some(What::New)
+                && let Some(before) = Attempt::find(tx, first, attempt, now).await?
+            {
+                return self.again(tx, before).await;
+            }
         }
-        if self.request.at.is_again() {
+        if what == Some(What::Before) {
             step.is_over = Attempt::is_known(tx, first, attempt.unwrap_or_default(), now).await?;
             return Ok((Vec::new(), Until::default()));
         }
@@ -303,18 +317,23 @@ impl Show<'_> {
             mids: Vec::new(),
             due: None,
             is_cut_off: false,
+            is_full: false,
+            holds: false,
             next: None,
         };
         self.look(tx, &mut pass).await?;
-        let Pass { messages, fill, mids, due, is_cut_off, next, .. } = pass;
-        (step.next, step.fill) = (next, fill);
+        let Pass { messages, fill, mids, due, is_cut_off, is_full, next, .. } = pass;
+        (step.next, step.fill, step.is_cut_off) = (next, fill, is_cut_off && messages.is_empty());
         let mut until = Until::default();
         match (messages.is_empty(), is_cut_off) {
             (false, _) => {}
             // Behind more expired messages than one receive deletes, or in partitions that it had no time for, there may
             // be others.
             (true, true) => until.look = Some(now),
-            (true, false) => until.due = due,
+            (true, false) => {
+                until.due = due;
+                until.look = is_full.then(|| now.after(FULL_AGAIN));
+            }
         }
         if let Some(attempt) = attempt.filter(|_| !mids.is_empty()) {
             Attempt::keep(tx, first, attempt, (&self.token, &mids), (now, self.visible_at)).await?;
@@ -373,11 +392,15 @@ impl Show<'_> {
                 return Ok(Some(part.partition));
             }
             let takes = self.takes(part);
-            if !takes.is_full(tx).await? {
-                let before = pass.mids.len();
-                self.gather_in_order(tx, pass, &takes, held).await?;
-                takes.look_at_crowd(tx, pass.mids.len() - before).await?;
+            if takes.is_full(tx).await? {
+                pass.is_full = true;
+                continue;
             }
+            let before = pass.mids.len();
+            // That it is not full any more may just have been written to the part's row.
+            let held = if part.crowded { Held::Skip } else { held };
+            self.gather_in_order(tx, pass, &takes, held).await?;
+            takes.look_at_crowd(tx, pass.mids.len() - before).await?;
         }
         Ok(None)
     }
@@ -388,13 +411,16 @@ impl Show<'_> {
         let (part, times) = (takes.part(), (self.ctx.now, &self.token, self.visible_at));
         let mut served = Vec::new();
         for looks in 0..ROUNDS_MAX {
-            // Who holds groups already waits for nobody who may be waiting for them.
-            let held = if pass.messages.is_empty() { held } else { Held::Skip };
-            let want = Want { messages: pass.limit - pass.messages.len(), held, looks, but: &served };
+            // Who holds groups already waits for nobody who may be waiting for them, also where all that was in them is gone.
+            let waits = if pass.holds { Held::Skip } else { held };
+            let want = Want { messages: pass.limit - pass.messages.len(), held: waits, looks, but: &served };
             let picked = fifo::take(tx, part, times, want).await?;
             if picked.is_empty() {
+                // It would have waited: there may be something for a look that holds nothing.
+                pass.is_cut_off |= waits != held && !is_alone(tx);
                 return Ok(());
             }
+            pass.holds = true;
             let (groups, taken): (Vec<String>, Vec<Taken>) = picked.into_iter().unzip();
             let rows = takes.fetch(tx, &taken).await?;
             let sorted = self.sort(tx, part, (&rows, &taken), &mut pass.fill).await?;

@@ -13,7 +13,7 @@ use crate::rules::attributes::Attributes;
 use crate::rules::missing;
 use crate::rules::names::queue_name;
 use crate::settings::refuse_hidden;
-use crate::throttle::Limiter;
+use crate::throttle::{Limiter, Truth};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -26,10 +26,10 @@ pub struct SetQueueAttributes {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct AttributesSet {
-    /// The queue is throttled otherwise than before.
+    /// How the queue is throttled, if that is otherwise than before.
     #[serde(skip)]
     #[schemars(skip)]
-    pub throttle_changed: bool,
+    pub(crate) throttled: Option<Truth>,
 }
 
 impl Operation for SetQueueAttributes {
@@ -43,18 +43,18 @@ impl Operation for SetQueueAttributes {
         }
         refuse_hidden(ctx, self.attributes.keys())?;
         let named = Attributes::checked(queue_name(&self.queue_url)?, &self.attributes)?;
-        let throttle_changed = change_attributes(ctx, tx, &self.queue_url, |entry| {
+        let throttled = change_attributes(ctx, tx, &self.queue_url, |entry| {
             entry.attributes.check_change(&named)?;
             Ok(named.clone())
         })
         .await?;
-        Ok(Reply::Done(AttributesSet { throttle_changed }))
+        Ok(Reply::Done(AttributesSet { throttled }))
     }
 
     /// Only a throttle that is another than before: whoever sets what is there already must not fill the buckets again.
     fn committed(&self, caller: &Caller, settings: &Settings, output: &AttributesSet) {
-        if let (true, Ok(name)) = (output.throttle_changed, queue_name(&self.queue_url)) {
-            Limiter::of_settings(settings).forget(caller.tenant, name);
+        if let (Some(truth), Ok(name)) = (output.throttled, queue_name(&self.queue_url)) {
+            Limiter::of_settings(settings).changed(caller, name, truth);
         }
     }
 }

@@ -10,8 +10,10 @@ use waybill_store::stores::HOME;
 use waybill_store::{Ctx, Row, Stores, Tx, Value, Work};
 
 use super::route::{Record, partitions_in};
+use crate::capabilities::{self, HTFIFO};
 use crate::parts;
 use crate::queue::{ENDED, Queue, topic};
+use crate::rules::attributes::Attributes;
 
 /// In the transaction in home that changes a queue: its other stores have to follow. `shards` is None for almost every
 /// queue.
@@ -180,7 +182,13 @@ impl Work for Follow {
             return Ok(false);
         }
         match &self.record {
-            Some(record) => self.bring_to(tx, record, before, ctx.now).await?,
+            Some(record) => {
+                // A program that does not know partitions must not take this store for a home of its own.
+                if Attributes::from_stored(&record.attributes)?.is_partitioned() {
+                    capabilities::require(ctx, tx, HTFIFO).await?;
+                }
+                self.bring_to(tx, record, before, ctx.now).await?;
+            }
             None => self.end(tx, before, ctx.now).await?,
         }
         // Whoever waits for messages finds out what has become of the queue.

@@ -36,6 +36,7 @@ pub use placed::{OnShards, Placed};
 pub(crate) use route::{Route, Routes, partitions_in, read_shards};
 pub use start::check_placement;
 pub use step::At;
+pub(crate) use step::What;
 pub use tend::{tend, tend_once};
 pub(crate) use transfers::{depart, forget_arrivals, forget_refused};
 

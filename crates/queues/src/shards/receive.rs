@@ -11,13 +11,14 @@ use waybill_store::{Answered, Flow, Reply, Store, Until, Waiting};
 use super::messages::{at_home, is_of_store};
 use super::placed::OnShards;
 use super::route::Route;
-use super::step::{At, Calls};
+use super::step::{At, Calls, What};
 use crate::large::complete;
 use crate::message::Message;
 use crate::ops::ReceiveMessage;
 use crate::ops::receive_message::{Fill, Received};
 use crate::queue::topic;
 use crate::rules::names::{is_fifo, queue_name};
+use crate::rules::partitions;
 use crate::throttle::Ticket;
 
 /// How long a receive waits for a store that did not answer when it was asked last: the others have messages, too. What it
@@ -55,12 +56,14 @@ async fn place_receive(mut request: ReceiveMessage, flow: &Flow<'_>) -> Answered
         return whole(flow, flow.home(), reply, &names).await;
     };
     request.ticket = Ticket::shared();
-    Ok((Receive { request, calls }.run().await?, None))
+    Ok((Receive { request, calls, was_cut_off: false }.run().await?, None))
 }
 
 struct Receive<'a> {
     request: ReceiveMessage,
     calls: Calls<'a>,
+    /// The look before has not come to all stores.
+    was_cut_off: bool,
 }
 
 /// What one look at all stores has found.
@@ -78,6 +81,8 @@ struct Pass {
     /// How long the queue wants to be waited for.
     at_most: Option<Duration>,
     is_cut_off: bool,
+    /// It gives again what was given before, and takes nothing.
+    is_again: bool,
     /// What was answered before cannot be answered as it was.
     is_over: bool,
     /// The first partition that the latest step did not come to.
@@ -110,6 +115,7 @@ impl Receive<'_> {
                 if Instant::now() >= deadline || waiting.is_over() {
                     return Ok(Reply::Empty { answer: Received::new(Vec::new()), until: Until::default() });
                 }
+                self.was_cut_off = pass.is_cut_off;
                 if !pass.is_cut_off && route == self.calls.route {
                     waiting.pause(&pass.until, deadline).await;
                 }
@@ -119,31 +125,43 @@ impl Receive<'_> {
 
     /// Asks one store after another until there are enough messages.
     async fn look(&mut self, names: &[&str]) -> Result<Pass> {
-        if self.request.receive_request_attempt_id.is_some() {
-            // What was answered before may be in any of them, and comes before what is new.
-            let before = self.ask(names, 0, true).await?;
-            let is_whole = !before.messages.is_empty() && !before.is_over;
-            if is_whole || !before.has_answer {
-                return Ok(before);
-            }
-        }
         let (process, tenant) = (self.calls.process, self.calls.flow.caller.tenant);
-        let begin = process.turn(tenant, &self.calls.queue) & self.calls.route.spread();
-        self.ask(names, begin, false).await
+        let begin = process.turn(tenant, &self.calls.queue);
+        let Some(attempt) = self.request.receive_request_attempt_id.clone() else {
+            return self.ask(names, begin & self.calls.route.spread(), What::New).await;
+        };
+        let alone = process.attempt(tenant, &self.calls.queue, &attempt).await;
+        // What was answered before may be in any of them, and comes before what is new. Without the answer of one of them
+        // nobody knows what that was.
+        let mut before = self.ask(names, 0, What::Before).await?;
+        if let Some(failure) = before.failure.take() {
+            return Err(failure);
+        }
+        if !before.messages.is_empty() && !before.is_over {
+            return Ok(before);
+        }
+        let what = if before.is_over { What::New } else { What::First };
+        // Whoever makes the same attempt at the same moment elsewhere takes from the same stores.
+        let begin = if self.was_cut_off { begin } else { partitions::hash(&attempt) };
+        let pass = self.ask(names, begin & self.calls.route.spread(), what).await;
+        drop(alone);
+        pass
     }
 
-    async fn ask(&mut self, names: &[&str], begin: i64, is_again: bool) -> Result<Pass> {
+    async fn ask(&mut self, names: &[&str], begin: i64, what: What) -> Result<Pass> {
         let route = Arc::clone(&self.calls.route);
         let (process, tenant) = (self.calls.process, self.calls.flow.caller.tenant);
         let limit = usize::try_from(self.request.max_number_of_messages.unwrap_or(1)).unwrap_or(0).max(1);
-        let mut pass = Pass { until: vec![None; names.len()], ..Pass::default() };
+        let is_again = what == What::Before;
+        let mut pass = Pass { until: vec![None; names.len()], is_again, ..Pass::default() };
         let (began, mut next) = (Instant::now(), None);
         let mut order = route.stores(begin);
         // Those that may not answer come last.
         order.sort_by_key(|name| process.is_failing(name));
         for (number, name) in order.into_iter().enumerate() {
             let is_late = number > 0 && began.elapsed() >= process.pass_max();
-            if is_late || pass.messages.len() >= limit || pass.fill.is_full {
+            // A part of what was given before is not what was given before, however long the rest takes.
+            if !is_again && (is_late || pass.messages.len() >= limit || pass.fill.is_full) {
                 pass.is_cut_off |= is_late && pass.messages.is_empty();
                 next = (begin..=begin + route.spread()).find(|partition| route.of_partition(*partition) == name);
                 // The store before it may have partitions left that come first.
@@ -151,8 +169,9 @@ impl Receive<'_> {
                 break;
             }
             let place = names.iter().position(|known| *known == name).unwrap_or(usize::MAX);
-            let rest = Some(limit - pass.messages.len()).filter(|_| !pass.messages.is_empty());
-            let outcome = self.step(name, (begin, is_again), rest, pass.fill).await;
+            let rest =
+                Some(limit.saturating_sub(pass.messages.len())).filter(|_| !is_again && !pass.messages.is_empty());
+            let outcome = self.step(name, (begin, what), rest, pass.fill).await;
             self.note(name, outcome, place, &mut pass)?;
         }
         next = next.or(pass.next);
@@ -166,14 +185,14 @@ impl Receive<'_> {
     async fn step(
         &mut self,
         name: &str,
-        (begin, is_again): (i64, bool),
+        (begin, what): (i64, What),
         rest: Option<usize>,
         fill: Fill,
     ) -> Result<Reply<Received>> {
         let is_suspect = self.calls.process.is_failing(name);
         let request = &self.request;
         let step = |route: &Route| {
-            let at = At::to_receive(route, begin, is_again, fill);
+            let at = At::to_receive(route, begin, what, fill);
             let mut step = ReceiveMessage { at: at.clone(), ..request.clone() };
             if let Some(rest) = rest {
                 step.max_number_of_messages = i64::try_from(rest).ok();
@@ -206,7 +225,7 @@ impl Receive<'_> {
                 (pass.next, pass.fill) = (answer.step.next, answer.step.fill);
                 pass.is_over |= answer.step.is_over;
                 pass.at_most = until.at_most.or(pass.at_most);
-                pass.is_cut_off |= until.look.is_some();
+                pass.is_cut_off |= answer.step.is_cut_off;
                 if let Some(known) = pass.until.get_mut(place) {
                     *known = Some(until);
                 }
@@ -220,7 +239,7 @@ impl Receive<'_> {
                 return Ok(());
             }
             // What was taken elsewhere is given out.
-            Err(_) if !pass.messages.is_empty() => return Ok(()),
+            Err(_) if !pass.messages.is_empty() && !pass.is_again => return Ok(()),
             Err(error) => return Err(error),
         }
         if self.calls.process.set_failing(name, false) {

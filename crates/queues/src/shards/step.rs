@@ -18,6 +18,17 @@ use crate::rules::names::unknown_queue;
 /// Times that a call is made because the queue was found to be otherwise than thought.
 const TRIES_MAX: usize = 4;
 
+/// What a step of a receive gives that may have been made before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Only what was given then.
+    Before,
+    /// No store had been asked for this attempt a moment ago: who has asked since shares the answer.
+    First,
+    /// Whatever was given before: it is over, or nobody named an attempt.
+    New,
+}
+
 /// What a call has been sent to a store by. Left alone by whoever makes a request.
 #[derive(Clone, Debug, Default)]
 pub struct At(Option<Arc<Sent>>);
@@ -30,8 +41,8 @@ struct Sent {
     entries: Option<usize>,
     /// The partition that a receive begins with.
     begin: i64,
-    /// A receive that only gives again what was given before.
-    is_again: bool,
+    /// What a receive is to give.
+    what: What,
     /// What other stores have put into the answer of a receive.
     fill: Fill,
     /// The store has said otherwise.
@@ -45,7 +56,7 @@ impl At {
             generation: route.generation,
             entries: None,
             begin: 0,
-            is_again: false,
+            what: What::New,
             fill: Fill::default(),
             is_other: AtomicBool::new(false),
         })))
@@ -56,8 +67,8 @@ impl At {
         Self::new(route).with(|sent| sent.entries = Some(entries))
     }
 
-    pub(crate) fn to_receive(route: &Route, begin: i64, is_again: bool, fill: Fill) -> Self {
-        Self::new(route).with(|sent| (sent.begin, sent.is_again, sent.fill) = (begin, is_again, fill))
+    pub(crate) fn to_receive(route: &Route, begin: i64, what: What, fill: Fill) -> Self {
+        Self::new(route).with(|sent| (sent.begin, sent.what, sent.fill) = (begin, what, fill))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Sent)) -> Self {
@@ -104,8 +115,9 @@ impl At {
         self.0.as_ref().map(|sent| sent.fill).unwrap_or_default()
     }
 
-    pub(crate) fn is_again(&self) -> bool {
-        self.0.as_ref().is_some_and(|sent| sent.is_again)
+    /// None where the receive is no step.
+    pub(crate) fn what(&self) -> Option<What> {
+        self.0.as_ref().map(|sent| sent.what)
     }
 }
 

@@ -97,7 +97,9 @@ impl Buckets {
         self.drop_of_queue(known.tenant, &known.queue, |slot| {
             let fits = |(action, rate)| slot.action == action && slot.bucket.rate == rate;
             let wanted = [Action::Send, Action::Receive].map(|wanted| known.throttle.bucket(wanted));
-            slot.incarnation != known.incarnation || !wanted.into_iter().flatten().any(fits)
+            // Another has taken its place meanwhile, and the bucket may be of that one.
+            let is_known = !known.is_retired();
+            is_known && (slot.incarnation != known.incarnation || !wanted.into_iter().flatten().any(fits))
         });
     }
 

@@ -9,14 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use waybill_kernel::{Tenant, Time};
+use waybill_kernel::{Result, Tenant, Time};
 
 use super::bucket::IDLE;
 use super::shards::Shards;
+use crate::rules::attributes::Attributes;
 use crate::rules::throttle::Throttle;
 
 /// How long a refusal may rest on what a transaction has seen.
 pub(super) const TRUSTED: Duration = Duration::from_secs(1);
+/// How long a reading that is older than what is remembered is taken for a late one: of a transaction that began before the
+/// change, or of a store that has not followed it. One that comes for longer is what the database has, which may have lost
+/// the change with its primary.
+pub(super) const OUTRANKS: Duration = Duration::from_secs(60);
 /// Queues that are remembered. One more takes the place of another, which is read again when it is used.
 const QUEUES_MAX: usize = 1 << 20;
 
@@ -28,9 +33,12 @@ pub(super) struct Known {
     /// The twelve digits of the tenant, for the figures.
     pub(super) account: Arc<str>,
     pub(super) incarnation: i64,
+    /// The latest that it was found with.
+    version: AtomicI64,
     pub(super) throttle: Throttle,
     /// A larger message is refused for nothing.
     pub(super) message_bytes_max: usize,
+    learnt_at: Time,
     /// In microseconds; 0 for never.
     confirmed_us: AtomicI64,
     /// Something else has taken its place. Nobody may build a bucket by it any more.
@@ -39,10 +47,21 @@ pub(super) struct Known {
 
 /// What a transaction found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Truth {
+pub(crate) struct Truth {
     pub(super) incarnation: i64,
+    /// Rises with each change of the attributes: of two readings the one with the higher incarnation and version is the
+    /// later one. A purge changes neither.
+    pub(super) version: i64,
     pub(super) throttle: Option<Throttle>,
     pub(super) message_bytes_max: usize,
+    pub(super) read_at: Time,
+}
+
+impl Truth {
+    pub(crate) fn new((incarnation, version): (i64, i64), attributes: &Attributes, read_at: Time) -> Result<Self> {
+        let (throttle, message_bytes_max) = (Throttle::of(attributes)?, attributes.message_bytes_max());
+        Ok(Self { incarnation, version, throttle, message_bytes_max, read_at })
+    }
 }
 
 impl Known {
@@ -52,8 +71,10 @@ impl Known {
             queue: Arc::from(queue),
             account: Arc::from(account),
             incarnation: truth.incarnation,
+            version: AtomicI64::new(truth.version),
             throttle,
             message_bytes_max: truth.message_bytes_max,
+            learnt_at: truth.read_at,
             confirmed_us: AtomicI64::new(0),
             retired: AtomicBool::new(false),
         }
@@ -65,9 +86,20 @@ impl Known {
             && self.message_bytes_max == truth.message_bytes_max
     }
 
-    /// By a transaction that began at `now` and after the memory was asked.
-    pub(super) fn confirm(&self, now: Time) {
-        self.confirmed_us.fetch_max(now.micros(), Ordering::Relaxed);
+    /// Is the reading older than this, and may it be a late one?
+    pub(super) fn outranks(&self, truth: &Truth) -> bool {
+        let seen_at = self.learnt_at.max(self.confirmed_at());
+        self.reading() > (truth.incarnation, truth.version) && truth.read_at.since(seen_at) <= OUTRANKS
+    }
+
+    pub(super) fn reading(&self) -> (i64, i64) {
+        (self.incarnation, self.version.load(Ordering::Relaxed))
+    }
+
+    /// By a transaction that began after the memory was asked, and found the same.
+    pub(super) fn confirm(&self, truth: &Truth) {
+        self.version.fetch_max(truth.version, Ordering::Relaxed);
+        self.confirmed_us.fetch_max(truth.read_at.micros(), Ordering::Relaxed);
     }
 
     pub(super) fn is_trusted(&self, now: Time) -> bool {
@@ -91,8 +123,8 @@ impl Memory {
         self.0.look(tenant, queue, Arc::clone)
     }
 
-    /// In the place of what is known of the queue, unless that is the same: of those who learn it at one moment the first
-    /// is enough. Answers with what is known now.
+    /// In the place of what is known of the queue, unless that is the same or later: of those who learn it at one moment the
+    /// first is enough, and who learns what was true before learns nothing. Answers with what is known now.
     pub(super) fn keep(&self, known: Known, truth: &Truth) -> Arc<Known> {
         let (tenant, queue) = (known.tenant, Arc::clone(&known.queue));
         if self.0.names() >= QUEUES_MAX
@@ -101,11 +133,26 @@ impl Memory {
             self.forget(*tenant, queue);
         }
         self.0.change(tenant, &queue, |before| match before {
-            Some(before) if before.is(truth) => (Some(Arc::clone(&before)), before),
+            Some(before) if before.is(truth) => {
+                before.version.fetch_max(truth.version, Ordering::Relaxed);
+                (Some(Arc::clone(&before)), before)
+            }
+            Some(before) if before.outranks(truth) => (Some(Arc::clone(&before)), before),
             before => {
                 retire(before);
                 let known = Arc::new(known);
                 (Some(Arc::clone(&known)), known)
+            }
+        })
+    }
+
+    /// As `forget`, by a reading that the queue has no throttle. False where something later is known.
+    pub(super) fn forget_by(&self, tenant: Tenant, queue: &Arc<str>, truth: &Truth) -> bool {
+        self.0.change(tenant, queue, |before| match before {
+            Some(before) if before.outranks(truth) => (Some(before), false),
+            before => {
+                retire(before);
+                (None, true)
             }
         })
     }

@@ -25,7 +25,8 @@ use waybill_store::Ctx;
 
 use buckets::{Buckets, Decision};
 use figures::Figures;
-use known::{Known, Memory, Truth};
+pub(crate) use known::Truth;
+use known::{Known, Memory};
 pub(crate) use ticket::Ask;
 pub use ticket::Ticket;
 
@@ -78,10 +79,16 @@ impl Limiter {
         self.0.memory.find(tenant, queue)
     }
 
-    /// A transaction found the queue to be otherwise than remembered. Buckets that do not fit it are dropped.
+    /// A transaction found the queue to be otherwise than remembered. Buckets that do not fit it are dropped, unless what is
+    /// remembered is later: stores that follow a change one after another would fill the buckets in turn.
     fn learn(&self, caller: &Caller, queue: &str, truth: Truth) {
         match truth.throttle {
-            None => self.forget(caller.tenant, queue),
+            None => {
+                let queue = Arc::from(queue);
+                if self.0.memory.forget_by(caller.tenant, &queue, &truth) {
+                    self.0.buckets.drop_queue(caller.tenant, &queue);
+                }
+            }
             Some(throttle) => {
                 let known = Known::new(caller.tenant, queue, &account_of(caller), truth, throttle);
                 let known = self.0.memory.keep(known, &truth);
@@ -90,8 +97,20 @@ impl Limiter {
         }
     }
 
-    /// The queue was made, deleted or given another throttle, and that is committed: what was known of it is not true any
-    /// more, and its next call finds full buckets.
+    /// The queue was given another throttle, and that is committed: its next call finds full buckets. Whoever has read it
+    /// before does not bring the old ones back.
+    pub(crate) fn changed(&self, caller: &Caller, queue: &str, truth: Truth) {
+        let reading = (truth.incarnation, truth.version);
+        // Somebody was quicker to find out: what is full has been so since.
+        if self.known(caller.tenant, queue).is_some_and(|known| known.reading() >= reading) {
+            return;
+        }
+        self.forget(caller.tenant, queue);
+        self.learn(caller, queue, truth);
+    }
+
+    /// The queue was made or deleted, and that is committed: what was known of it is not true any more, and its next call
+    /// finds full buckets.
     pub(crate) fn forget(&self, tenant: Tenant, queue: &str) {
         let queue = Arc::from(queue);
         // In this order: who still holds the memory builds no bucket after this one is dropped.

@@ -7,7 +7,7 @@ use waybill_kernel::id::Uuid;
 use waybill_kernel::{Principal, PrincipalKind, Roles, Scopes};
 
 use super::bucket::IDLE;
-use super::known::TRUSTED;
+use super::known::{OUTRANKS, TRUSTED};
 use super::*;
 use crate::rules::attributes::Attributes;
 use crate::rules::throttle::Throttle;
@@ -29,7 +29,7 @@ fn caller(tenant: i64) -> Caller {
 fn truth(incarnation: i64, pairs: &[(&str, &str)]) -> Truth {
     let named = pairs.iter().map(|(name, value)| (format!("Throttle{name}"), (*value).to_owned())).collect();
     let throttle = Throttle::of(&Attributes::checked("jobs", &named).unwrap()).unwrap();
-    Truth { incarnation, throttle, message_bytes_max: 1_024 }
+    Truth { incarnation, version: 0, throttle, message_bytes_max: 1_024, read_at: NOW }
 }
 
 /// Ten sends, and one more each second.
@@ -131,6 +131,67 @@ fn rule_13_a_bucket_of_another_configuration_is_rebuilt_full_and_one_of_the_same
     let larger = (Action::Send, Rate { capacity: 20.0, per_second: 2.0 });
     assert_eq!(limiter.0.buckets.take(&known, larger, 20, NOW), Decision::Taken);
     assert_eq!(limiter.0.buckets.take(&known, larger, 1, NOW), REFUSED);
+}
+
+/// Two stores of which one has not followed a change yet, and a transaction that began before it.
+#[test]
+fn rule_13_an_older_reading_fills_no_bucket() {
+    let old = || Truth { version: 1, ..ten() };
+    let new = || Truth { version: 2, ..truth(1, &[("SendCapacity", "20"), ("SendRefillPerSecond", "1")]) };
+    let none = || Truth { version: 1, ..truth(1, &[]) };
+    let (limiter, _) = limiter();
+    limiter.learn(&caller(1), "jobs", old());
+    limiter.learn(&caller(1), "jobs", new());
+    let known = limiter.known(OURS, "jobs").unwrap();
+    assert_eq!(limiter.send(&known, 20, NOW), Decision::Taken);
+    for _ in 0..3 {
+        for reading in [old(), none(), new(), Truth { incarnation: 0, version: 9, ..old() }] {
+            limiter.learn(&caller(1), "jobs", reading);
+            assert_eq!(limiter.send_one(NOW), REFUSED, "{reading:?}");
+        }
+    }
+    assert!(known.outranks(&old()) && known.outranks(&none()) && !known.outranks(&new()));
+    // A purge changes neither of the two, and another attribute the version alone: then older ones are still older.
+    known.confirm(&Truth { version: 5, ..new() });
+    limiter.learn(&caller(1), "jobs", Truth { version: 4, ..old() });
+    assert_eq!(limiter.send_one(NOW), REFUSED);
+    // Later ones count.
+    limiter.learn(&caller(1), "jobs", Truth { version: 6, ..old() });
+    assert_eq!(limiter.send_one(NOW), Decision::Taken);
+    limiter.learn(&caller(1), "jobs", Truth { version: 7, ..none() });
+    assert!(limiter.known(OURS, "jobs").is_none());
+}
+
+#[test]
+fn rule_13_what_the_database_says_for_long_is_true_though_it_is_older() {
+    let (limiter, _) = limiter();
+    limiter.learn(&caller(1), "jobs", Truth { version: 5, ..ten() });
+    let lost =
+        |read_at| Truth { version: 4, read_at, ..truth(1, &[("SendCapacity", "20"), ("SendRefillPerSecond", "1")]) };
+    let capacity =
+        |limiter: &Limiter| limiter.known(OURS, "jobs").unwrap().throttle.bucket(Action::Send).unwrap().1.capacity;
+    limiter.learn(&caller(1), "jobs", lost(NOW.after(OUTRANKS)));
+    assert!((capacity(&limiter) - 10.0).abs() < f64::EPSILON);
+    limiter.learn(&caller(1), "jobs", lost(NOW.after(OUTRANKS + Duration::from_micros(1))));
+    assert!((capacity(&limiter) - 20.0).abs() < f64::EPSILON);
+}
+
+#[test]
+fn rule_14_whoever_has_read_the_queue_before_a_change_does_not_bring_its_old_bucket_back() {
+    let (limiter, _) = limiter();
+    assert_eq!(limiter.send_one(NOW), Decision::Taken);
+    let new = Truth { version: 1, ..truth(1, &[("SendCapacity", "20"), ("SendRefillPerSecond", "1")]) };
+    limiter.changed(&caller(1), "jobs", new);
+    limiter.learn(&caller(1), "jobs", ten());
+    let known = limiter.known(OURS, "jobs").unwrap();
+    assert!(known.is(&new));
+    assert_eq!(limiter.send(&known, 20, NOW), Decision::Taken, "a change finds full buckets");
+    // Told twice, and told late.
+    limiter.changed(&caller(1), "jobs", new);
+    limiter.changed(&caller(1), "jobs", ten());
+    assert_eq!(limiter.send_one(NOW), REFUSED);
+    limiter.changed(&caller(1), "jobs", Truth { version: 2, ..truth(1, &[]) });
+    assert!(limiter.known(OURS, "jobs").is_none());
 }
 
 #[test]
@@ -264,14 +325,14 @@ fn rule_16_the_sweep_removes_what_was_idle_for_more_than_an_hour() {
     limiter.learn(&caller(1), "busy", ten());
     let busy = limiter.known(OURS, "busy").unwrap();
     assert_eq!((limiter.send(&known, 1, NOW), limiter.send(&busy, 1, NOW)), (Decision::Taken, Decision::Taken));
-    known.confirm(NOW);
-    busy.confirm(NOW);
+    known.confirm(&ten());
+    busy.confirm(&ten());
     let (hour, beyond) = (NOW.after(IDLE), NOW.after(IDLE + Duration::from_micros(1)));
     limiter.sweep(hour);
     assert_eq!(limiter.0.buckets.readings().len(), 2);
     // A refusal is a use, too.
     assert_eq!(limiter.send(&busy, 10_000, hour), Decision::Refused { retry_after_s: 3_600 });
-    busy.confirm(hour);
+    busy.confirm(&Truth { read_at: hour, ..ten() });
     limiter.sweep(beyond);
     let left: Vec<_> = limiter.0.buckets.readings().into_iter().map(|reading| reading.queue).collect();
     assert_eq!(left, [Arc::from("busy")]);
@@ -323,11 +384,11 @@ fn rule_18_beyond_512_queues_the_rest_are_other() {
 fn a_refusal_rests_on_a_memory_only_for_a_moment_after_it_was_confirmed() {
     let (_, known) = limiter();
     assert!(!known.is_trusted(NOW), "nobody has confirmed it yet");
-    known.confirm(NOW);
+    known.confirm(&ten());
     assert!(known.is_trusted(NOW.after(TRUSTED)));
     assert!(!known.is_trusted(NOW.after(TRUSTED + Duration::from_micros(1))));
     let (limiter, known) = limiter();
-    known.confirm(NOW);
+    known.confirm(&ten());
     limiter.forget(OURS, "jobs");
     assert!(!known.is_trusted(NOW));
 }

@@ -21,7 +21,7 @@ use super::known::{Known, Truth};
 use crate::catalog::too_busy;
 use crate::queue::Queue;
 use crate::rules::names::queue_name;
-use crate::rules::throttle::{Action, Throttle};
+use crate::rules::throttle::Action;
 
 /// Left alone by whoever makes a request.
 #[derive(Debug)]
@@ -64,7 +64,8 @@ pub(crate) struct Ask<'a> {
 enum State {
     #[default]
     New,
-    Free,
+    /// By what was known, if anything was.
+    Free(Option<Arc<Known>>),
     Paid(Arc<Known>),
     Doubted(Arc<Known>, u64),
     Misjudged(Truth),
@@ -88,7 +89,7 @@ impl Ticket {
             // By an earlier step of the same call.
             State::Settled | State::Paid(_) => return Ok(()),
             State::Misjudged(truth) => limiter.learn(ctx.caller, queue, truth),
-            State::New | State::Free | State::Doubted(..) => {}
+            State::New | State::Free(_) | State::Doubted(..) => {}
         }
         let state = Self::judged(ctx, limiter, queue, ask).await?;
         *self.lock() = state;
@@ -96,14 +97,14 @@ impl Ticket {
     }
 
     async fn judged(ctx: &Ctx<'_>, limiter: &Limiter, queue: &str, ask: Ask<'_>) -> Result<State> {
-        let Some(known) = limiter.known(ctx.caller.tenant, queue) else { return Ok(State::Free) };
-        let Some(bucket) = known.throttle.bucket(ask.action) else { return Ok(State::Free) };
+        let Some(known) = limiter.known(ctx.caller.tenant, queue) else { return Ok(State::Free(None)) };
+        let Some(bucket) = known.throttle.bucket(ask.action) else { return Ok(State::Free(Some(known))) };
         if ask.bytes > known.message_bytes_max {
-            return Ok(State::Free);
+            return Ok(State::Free(None));
         }
         Ok(match limiter.take(&known, bucket, ask.tokens, ctx.now).await {
             super::Decision::Taken => State::Paid(known),
-            super::Decision::Outdated => State::Free,
+            super::Decision::Outdated => State::Free(None),
             super::Decision::Refused { retry_after_s } if known.is_trusted(ctx.now) => {
                 return Err(limiter.refusal(&known, bucket.0, retry_after_s));
             }
@@ -118,16 +119,16 @@ impl Ticket {
         if matches!(*state, State::Settled) {
             return Ok(());
         }
-        let throttle = Throttle::of(&queue.attributes)?;
-        let bucket = throttle.as_ref().and_then(|throttle| throttle.bucket(action));
-        let truth =
-            Truth { incarnation: queue.incarnation, throttle, message_bytes_max: queue.attributes.message_bytes_max() };
+        let truth = Truth::new((queue.incarnation, queue.version), &queue.attributes, ctx.now)?;
+        let bucket = truth.throttle.as_ref().and_then(|throttle| throttle.bucket(action));
         let is_same_bucket =
             |known: &Known| known.incarnation == truth.incarnation && known.throttle.bucket(action) == bucket;
+        // A store that has not followed a change yet, or a transaction that began before it, is told nothing new.
         let was_right = match &*state {
-            State::New | State::Free | State::Misjudged(_) => bucket.is_none(),
-            State::Paid(known) => is_same_bucket(known),
-            State::Doubted(known, _) => known.is(&truth),
+            State::New | State::Misjudged(_) => bucket.is_none(),
+            State::Free(known) => bucket.is_none() || known.as_ref().is_some_and(|known| known.outranks(&truth)),
+            State::Paid(known) => is_same_bucket(known) || known.outranks(&truth),
+            State::Doubted(known, _) => known.is(&truth) || known.outranks(&truth),
             State::Settled => true,
         };
         if !was_right {
@@ -137,9 +138,11 @@ impl Ticket {
         if let State::Paid(known) | State::Doubted(known, _) = &*state
             && known.is(&truth)
         {
-            known.confirm(ctx.now);
+            known.confirm(&truth);
         }
-        if let (State::Doubted(known, retry_after_s), Some((action, _))) = (&*state, bucket) {
+        if let State::Doubted(known, retry_after_s) = &*state
+            && let Some((action, _)) = known.throttle.bucket(action)
+        {
             return Err(Limiter::of(ctx).refusal(known, action, *retry_after_s));
         }
         *state = State::Settled;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message_batch::{SendEntry, SendMessageBatch};
 use waybill_store::Reply;
@@ -13,7 +14,7 @@ use waybill_testkit::stores::{self, TestStore};
 
 use crate::fifo::{self, ORDERS, orders};
 use crate::held::Held;
-use crate::support::{JOBS, bodies, jobs, ok, pass, send, up_to, url};
+use crate::support::{FAILED, JOBS, bodies, jobs, ok, pass, send, up_to, upkeep, url};
 
 both! {
     receivers_of_a_standard_queue_each_get_ten,
@@ -191,6 +192,39 @@ async fn a_large_group_that_another_holds_hides_no_small_ones() {
     let received = fifo::receive(&on, 10).await;
     assert_eq!(received.len(), 10, "{:?}", fifo::texts(&received));
     slow.end().await.unwrap();
+}
+
+/// A receiver that has found nothing but what is too old holds its groups, and waits for no other: a sender to both would
+/// wait for it.
+#[tokio::test]
+async fn a_receiver_that_holds_groups_waits_for_nobody() {
+    let on = stores::open_postgres().await.unwrap();
+    orders(&on, &[("MessageRetentionPeriod", "60")]).await;
+    fifo::send(&on, "h", "old").await;
+    pass(&on, 61);
+    fifo::send(&on, "g", "first").await;
+    // It holds the group of the first.
+    let slow = Held::after(&on, fifo::message("g", "second"), 2).await;
+    let received = timeout(FAILED, ok(&on, fifo::up_to(10))).await.unwrap().messages;
+    assert!(received.is_empty(), "{:?}", fifo::texts(&received));
+    slow.end().await.unwrap();
+    assert_eq!(fifo::texts(&fifo::receive(&on, 10).await), ["first", "second"]);
+}
+
+/// What sweeps hold groups of many pages, and wait for none of them.
+#[tokio::test]
+async fn a_sweep_leaves_a_group_that_another_holds_to_the_next() {
+    let on = stores::open_postgres().await.unwrap();
+    orders(&on, &[("MessageRetentionPeriod", "60")]).await;
+    fill(&on, &url(ORDERS), &grouped(0, 30, 1)).await;
+    pass(&on, 61);
+    let slow = Held::after(&on, fifo::message("g15", "young"), 2).await;
+    let messages = async || on.count("SELECT count(*) FROM messages").await.unwrap();
+    timeout(FAILED, upkeep(&on)).await.unwrap();
+    assert_eq!(messages().await, 1, "the one that is in the hands of the sender");
+    slow.end().await.unwrap();
+    upkeep(&on).await;
+    assert_eq!((messages().await, fifo::texts(&fifo::receive(&on, 10).await)), (1, vec!["young"]));
 }
 
 /// A receiver that deletes what is too old holds none of what is not.

@@ -139,3 +139,63 @@ async fn the_scopes_say_who_may(on: TestStore) {
         assert!(!spec.allows(&plain) && !spec.allows(&worker), "{}", spec.name);
     }
 }
+
+/// Where there may be few queues.
+pub mod bound {
+    use std::sync::Arc;
+
+    use tokio::sync::Barrier;
+    use tokio::task::JoinSet;
+    use waybill_kernel::Code;
+    use waybill_queues::Settings;
+    use waybill_testkit::both;
+    use waybill_testkit::stores::{TestStore, readable};
+
+    use crate::support::{call, ok, queue};
+
+    const MAX: i64 = 4;
+
+    fn few() -> Settings {
+        Settings { queues_per_tenant_max: MAX, ..Settings::default() }
+    }
+
+    both! {
+        super::few() =>
+        of_many_who_make_queues_at_once_as_many_as_may_are_made,
+        those_who_make_the_last_queue_at_once_agree,
+    }
+
+    /// What becomes of those who each make one of these queues, at one moment.
+    async fn at_once(on: &Arc<TestStore>, names: Vec<String>) -> Vec<Option<Code>> {
+        let (mut all, begin) = (JoinSet::new(), Arc::new(Barrier::new(names.len())));
+        for name in names {
+            let (on, begin) = (Arc::clone(on), Arc::clone(&begin));
+            all.spawn(async move {
+                begin.wait().await;
+                call(&on, &on.admin, queue(&name, &[])).await.err().map(|error| error.code())
+            });
+        }
+        all.join_all().await
+    }
+
+    async fn of_many_who_make_queues_at_once_as_many_as_may_are_made(on: TestStore) {
+        let on = Arc::new(on);
+        let outcomes = at_once(&on, (0..12).map(|number| format!("q{number}")).collect()).await;
+        let made = outcomes.iter().filter(|outcome| outcome.is_none()).count();
+        assert_eq!(made as i64, MAX, "{outcomes:?}");
+        assert!(outcomes.iter().flatten().all(|code| *code == Code::TooManyQueues), "{outcomes:?}");
+        assert_eq!(on.count("SELECT count(*) FROM queues").await.unwrap(), MAX);
+        // Another tenant has its own.
+        let other = on.tenant("other").await.unwrap();
+        call(&on, &other, queue("q", &[])).await.map_err(readable).unwrap();
+    }
+
+    async fn those_who_make_the_last_queue_at_once_agree(on: TestStore) {
+        for number in 1..MAX {
+            ok(&on, queue(&format!("q{number}"), &[])).await;
+        }
+        let on = Arc::new(on);
+        assert_eq!(at_once(&on, vec!["last".to_owned(); 8]).await, [None; 8]);
+        assert_eq!(on.count("SELECT count(*) FROM queues").await.unwrap(), MAX);
+    }
+}

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod at_once;
+mod attempts;
 mod attributes;
 mod batches;
 mod catalog;
@@ -40,9 +41,12 @@ mod waits;
 fn every_case_runs_on_both_engines() {
     let cases = [
         at_once::CASES,
+        attempts::CASES,
+        attempts::shards::CASES,
         attributes::CASES,
         batches::CASES,
         catalog::CASES,
+        catalog::bound::CASES,
         counts::CASES,
         dead_letters::CASES,
         deletes::CASES,

@@ -313,18 +313,19 @@ pub async fn rule_16_a_server_that_lacks_something_refuses_to_begin(on: TestStor
 }
 
 pub async fn rule_17_what_is_needed_is_noted_with_the_first_queue_that_needs_it(on: TestStore) {
-    let needed = "SELECT count(*) FROM required_capabilities";
+    // Home comes first; where the partitions are in several stores those say it as well.
+    let needed = async || on.rows("SELECT count(*) FROM required_capabilities").await.unwrap()[0].int(0).unwrap();
     orders(&on, &[("FifoThroughputLimit", "perMessageGroupId"), ("DeduplicationScope", "messageGroup")]).await;
-    assert_eq!(on.count(needed).await.unwrap(), 0);
+    assert_eq!(needed().await, 0);
     for name in ["a.fifo", "b.fifo"] {
         ok(&on, queue(name, &[("FifoQueue", "true"), ("PartitionCount", "2")])).await;
-        assert_eq!(on.count(needed).await.unwrap(), 1);
+        assert_eq!(needed().await, 1);
     }
     // There is no way back: what such a queue has left behind needs it, too.
     for name in ["a.fifo", "b.fifo"] {
         ok(&on, DeleteQueue { queue_url: url(name) }).await;
     }
-    assert_eq!(on.count(needed).await.unwrap(), 1);
+    assert_eq!(needed().await, 1);
 }
 
 pub async fn rule_18_only_partitioned_queues_are_counted_by_partition(on: TestStore) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
+use waybill_queues::Message;
 use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_testkit::both;
@@ -18,6 +19,7 @@ both! {
     an_answer_has_no_more_than_fits_and_leaves_the_rest,
     an_answer_of_a_fifo_queue_keeps_the_order_of_what_it_leaves,
     dead_letters_that_stay_fit_into_answers_as_others_do,
+    what_is_left_behind_is_ended_by_the_handle_that_it_had,
     nothing_is_lost_or_given_twice,
 }
 
@@ -125,6 +127,34 @@ async fn dead_letters_that_stay_fit_into_answers_as_others_do(on: TestStore) {
         assert_eq!(receive(&on, 10).await.len(), expected);
         assert_eq!(counted(&on, "jobs").await, (left, 5 - left, 0));
     }
+}
+
+/// Their time is over, nobody else has received them, and an answer has no room for the third.
+async fn what_is_left_behind_is_ended_by_the_handle_that_it_had(on: TestStore) {
+    jobs(&on, &[("VisibilityTimeout", "10")]).await;
+    orders(&on, &[("VisibilityTimeout", "10")]).await;
+    for number in 0..3 {
+        send(&on, &large(number)).await;
+        fifo::send(&on, &format!("g{number}"), &large(number)).await;
+    }
+    let one_by_one = async |ask: fn() -> ReceiveMessage| {
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.extend(ok(&on, ask()).await.messages);
+        }
+        assert_eq!(all.len(), 3);
+        all
+    };
+    let (plain, ordered) = (one_by_one(|| up_to(1)).await, one_by_one(|| fifo::up_to(1)).await);
+    pass(&on, 11);
+    let left = |before: &[Message], now: &[Message]| {
+        assert_eq!(now.len(), 2);
+        let is_left = |message: &&Message| now.iter().all(|other| other.message_id != message.message_id);
+        before.iter().find(is_left).cloned().unwrap()
+    };
+    ok(&on, delete(&left(&plain, &receive(&on, 10).await))).await;
+    fifo::delete(&on, &left(&ordered, &fifo::receive(&on, 10).await)).await;
+    assert_eq!((counted(&on, "jobs").await, counted(&on, fifo::ORDERS).await), ((0, 2, 0), (0, 2, 0)));
 }
 
 async fn nothing_is_lost_or_given_twice(on: TestStore) {

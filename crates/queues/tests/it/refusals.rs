@@ -124,16 +124,18 @@ async fn bad_receives(on: TestStore) {
     assert_eq!(rows(&on).await, (1, 0));
 }
 
+/// As many as a part may have in flight, and none of them a message that there is.
+pub const FULL: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 120000) \
+    INSERT INTO flights (mid, tenant, part, visible_at, receives) \
+    SELECT (p.part << 40) + 500000000000 + n.i, p.tenant, p.part, 9000000000000000, 1 FROM n, parts p";
+
 /// Counted by chance, so it takes some receives until it is seen; from then on every one is refused.
 async fn too_many_in_flight(on: TestStore) {
-    const OF_OTHERS: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 120000) \
-        INSERT INTO flights (mid, tenant, part, visible_at, receives) \
-        SELECT (p.part << 40) + 500000000000 + n.i, p.tenant, p.part, 9000000000000000, 1 FROM n, parts p";
     jobs(&on, &[]).await;
     for number in 0..10 {
         send(&on, &format!("m{number}")).await;
     }
-    on.write(OF_OTHERS).await.unwrap();
+    on.write(FULL).await.unwrap();
     let again = || ReceiveMessage { visibility_timeout: Some(0), ..up_to(10) };
     let mut receives = 0;
     while on.count("SELECT max(crowded) FROM parts").await.unwrap() == 0 {

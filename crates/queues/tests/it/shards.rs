@@ -44,6 +44,8 @@ both! {
     no_partition_of_a_store_is_left_out,
     an_answer_of_several_stores_has_no_more_than_fits,
     attributes_are_followed_everywhere,
+    rule_13_stores_that_follow_a_throttle_late_fill_no_bucket,
+    rule_16_every_store_of_a_partitioned_queue_says_what_it_takes,
     a_purge_that_was_cut_off_is_finished,
     a_purge_that_was_cut_off_is_met_by_a_call,
     a_purge_that_was_cut_off_can_be_made_again,
@@ -65,7 +67,7 @@ both! {
 }
 
 /// How many messages each store has, home first and the others by name.
-async fn messages_of(on: &TestStore) -> Vec<i64> {
+pub async fn messages_of(on: &TestStore) -> Vec<i64> {
     on.rows("SELECT count(*) FROM messages").await.unwrap().iter().map(|row| row.int(0).unwrap()).collect()
 }
 
@@ -75,7 +77,10 @@ async fn pending(on: &TestStore) -> i64 {
 
 /// Another program on the same stores.
 async fn restarted(on: &TestStore, settings: Settings) -> Stores {
-    let process = Process::default();
+    restarted_as(on, settings, Process::default()).await
+}
+
+pub async fn restarted_as(on: &TestStore, settings: Settings, process: Process) -> Stores {
     let home = match on.store.is_postgres() {
         true => Backend::Postgres(stores::postgres_options(&on.database().unwrap().url)),
         false => Backend::Sqlite(SqliteOptions::at(on.file().unwrap())),
@@ -256,6 +261,34 @@ async fn attributes_are_followed_everywhere(on: TestStore) {
     assert_eq!(pending(&on).await, 0);
     send_to_all(&on, "n").await;
     assert_eq!(counted(&on, ORDERS).await, (4, 0, 4));
+}
+
+/// The program has ended before the others had followed: each send finds another throttle than the one before.
+async fn rule_13_stores_that_follow_a_throttle_late_fill_no_bucket(on: TestStore) {
+    orders(&on, &[FOUR, &[("ThrottleSendCapacity", "10"), ("ThrottleSendRefillPerSecond", "0.0001")]].concat()).await;
+    send_to_all(&on, "before").await;
+    let attributes = map(&[("ThrottleSendCapacity", "20")]);
+    on.store.run(SetQueueAttributes { queue_url: url(ORDERS), attributes }, on.admin.clone()).await.unwrap();
+    assert_eq!(pending(&on).await, 2);
+    for number in 0..20 {
+        send(&on, GROUPS[number % 4], &format!("m{number}")).await;
+    }
+    for (number, group) in GROUPS.into_iter().enumerate() {
+        assert_eq!(refusal(&on, message(group, &format!("more {number}"))).await, Code::Throttling, "{group}");
+    }
+    tend(&on).await;
+    assert_eq!(refusal(&on, message("g1", "more")).await, Code::Throttling, "what they have followed is not new");
+}
+
+/// Whoever takes the file of one for a home of its own would find half of the queue.
+async fn rule_16_every_store_of_a_partitioned_queue_says_what_it_takes(on: TestStore) {
+    const NEEDED: &str = "SELECT count(*) FROM required_capabilities WHERE name = 'htfifo'";
+    let needed =
+        async || -> Vec<i64> { on.rows(NEEDED).await.unwrap().iter().map(|row| row.int(0).unwrap()).collect() };
+    ok(&on, queue("single.fifo", &[("FifoQueue", "true")])).await;
+    assert_eq!(needed().await, [0, 0, 0, 0]);
+    orders(&on, FOUR).await;
+    assert_eq!(needed().await, [1, 1, 1, 0], "the last has none of its partitions");
 }
 
 /// Messages everywhere, some of them received, and then home alone is purged: the program has ended there.

@@ -399,6 +399,16 @@ async fn rule_17_a_throttle_that_is_named_is_compared(on: TestStore) {
     ] {
         assert_eq!(refusal(&on, queue("jobs", other)).await, Code::QueueNameExists, "{other:?}");
     }
+    // What no queue could have is wrong in itself.
+    for never in [
+        &[("ThrottleSendCapacity", "9")][..],
+        &[("ThrottleSendRefillPerSecond", "11")],
+        &[("ThrottleSendCapacity", "0")],
+        &[("ThrottleRecvCapacity", "10")],
+        &[("ThrottleDefaultCapacity", "10"), ("ThrottleDefaultRefillPerSecond", "11")],
+    ] {
+        assert_eq!(refusal(&on, queue("jobs", never)).await, Code::InvalidAttributeValue, "{never:?}");
+    }
     // No throttle and one of zeros are the same.
     let zeros = [("ThrottleSendCapacity", "0"), ("ThrottleSendRefillPerSecond", "0.0")];
     ok(&on, queue("plain", &[])).await;

@@ -10,6 +10,9 @@ use waybill_queues::ops::send_message::SendMessage;
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
+use crate::fifo::{self, orders};
+use crate::held::is_waiting;
+use crate::refusals::FULL;
 use crate::support::{FAILED, body, jobs, ok, pass, receive, send, up_to};
 
 both! {
@@ -17,6 +20,7 @@ both! {
     a_wait_ends_when_a_message_is_visible_again,
     a_wait_ends_when_a_delay_does,
     a_receive_that_names_no_wait_takes_the_queues,
+    a_wait_ends_when_a_full_queue_has_room,
 }
 
 /// Long enough that only a wake can end it in time, and the time in which a call comes to its wait.
@@ -70,6 +74,22 @@ async fn a_wait_ends_when_a_delay_does(on: TestStore) {
     ok(&on, SendMessage { delay_seconds: Some(1), ..body("m") }).await;
     pass(&on, 2);
     assert_eq!(ended(waiter).await, ["m"]);
+}
+
+/// Nobody is woken by the end of one of 120,000 messages.
+async fn a_wait_ends_when_a_full_queue_has_room(on: TestStore) {
+    orders(&on, &[]).await;
+    fifo::send(&on, "g", "m").await;
+    on.write(FULL).await.unwrap();
+    on.write("UPDATE parts SET crowded = 1").await.unwrap();
+    let on = Arc::new(on);
+    let waits = Arc::clone(&on);
+    let receive = ReceiveMessage { wait_time_seconds: Some(LONG_S), ..fifo::up_to(1) };
+    let mut waiter = tokio::spawn(async move { ok(&waits, receive).await.messages });
+    assert!(is_waiting(&mut waiter).await);
+    on.write("DELETE FROM flights").await.unwrap();
+    let got = timeout(Duration::from_secs(15), waiter).await.unwrap().unwrap();
+    assert_eq!(fifo::texts(&got), ["m"]);
 }
 
 async fn a_receive_that_names_no_wait_takes_the_queues(on: TestStore) {

@@ -11,7 +11,8 @@
 //! e3b0c44298fc1c14…                       SHA-256 of the body
 //! ```
 //!
-//! Headers that the claim does not name are not looked at: proxies add and change them.
+//! Headers that the claim does not name are not looked at: proxies add and change them. Two must be named: the host, and the
+//! target where there is one, which says what is to be done. SDKs sign both.
 
 use http::HeaderMap;
 use http::header::HOST;
@@ -23,6 +24,7 @@ use super::hex::{self, Hex};
 use super::{Refused, presigned, query};
 
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
+const TARGET: &str = "x-amz-target";
 /// Enough for the headers that SDKs sign; a longer text grows.
 const USUAL_BYTES: usize = 768;
 
@@ -40,10 +42,13 @@ impl<'a> Canonical<'a> {
             query::canonical(text, left_out, &mut rest)?;
         }
         rest.push(b'\n');
-        let mut host_signed = false;
+        let (mut host_signed, mut target_signed) = (false, false);
         for name in claim.signed_headers.split(';') {
             if name == HOST.as_str() {
                 host_signed = true;
+            }
+            if name == TARGET {
+                target_signed = true;
             }
             if name == CONTENT_SHA256 {
                 check_body(&parts.headers, body)?;
@@ -52,6 +57,9 @@ impl<'a> Canonical<'a> {
         }
         if !host_signed {
             return Err(Refused::SignatureDoesNotMatch("The host must be among the signed headers."));
+        }
+        if !target_signed && parts.headers.contains_key(TARGET) {
+            return Err(Refused::SignatureDoesNotMatch("x-amz-target must be among the signed headers."));
         }
         rest.push(b'\n');
         rest.extend_from_slice(claim.signed_headers.as_bytes());

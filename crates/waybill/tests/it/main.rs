@@ -32,6 +32,7 @@ mod shared_token;
 mod snapshots;
 mod sqs;
 mod sqs_errors;
+mod sqs_errors_stores;
 mod startup;
 mod webhooks;
 mod worker;

@@ -81,7 +81,7 @@ async fn every_error_is_the_same_in_both_protocols(engine: Engine) {
     assert_eq!(state(&client, &queues).await, before, "something was changed");
 }
 
-fn must_be_xml(reply: &Reply, status: u16, code: &str, what: &str) {
+pub fn must_be_xml(reply: &Reply, status: u16, code: &str, what: &str) {
     assert_eq!(reply.status, status, "{what}: {}", reply.text);
     let whose = if status < 500 { "Sender" } else { "Receiver" };
     let begin = "<ErrorResponse xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\"><Error>";
@@ -184,6 +184,8 @@ fn catalog(queues: &Queues) -> Vec<Case> {
         create("a.b", json!({}), INVALID),
         create("jobs", json!({ "VisibilityTimeout": "7" }), EXISTS),
         create("throttled", json!({ "ThrottleDefaultCapacity": "11" }), EXISTS),
+        create("throttled", json!({ "ThrottleDefaultCapacity": "9" }), VALUE),
+        create("jobs", json!({ "ThrottleSendCapacity": "10" }), VALUE),
         create("split.fifo", fifo(json!({ "PartitionCount": "8" })), EXISTS),
         create("new", json!({ "Colour": "blue" }), NAME),
         create("new", json!({ "QueueArn": "arn" }), NAME),
@@ -252,7 +254,7 @@ fn catalog(queues: &Queues) -> Vec<Case> {
     cases
 }
 
-fn policy(target: &str) -> String {
+pub fn policy(target: &str) -> String {
     let arn = format!("arn:aws:sqs:us-east-1:000000000000:{target}");
     json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string()
 }
@@ -452,7 +454,7 @@ fn others(queues: &Queues) -> Vec<Case> {
 }
 
 /// The same request in the Query protocol.
-fn form(action: &str, input: &Json) -> String {
+pub fn form(action: &str, input: &Json) -> String {
     let mut pairs = vec![("Action".to_owned(), action.to_owned()), ("Version".to_owned(), "2012-11-05".to_owned())];
     for (name, value) in input.as_object().unwrap() {
         flatten(action, name, value, &mut pairs);

@@ -110,6 +110,22 @@ async fn a_database_of_a_newer_version_is_left_alone() {
     key.must_be(Code::SchemaTooNew, "a command that opens the database itself");
 }
 
+/// Another server on the same database has made something that this one cannot serve.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_server_ends_when_more_is_needed_than_it_can() {
+    const NOTE: &str = "INSERT INTO required_capabilities (tenant, name) SELECT t.tenant, 'teleport' FROM tenants t";
+    let mut world = World::with(Engine::Postgres, "[background]\nmeasure_interval_s = 1\n", &[]).await;
+    let url = world.database.as_ref().unwrap().url.clone();
+    world.database.as_ref().unwrap().connect().await.unwrap().batch_execute(NOTE).await.unwrap();
+    let status = world.server.ended().unwrap();
+    let log = world.server.log();
+    assert_eq!(status.code(), Some(77), "{log}");
+    assert!(log.contains("[schema_too_new]") && log.contains("teleport"), "{log}");
+    let data = world.server.data_dir.to_str().unwrap();
+    let again = program(&["serve", "--data", data, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--store", &url]);
+    assert!(again.exit == 77 && again.stderr.contains("teleport"), "{} {}", again.exit, again.stderr);
+}
+
 /// What a later version would have written.
 struct Newer;
 

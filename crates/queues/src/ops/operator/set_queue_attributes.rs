@@ -10,7 +10,7 @@ use waybill_store::{Ctx, Operation, Reply, Settings, Tx};
 use super::{answer, named, write};
 use crate::ops::get_queue_attributes::GetQueueAttributes;
 use crate::ops::set_queue_attributes::SetQueueAttributes as Action;
-use crate::throttle::Limiter;
+use crate::throttle::{Limiter, Truth};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -27,7 +27,7 @@ pub struct QueueAttributesNow {
     pub queue: String,
     pub attributes: BTreeMap<String, String>,
     #[serde(skip)]
-    throttle_changed: bool,
+    throttled: Option<Truth>,
 }
 
 impl Operation for SetQueueAttributes {
@@ -46,17 +46,17 @@ impl Operation for SetQueueAttributes {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<QueueAttributesNow>> {
         let queue = named(&self.queue)?.to_owned();
         let action = Action { queue_url: queue.clone(), attributes: self.attributes.clone() };
-        let throttle_changed = answer(ctx, tx, &action).await?.throttle_changed;
+        let throttled = answer(ctx, tx, &action).await?.throttled;
         let attribute_names = self.attributes.keys().cloned().collect();
         let now = GetQueueAttributes { queue_url: queue.clone(), attribute_names };
         let attributes = answer(ctx, tx, &now).await?.attributes;
-        Ok(Reply::Done(QueueAttributesNow { queue, attributes, throttle_changed }))
+        Ok(Reply::Done(QueueAttributesNow { queue, attributes, throttled }))
     }
 
     /// The buckets that this process knows of the queue are others now.
     fn committed(&self, caller: &Caller, settings: &Settings, output: &QueueAttributesNow) {
-        if output.throttle_changed {
-            Limiter::of_settings(settings).forget(caller.tenant, &output.queue);
+        if let Some(truth) = output.throttled {
+            Limiter::of_settings(settings).changed(caller, &output.queue, truth);
         }
     }
 }

@@ -80,6 +80,25 @@ fn method_path_query_and_signed_headers_count() {
     assert_eq!(without.outcome(), NO_MATCH);
 }
 
+/// Whoever comes by a signed request without one could have another thing done with the same body.
+#[test]
+fn a_target_that_is_not_signed_is_none() {
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let mut unaware = Signer::default();
+    unaware.settings.excluded_headers = Some(vec!["x-amz-target".into()]);
+    let target = ("x-amz-target", "AmazonSQS.DeleteQueue");
+    for sent in [
+        Signer::default().sign("POST", "/", &form, b"Action=ListQueues"),
+        Signer::presigning(60).sign("GET", "/?Action=ListQueues", &[], b""),
+        unaware.sign("POST", "/", &[JSON], b"{}"),
+    ] {
+        assert_eq!(sent.check(), Ok(()));
+        let refused = sent.with_header(target.0, target.1).check().unwrap_err();
+        assert!(refused.shape() == NO_MATCH && refused.message().contains("x-amz-target"), "{refused}");
+    }
+    assert_eq!(unaware.sign("POST", "/", &[JSON, target], b"{}").outcome(), NO_MATCH);
+}
+
 #[test]
 fn a_presigned_query_is_signed_as_a_whole() {
     let sent = Signer::presigning(60).sign("GET", "/q?Action=ReceiveMessage&WaitTimeSeconds=1", &[], b"");
