@@ -74,6 +74,12 @@ const PLANTS: &[Plant] = &[
     plant("flight-early", "messages are visible again 0.6 s before their time", "kill", "shared"),
     plant("receive-uncounted", "later receives of a message are not counted", "kill", "miscounted"),
     plant("delete-hollow", "a delete is answered and not made", "kill", "reverted"),
+    plant(
+        "throttle-budget-doubled",
+        "an empty bucket is evicted under its callers and built anew, full",
+        "kill",
+        "overspent",
+    ),
     plant("mesh-answer-before-commit", "a daemon answers before its COMMIT", "mesh-daemon-kill", "lost"),
     plant("mesh-id-freed", "a daemon forgets the id of what is done", "mesh-daemon-kill", "doubled,lost"),
     plant("mesh-inbox-unkeyed", "an inbox takes every delivery for a new message", "mesh-daemon-kill", "doubled"),

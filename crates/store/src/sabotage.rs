@@ -41,7 +41,7 @@ const POINTS: [&str; 18] = [
     "broker_b3_committed",
 ];
 
-const PLANTS: [&str; 45] = [
+const PLANTS: [&str; 46] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -77,6 +77,7 @@ const PLANTS: [&str; 45] = [
     "flight-early",
     "receive-uncounted",
     "delete-hollow",
+    "throttle-budget-doubled",
     "mesh-answer-before-commit",
     "mesh-dedupe-outside",
     "mesh-b0-after-limiter",
