@@ -82,6 +82,7 @@ const PLANTS: &[Plant] = &[
     ),
     plant("mesh-answer-before-commit", "a daemon answers before its COMMIT", "mesh-daemon-kill", "lost"),
     plant("mesh-id-freed", "a daemon forgets the id of what is done", "mesh-daemon-kill", "doubled,lost"),
+    plant("mesh-requeue-frees-id", "a message that is replaced gives up its id", "mesh-cut", "doubled"),
     plant("mesh-inbox-unkeyed", "an inbox takes every delivery for a new message", "mesh-daemon-kill", "doubled"),
     plant("mesh-reencrypt", "a daemon seals a message anew for every attempt", "mesh-broker-kill", "lost"),
     plant(
