@@ -2,7 +2,8 @@
 //! and what they cost where it is not.
 //!
 //! The slow disk is made: each commit takes longer by some milliseconds and holds a few operations at most. On SQLite that takes
-//! a program with the feature `sabotage` (`WAYBILL_SLOW_DISK`), on PostgreSQL its own `commit_delay`.
+//! a program with the feature `sabotage` (`WAYBILL_SLOW_DISK`), on PostgreSQL its own `commit_delay` and so many lanes: who
+//! is in a lane waits for its commit, so one flush of the log has no more operations than there are lanes.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,6 +17,8 @@ use tokio::task::JoinSet;
 use crate::cluster::Cluster;
 use crate::process::Server;
 use crate::queues::{Counter, opened_at};
+use crate::table::print_table;
+use crate::targets::Target;
 use crate::wire::Wire;
 
 const STORES: [&str; 4] = ["a", "b", "c", "d"];
@@ -23,6 +26,9 @@ const CONNECTIONS: usize = 64;
 const BODY_BYTES: usize = 256;
 const COMMIT_DELAY_MS: u64 = 10;
 const COMMIT_OPERATIONS_MAX: u64 = 8;
+const SLOW_LEAST: f64 = 3.0;
+/// Within a tenth.
+const USUAL_LEAST: f64 = 0.9;
 /// `commit_delay` is waited for when so many others are about to commit; none is the least there is.
 const SLOW_POSTGRES: [&str; 2] = ["commit_delay=10000", "commit_siblings=0"];
 
@@ -40,6 +46,17 @@ enum Engine {
     Postgres,
 }
 
+/// What four partitions are to give, as a multiple of one: where the disk is the limit, and where it is not.
+fn target(engine: Engine, slow: bool, ratio: f64) -> Target {
+    let (name, least) = match (engine, slow) {
+        (Engine::Sqlite, true) => ("sqlite, slow disk, four partitions over one", SLOW_LEAST),
+        (Engine::Sqlite, false) => ("sqlite, as it is, four partitions over one", USUAL_LEAST),
+        (Engine::Postgres, true) => ("postgres, slow disk, four partitions over one", SLOW_LEAST),
+        (Engine::Postgres, false) => ("postgres, as it is, four partitions over one", USUAL_LEAST),
+    };
+    Target::times_at_least(name, least, Some(ratio).filter(|ratio| ratio.is_finite()))
+}
+
 pub async fn run(asked: &Asked, dir: &Path) -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(
@@ -47,6 +64,11 @@ pub async fn run(asked: &Asked, dir: &Path) -> Result<()> {
         "sends/s to a FIFO queue, {CONNECTIONS} connections, each to a group of its own; medians of {} rounds",
         asked.rounds
     )?;
+    writeln!(
+        out,
+        "slow disk: {COMMIT_DELAY_MS} ms more for each commit of at most {COMMIT_OPERATIONS_MAX} operations, for one and for four"
+    )?;
+    let mut targets = vec![["target", "wanted", "measured", "met"].map(str::to_owned).to_vec()];
     for (engine, name) in [(Engine::Sqlite, "sqlite"), (Engine::Postgres, "postgres")] {
         for slow in [true, false] {
             let home = dir.join(format!("{name}-{slow}"));
@@ -60,9 +82,11 @@ pub async fn run(asked: &Asked, dir: &Path) -> Result<()> {
                 out,
                 "{name:<9} {disk:<10} one partition {one:>7.0}   four in four stores {four:>7.0}   {ratio:.2} x"
             )?;
+            targets.push(target(engine, slow, ratio).row());
         }
     }
-    Ok(())
+    writeln!(out)?;
+    print_table(&mut out, &targets)
 }
 
 /// One and four, in turn; both queues are in one server.
@@ -72,7 +96,7 @@ async fn contest(asked: &Asked, engine: Engine, slow: bool, dir: &Path) -> Resul
         Engine::Postgres => clusters(asked, slow, dir).await?,
     };
     let settings = dir.join("settings.toml");
-    std::fs::write(&settings, settings_of(&clusters))?;
+    std::fs::write(&settings, settings_of(&clusters, slow))?;
     let more: Vec<OsString> = vec!["--config".into(), settings.into()];
     let disk = format!("{COMMIT_DELAY_MS}:{COMMIT_OPERATIONS_MAX}");
     let environment = (slow && engine == Engine::Sqlite).then_some(("WAYBILL_SLOW_DISK", disk.as_str()));
@@ -97,14 +121,18 @@ async fn clusters(asked: &Asked, slow: bool, dir: &Path) -> Result<Vec<Cluster>>
     Ok(clusters)
 }
 
-fn settings_of(clusters: &[Cluster]) -> String {
+/// Both queues are in one server, so what is slow is slow for both.
+fn settings_of(clusters: &[Cluster], slow: bool) -> String {
     let store = |place: usize, name: &str| match clusters.get(place) {
         Some(cluster) => format!("{name} = \"{}\"\n", cluster.url()),
         None => format!("{name} = \"sqlite:{name}.db\"\n"),
     };
     let stores: String = STORES.iter().enumerate().map(|(place, name)| store(place, name)).collect();
     let (first, all, count) = (STORES[0], STORES.join(","), STORES.len());
-    format!("[shards]\n{stores}\n[sqs]\nfifo_partition_map = [\"one.fifo:1={first}\", \"four.fifo:{count}={all}\"]\n")
+    let lanes = if slow { format!("[postgres]\nlanes = {COMMIT_OPERATIONS_MAX}\n\n") } else { String::new() };
+    format!(
+        "{lanes}[shards]\n{stores}\n[sqs]\nfifo_partition_map = [\"one.fifo:1={first}\", \"four.fifo:{count}={all}\"]\n"
+    )
 }
 
 async fn sends(counter: &Counter, round: usize, slice: Duration) -> Result<f64> {
@@ -139,4 +167,25 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_partitions_are_held_to_what_is_wanted_of_them() {
+        for (slow, ratio, met) in [(true, 3.0, "yes"), (true, 2.9, "NO"), (false, 0.9, "yes"), (false, 0.89, "NO")] {
+            for engine in [Engine::Sqlite, Engine::Postgres] {
+                assert_eq!(target(engine, slow, ratio).row()[3], met, "slow: {slow}, {ratio}");
+            }
+        }
+        assert_eq!(target(Engine::Sqlite, true, f64::NAN).row()[3], "not measured");
+    }
+
+    #[test]
+    fn a_slow_commit_holds_a_few_operations_on_either_engine() {
+        assert!(settings_of(&[], true).starts_with("[postgres]\nlanes = 8\n"));
+        assert!(!settings_of(&[], false).contains("lanes"));
+    }
 }

@@ -74,7 +74,7 @@ impl Target {
         Self { name, wanted, measured, shown, met: measured.map(|ratio| ratio >= least) }
     }
 
-    fn times_at_least(name: &'static str, least: f64, measured: Option<f64>) -> Self {
+    pub fn times_at_least(name: &'static str, least: f64, measured: Option<f64>) -> Self {
         let shown = show(measured, 2, "×");
         Self { name, wanted: format!("≥ {least} ×"), measured, shown, met: measured.map(|ratio| ratio >= least) }
     }

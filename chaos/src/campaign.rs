@@ -111,7 +111,7 @@ impl Work {
         let tasks = Tasks::new(journal.clone(), plan.connections, plan.seed, resolved);
         let mut others: Vec<Box<dyn Workload>> = Vec::new();
         if scenario.takes_queues() {
-            others.push(Box::new(Queues::new(journal.path(), plan.choices())?));
+            others.push(Box::new(Queues::new(journal.path(), plan.choices(), scenario.queues())?));
         }
         if scenario.takes_mail() {
             others.push(Box::new(Mail::new(journal.path(), plan.choices())));

@@ -56,6 +56,8 @@ pub enum Invariant {
     Misowed,
     /// A message was received while an earlier one of its group was there, or is numbered before it.
     Disordered,
+    /// A queue with a throttle has accepted more than its budget.
+    Overspent,
     /// The archive says that it has everything, and lacks a message or holds half of one.
     Unfiled,
     /// The archive shows an older state than the database has.
@@ -65,7 +67,7 @@ pub enum Invariant {
 }
 
 impl Invariant {
-    pub const ALL: [Invariant; 25] = [
+    pub const ALL: [Invariant; 26] = [
         Invariant::Lost,
         Invariant::Doubled,
         Invariant::Phantom,
@@ -88,6 +90,7 @@ impl Invariant {
         Invariant::Orphaned,
         Invariant::Misowed,
         Invariant::Disordered,
+        Invariant::Overspent,
         Invariant::Unfiled,
         Invariant::Outdated,
         Invariant::Exposed,
@@ -117,6 +120,7 @@ impl Invariant {
             Invariant::Orphaned => "orphaned",
             Invariant::Misowed => "misowed",
             Invariant::Disordered => "disordered",
+            Invariant::Overspent => "overspent",
             Invariant::Unfiled => "unfiled",
             Invariant::Outdated => "outdated",
             Invariant::Exposed => "exposed",

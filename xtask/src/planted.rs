@@ -74,8 +74,15 @@ const PLANTS: &[Plant] = &[
     plant("flight-early", "messages are visible again 0.6 s before their time", "kill", "shared"),
     plant("receive-uncounted", "later receives of a message are not counted", "kill", "miscounted"),
     plant("delete-hollow", "a delete is answered and not made", "kill", "reverted"),
+    plant(
+        "throttle-budget-doubled",
+        "an empty bucket is evicted under its callers and built anew, full",
+        "kill",
+        "overspent",
+    ),
     plant("mesh-answer-before-commit", "a daemon answers before its COMMIT", "mesh-daemon-kill", "lost"),
     plant("mesh-id-freed", "a daemon forgets the id of what is done", "mesh-daemon-kill", "doubled,lost"),
+    plant("mesh-requeue-frees-id", "a message that is replaced gives up its id", "mesh-cut", "doubled"),
     plant("mesh-inbox-unkeyed", "an inbox takes every delivery for a new message", "mesh-daemon-kill", "doubled"),
     plant("mesh-reencrypt", "a daemon seals a message anew for every attempt", "mesh-broker-kill", "lost"),
     plant(

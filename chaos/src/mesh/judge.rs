@@ -35,6 +35,10 @@ pub fn judge(history: &History, inboxes: &Inboxes) -> Vec<Violation> {
                 violations.push(violation(Invariant::Doubled, key, detail));
                 continue;
             }
+            // It may have been on its way for long when another took its place.
+            if history.replaced.contains_key(&key) {
+                continue;
+            }
             let before = newest.entry(key.lane).or_insert(key.seq);
             if *before > key.seq {
                 let detail = format!("{} got it after number {before} of its lane", peer.name());
@@ -68,6 +72,7 @@ fn judge_one(history: &History, peer: Peer, key: Key, got: &Got) -> Option<Viola
 /// What was acknowledged and is not there.
 fn missing<'a>(history: &'a History, there: &'a BTreeSet<(Peer, Key)>) -> impl Iterator<Item = (Peer, Key)> + 'a {
     let promised = history.sends.iter().filter(|(_, sent)| sent.fate == Fate::Promised).map(|(key, _)| *key);
+    let promised = promised.filter(|key| !history.replaced.contains_key(key));
     let wanted = promised.flat_map(|key| key.lane.recipients().into_iter().map(move |peer| (peer, key)));
     wanted.filter(|one| !there.contains(one))
 }
@@ -85,6 +90,7 @@ pub fn is_complete(history: &History, inboxes: &Inboxes) -> bool {
 mod tests {
     use super::super::record::{Names, TOPIC, To, Verdict};
     use super::*;
+    use crate::history::Event;
 
     const DM: Lane = Lane { from: Peer::Alice, to: To::Peer(Peer::Bob), number: 0 };
     const POST: Lane = Lane { from: Peer::Alice, to: To::Topic, number: 1 };
@@ -186,6 +192,44 @@ mod tests {
             history.settle(key(DM, 1), &Verdict::Done(names("a")));
             history.contradicted(key(DM, 1), &verdict);
             assert_eq!(found(&history, &inboxes), expected, "{verdict:?}");
+        }
+    }
+
+    const ABORTED: &str = "aborted_fingerprint_match";
+
+    /// The second direct message is asked to be replaced, with this answer, and then handed over again.
+    fn replaced(event: Event, again: &Verdict) -> (History, Inboxes) {
+        let (mut history, inboxes) = healthy();
+        history.replace(key(DM, 2), Event::Info, 1);
+        history.replace(key(DM, 2), event, 1);
+        assert_eq!(history.open().contains(&key(DM, 2)), event == Event::Info);
+        history.invoke(key(DM, 2), 1);
+        assert_eq!(history.settle(key(DM, 2), again), Event::Ok, "{event:?} {again:?}");
+        (history, inboxes)
+    }
+
+    #[test]
+    fn what_was_replaced_keeps_its_id_and_may_arrive() {
+        let aborted = Verdict::Conflict(format!("outbox_{ABORTED}"));
+        for event in [Event::Ok, Event::Info] {
+            let (history, mut inboxes) = replaced(event, &aborted);
+            assert!(history.open().is_empty());
+            assert_eq!(found(&history, &inboxes), ["lost"], "the other message is promised");
+            inboxes.get_mut(&Peer::Bob).unwrap().insert(2, got(key(DM, 3)));
+            assert_eq!(found(&history, &inboxes), Vec::<&str>::new(), "before the one it replaces");
+            inboxes.get_mut(&Peer::Bob).unwrap().pop();
+            assert_eq!(found(&history, &inboxes), Vec::<&str>::new(), "and need not");
+        }
+        // Its id was given away.
+        let (history, mut inboxes) = replaced(Event::Ok, &Verdict::Queued);
+        inboxes.get_mut(&Peer::Bob).unwrap().push(got(key(DM, 3)));
+        assert_eq!(found(&history, &inboxes), ["doubled"]);
+        // It was not replaced, and nothing has changed.
+        for event in [Event::Fail, Event::Info] {
+            let (history, mut inboxes) = replaced(event, &Verdict::Queued);
+            assert_eq!(found(&history, &inboxes), Vec::<&str>::new());
+            inboxes.get_mut(&Peer::Bob).unwrap().pop();
+            assert_eq!(found(&history, &inboxes), ["lost"]);
         }
     }
 

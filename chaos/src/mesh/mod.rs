@@ -309,7 +309,8 @@ impl Party {
     async fn repeat(&mut self) -> Result<Vec<Violation>> {
         let round = self.round;
         let keys: Vec<Key> = self.record()?.with(|history| {
-            history.sends.iter().filter(|(_, sent)| sent.round == round).map(|(key, _)| *key).collect()
+            let of_round = history.sends.iter().filter(|(_, sent)| sent.round == round).map(|(key, _)| *key);
+            of_round.filter(|key| !history.replaced.contains_key(key)).collect()
         });
         let chosen = Rng::new(self.seed ^ u64::from(round), Stream::Sample).sample(keys, REPEATED);
         let mut violations = Vec::new();
@@ -441,7 +442,8 @@ impl Players for Party {
     }
 
     fn summary(&self) -> String {
-        format!("mesh: {}, {} clean checks of the broker's books", self.told(), self.checks)
+        let replaced = self.record.as_ref().map_or(0, |record| record.with(|history| history.replaced.len()));
+        format!("mesh: {}, {replaced} replaced, {} clean checks of the broker's books", self.told(), self.checks)
     }
 }
 

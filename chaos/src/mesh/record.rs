@@ -1,7 +1,7 @@
 //! What was handed to daemons and what they answered. A message has its id and its body before its first call, and keeps both
 //! through every retry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ use crate::rng::{Rng, Stream};
 /// Filling of a body, in characters.
 const FILL_MAX: u64 = 300;
 pub const TOPIC: &str = "news";
+/// What the id of a message says that was replaced by another.
+const ABORTED: &str = "outbox_aborted_fingerprint_match";
 /// Bodies of messages that only find out whether everybody hears everybody.
 pub const WARM: &str = "warm ";
 
@@ -91,6 +93,11 @@ impl Key {
         format!("{}-{}-{number}-{}", from.name(), to.name(), self.seq)
     }
 
+    /// The message that takes its place when it is replaced.
+    pub fn replacement(self) -> Key {
+        Key { seq: self.seq + 1, ..self }
+    }
+
     /// The id, and a filling that follows from the seed.
     pub fn body(self, seed: u64) -> String {
         let conn = (self.lane.from as u32) << 16 | self.lane.number;
@@ -145,10 +152,20 @@ pub enum Verdict {
     Unknown(String),
 }
 
+/// Of a message that an operator has asked to replace by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// Nobody was told.
+    Perhaps,
+    Surely,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub seed: u64,
     pub sends: BTreeMap<Key, Sent>,
+    /// These may arrive, for they may have been sent before, and need not.
+    pub replaced: BTreeMap<Key, Replaced>,
     /// What a single answer has shown to be wrong.
     pub found: Vec<Violation>,
     /// Refusals and their number.
@@ -161,8 +178,43 @@ impl History {
         self.sends.entry(key).or_insert(Sent { fate, round, names: None }).fate = fate;
     }
 
+    /// How an operator was answered who had asked to replace a message.
+    pub fn replace(&mut self, key: Key, event: Event, round: u32) {
+        match event {
+            Event::Ok => {
+                self.replaced.insert(key, Replaced::Surely);
+                let promised = Sent { fate: Fate::Promised, round, names: None };
+                self.sends.entry(key.replacement()).or_insert(promised);
+            }
+            Event::Fail => drop(self.replaced.remove(&key)),
+            _ => drop(self.replaced.insert(key, Replaced::Perhaps)),
+        }
+    }
+
+    /// An answer to a request for a message that may have been replaced. None: it was not, and the answer is one like others.
+    fn settle_replaced(&mut self, key: Key, verdict: &Verdict) -> Option<Event> {
+        let (replaced, round) = (*self.replaced.get(&key)?, self.sends.get(&key)?.round);
+        match (replaced, verdict) {
+            // Both happen or neither: if its own id is given up, the other message is there.
+            (_, Verdict::Conflict(why)) if why == ABORTED => self.replace(key, Event::Ok, round),
+            (Replaced::Surely, Verdict::Queued | Verdict::Done(_)) => {
+                let detail = "replaced by another, and then its id was taken as if it were new";
+                self.found.push(violation(Invariant::Doubled, key, detail));
+            }
+            (Replaced::Perhaps, Verdict::Queued | Verdict::Done(_)) => {
+                self.replaced.remove(&key);
+                return None;
+            }
+            _ => return None,
+        }
+        Some(Event::Ok)
+    }
+
     /// An answer to the same request, the first or a repeated one.
     pub fn settle(&mut self, key: Key, verdict: &Verdict) -> Event {
+        if let Some(event) = self.settle_replaced(key, verdict) {
+            return event;
+        }
         let Some(sent) = self.sends.get_mut(&key) else { return Event::Info };
         let mut wrong = |invariant, detail: String| self.found.push(violation(invariant, key, detail));
         let event = match verdict {
@@ -211,7 +263,9 @@ impl History {
 
     /// Not yet known to be either there or not.
     pub fn open(&self) -> Vec<Key> {
-        self.sends.iter().filter(|(_, sent)| sent.fate.open()).map(|(key, _)| *key).collect()
+        let open = self.sends.iter().filter(|(_, sent)| sent.fate.open()).map(|(key, _)| *key);
+        let perhaps = self.replaced.iter().filter(|(_, replaced)| **replaced == Replaced::Perhaps).map(|(key, _)| *key);
+        open.chain(perhaps).collect::<BTreeSet<Key>>().into_iter().collect()
     }
 }
 
@@ -268,6 +322,18 @@ impl Record {
         };
         Self::tell(&mut guard.1, self.began, key, name, Some(verdict));
         event
+    }
+
+    /// Before the call nobody was told; after it, as the answer says.
+    pub fn replace(&self, key: Key, event: Event, round: u32) {
+        let mut guard = self.lock();
+        guard.0.replace(key, event, round);
+        let told = match event {
+            Event::Ok => "replaced",
+            Event::Fail => "not-replaced",
+            _ => "replace",
+        };
+        Self::tell(&mut guard.1, self.began, key, told, None);
     }
 
     pub fn contradicted(&self, key: Key, verdict: &Verdict) {

@@ -1,5 +1,6 @@
 //! Programs beside their daemons: each lane hands one message over after the other, a message of unknown fate again until it is
-//! acknowledged, and now and then one of before, the same, twice at once, or with another body under its id.
+//! acknowledged, and now and then one of before, the same, twice at once, or with another body under its id. Some that wait
+//! are replaced by another message under another id, as an operator does.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::history::Event;
 use crate::rng::Rng;
 use crate::workload::{Count, Signals};
 
-/// Numbers of a round; 4,000 rounds of them fit the type.
+/// Numbers of a round; 4,000 rounds of them fit the type. Of a daemon's lane every second one is for a replacement.
 pub const SEQ_PER_ROUND: u32 = 100_000;
 /// The longest pause between two messages of a lane, outside the sprint and within it.
 const PAUSE_US: u64 = 30_000;
@@ -23,6 +24,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(30);
 const REPEAT_ONE_IN: u64 = 8;
 const CONTRADICT_ONE_IN: u64 = 12;
 const TWICE_ONE_IN: u64 = 10;
+/// Only one that waits can be replaced, and most are sent at once.
+const REPLACE_ONE_IN: u64 = 4;
+const REQUEUE: &str = "/v1/admin/outbox/requeue";
 
 /// Direct messages both ways, to one who hardly sends, and posts of two.
 pub const LANES: [Lane; 9] = [
@@ -52,7 +56,8 @@ fn read(answer: anyhow::Result<Answer>, cut: bool) -> Verdict {
     };
     let text = |name: &str| answer.text(name).unwrap_or_default().to_owned();
     match answer.status {
-        409 => Verdict::Conflict(text("conflict")),
+        409 if !cut => Verdict::Conflict(text("conflict")),
+        409 => Verdict::Unknown("answered after the cut".to_owned()),
         _ if answer.refused() => Verdict::Refused(answer.brief()),
         _ if cut => Verdict::Unknown("answered after the cut".to_owned()),
         202 => Verdict::Queued,
@@ -79,7 +84,7 @@ pub struct Sender {
 impl Sender {
     pub async fn run(mut self) -> Count {
         let mut taken: Vec<Key> = Vec::new();
-        for n in 0..SEQ_PER_ROUND {
+        for n in (0..SEQ_PER_ROUND).step_by(2) {
             if self.signals.stopped() {
                 break;
             }
@@ -97,7 +102,11 @@ impl Sender {
             if !self.until_taken(key).await {
                 break;
             }
-            taken.push(key);
+            if self.rng.below(REPLACE_ONE_IN) == 0 && !self.replace(key).await {
+                break;
+            }
+            let replaced = self.record.with(|history| history.replaced.contains_key(&key));
+            taken.push(if replaced { key.replacement() } else { key });
         }
         self.count
     }
@@ -113,6 +122,23 @@ impl Sender {
                 _ => sleep(AGAIN_AFTER).await,
             }
         }
+    }
+
+    /// Has a message that was taken replaced by the next of its lane, if it still waits. Its own id stays taken. False as above.
+    async fn replace(&mut self, key: Key) -> bool {
+        let new = key.replacement();
+        let patch = json!({ "message": new.body(self.seed) });
+        let request = json!({ "id": key.id(), "new_client_id": new.id(), "patch": patch, "operator": "chaos" });
+        self.record.replace(key, Event::Info, self.round);
+        let event = match self.local.post(REQUEUE, &request).await {
+            _ if self.signals.is_cut() => Event::Info,
+            Ok(answer) if answer.success() => Event::Ok,
+            Ok(answer) if answer.refused() => Event::Fail,
+            _ => Event::Info,
+        };
+        self.record.replace(key, event, self.round);
+        // Whoever was not told asks what became of it.
+        event == Event::Fail || self.until_taken(key).await
     }
 
     async fn ask(local: &mut Local, key: Key, message: &str, signals: &Signals) -> Verdict {
@@ -173,6 +199,8 @@ mod tests {
         assert_eq!(read(answer(200, done), false), Verdict::Done(names));
         let conflict = json!({ "conflict": "outbox_dead_fingerprint_match" });
         assert_eq!(read(answer(409, conflict), false), Verdict::Conflict("outbox_dead_fingerprint_match".to_owned()));
+        let late = json!({ "conflict": "outbox_aborted_fingerprint_match" });
+        assert!(matches!(read(answer(409, late), true), Verdict::Unknown(_)));
         assert!(matches!(read(answer(507, json!({})), true), Verdict::Refused(_)));
         for (answer, cut) in
             [(answer(202, json!({})), true), (answer(503, json!({})), false), (answer(200, json!({})), false)]

@@ -120,11 +120,12 @@ pub fn of_batch(outcome: &Outcome, entries: usize) -> Vec<Event> {
     let Some(answer) = outcome.done() else { return vec![outcome.event(); entries] };
     let among = |list: &str, number: usize| {
         let id = number.to_string();
-        answer.get(list).and_then(Value::as_array).into_iter().flatten().any(|entry| entry["Id"] == id.as_str())
+        answer.get(list).and_then(Value::as_array).into_iter().flatten().find(|entry| entry["Id"] == id.as_str())
     };
     let event = |number| match (among("Successful", number), among("Failed", number)) {
-        (true, false) => Event::Ok,
-        (false, true) => Event::Fail,
+        (Some(_), None) => Event::Ok,
+        // A store that is away says nothing about what it has done.
+        (None, Some(failed)) if failed["SenderFault"] != false => Event::Fail,
         // In both lists or in none: nobody knows.
         _ => Event::Info,
     };
@@ -154,6 +155,9 @@ mod tests {
         let answer = json!({"Successful": [{"Id": "0"}, {"Id": "2"}], "Failed": [{"Id": "1"}, {"Id": "2"}]});
         let events = of_batch(&Outcome::Done(answer), 4);
         assert_eq!(events, [Event::Ok, Event::Fail, Event::Info, Event::Info]);
+        let away =
+            json!({"Successful": [], "Failed": [{"Id": "0", "SenderFault": true}, {"Id": "1", "SenderFault": false}]});
+        assert_eq!(of_batch(&Outcome::Done(away), 2), [Event::Fail, Event::Info]);
         assert_eq!(of_batch(&Outcome::Unknown(String::new()), 2), [Event::Info; 2]);
     }
 }

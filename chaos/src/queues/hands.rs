@@ -1,6 +1,7 @@
 //! Those who send and receive in a round. One writer per group: the order of a group's numbers is the order of its sends.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ pub const BATCH: usize = 10;
 /// Between two calls of a writer or receiver, on average, outside the sprint.
 const PAUSE_US: u64 = 25_000;
 /// After a call that was not answered, or not done.
-const TROUBLE: Duration = Duration::from_millis(50);
+pub const TROUBLE: Duration = Duration::from_millis(50);
 /// One send in this many is a batch, of up to so many.
 const BATCH_ONE_IN: u64 = 5;
 const BATCH_MAX: u64 = 4;
@@ -27,8 +28,13 @@ const AGAIN_OF: u32 = 30;
 /// The shortest that there is, and one receive in this many asks for twice as long.
 const VISIBILITY_S: u64 = 1;
 const LONGER_ONE_IN: u64 = 8;
+/// One receive in this many waits for something to come, as long as the shortest wait is.
+const WAIT_ONE_IN: u64 = 4;
+pub const WAIT_S: u64 = 1;
+/// One receive of a FIFO queue in this many is made again under the id of its attempt.
+const TWICE_ONE_IN: u64 = 10;
 /// Calls of one hand in a round.
-const CALLS_MAX: u32 = 100_000;
+pub const CALLS_MAX: u32 = 100_000;
 const LOOK: Duration = Duration::from_millis(25);
 
 /// Counts what became of entries.
@@ -38,6 +44,17 @@ pub fn count(count: &mut Count, event: Event, entries: u64) {
         Event::Fail => count.refused += entries,
         _ => count.unknown += entries,
     }
+}
+
+/// What a receive is to be like.
+pub struct Asked {
+    pub kind: QueueKind,
+    pub receiver: u32,
+    pub visibility_s: u64,
+    pub wait_s: u64,
+    /// Its id, where it may be made again.
+    pub attempt: Option<String>,
+    pub calm: bool,
 }
 
 pub struct Hand {
@@ -61,7 +78,8 @@ impl Hand {
     /// What nobody should have been told goes into the record.
     pub fn note(&mut self, kind: QueueKind, what: &str, outcome: &Outcome) {
         let gone = matches!(outcome, Outcome::Refused(shape) if shape == "QueueDoesNotExist");
-        let excused = gone && matches!(kind, QueueKind::Purged(_));
+        let dear = matches!(outcome, Outcome::Refused(shape) if shape == "Throttling");
+        let excused = gone && kind.is_purged() || dear && kind == QueueKind::Throttled;
         if let Some(unexpected) = outcome.unexpected().filter(|_| !excused) {
             self.record.unexpected(format!("{what} answered {unexpected}"));
         }
@@ -111,7 +129,7 @@ impl Hand {
     /// As it is sent each time: even groups give the id of a message, odd ones leave it to the contents.
     fn entry(&self, key: Key) -> Value {
         let mut entry = json!({"MessageBody": key.body(self.seed)});
-        if key.kind == QueueKind::Fifo {
+        if key.kind.has_groups() {
             entry["MessageGroupId"] = json!(key.group.to_string());
             if key.group.is_multiple_of(2) {
                 entry["MessageDeduplicationId"] = json!(key.dedup());
@@ -120,12 +138,26 @@ impl Hand {
         entry
     }
 
-    /// Receives up to ten, and writes down what came. Answers with their places in the history.
-    pub async fn receive(&mut self, kind: QueueKind, receiver: u32, visibility_s: u64) -> std::ops::Range<usize> {
-        let input = json!({
+    /// Receives up to ten without waiting, and writes down what came. Answers with their places in the history.
+    pub async fn receive(&mut self, kind: QueueKind, receiver: u32, visibility_s: u64) -> Range<usize> {
+        self.receive_as(&Asked { kind, receiver, visibility_s, wait_s: 0, attempt: None, calm: false }).await
+    }
+
+    pub async fn receive_as(&mut self, asked: &Asked) -> Range<usize> {
+        let (receive, brought) = self.ask(asked).await;
+        self.record.receive(receive, brought)
+    }
+
+    /// One call, of which the record does not know yet.
+    pub async fn ask(&mut self, asked: &Asked) -> (Receive, Vec<Delivery>) {
+        let Asked { kind, receiver, visibility_s, wait_s, ref attempt, calm } = *asked;
+        let mut input = json!({
             "QueueUrl": self.client.url(kind), "MaxNumberOfMessages": BATCH, "VisibilityTimeout": visibility_s,
-            "MessageSystemAttributeNames": ["All"],
+            "MessageSystemAttributeNames": ["All"], "WaitTimeSeconds": wait_s,
         });
+        if let Some(attempt) = attempt {
+            input["ReceiveRequestAttemptId"] = json!(attempt);
+        }
         let began = Instant::now();
         let outcome = self.client.call("ReceiveMessage", &input).await;
         let ended = Instant::now();
@@ -135,8 +167,7 @@ impl Hand {
         if brought.len() < messages.len() {
             self.record.unexpected("ReceiveMessage brought messages without id, handle or count".to_owned());
         }
-        let receive = Receive { kind, receiver, began, ended, visibility_s, event: outcome.event() };
-        self.record.receive(receive, brought)
+        (Receive { kind, receiver, began, ended, visibility_s, wait_s, calm, event: outcome.event() }, brought)
     }
 
     /// Deletes these together.
@@ -230,7 +261,14 @@ impl Hand {
             }
             let longer = u64::from(self.rng.below(LONGER_ONE_IN) == 0);
             let unknown = self.count.unknown;
-            let came: Vec<usize> = self.receive(kind, receiver, VISIBILITY_S * (1 + longer)).await.collect();
+            let visibility_s = VISIBILITY_S * (1 + longer);
+            let wait_s = if self.rng.below(WAIT_ONE_IN) == 0 { WAIT_S } else { 0 };
+            let came = if kind == QueueKind::Fifo && self.rng.below(TWICE_ONE_IN) == 0 {
+                self.receive_twice(kind, receiver, visibility_s).await
+            } else {
+                self.receive_as(&Asked { kind, receiver, visibility_s, wait_s, attempt: None, calm: false }).await
+            };
+            let came: Vec<usize> = came.collect();
             match kind {
                 QueueKind::Poison => self.spoil(kind, &came).await,
                 QueueKind::Dead => drop(self.delete(kind, &came).await),

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::attempts::Repeat;
+use super::budget::Spent;
 use super::judge::Book;
 use crate::history::{Event, Fate};
 use crate::rng::{Rng, Stream};
@@ -29,7 +31,11 @@ pub enum QueueKind {
     /// Nobody deletes much of what is here, so most of it ends as dead letters.
     Poison,
     Dead,
+    /// Its sends have a budget.
+    Throttled,
     Purged(u32),
+    /// The same, with partitions.
+    PurgedFifo(u32),
 }
 
 impl QueueKind {
@@ -39,8 +45,19 @@ impl QueueKind {
             QueueKind::Fifo => format!("{run}-line.fifo"),
             QueueKind::Poison => format!("{run}-poison"),
             QueueKind::Dead => format!("{run}-dead"),
+            QueueKind::Throttled => format!("{run}-throttled"),
             QueueKind::Purged(round) => format!("{run}-purged-{round}"),
+            QueueKind::PurgedFifo(round) => format!("{run}-purged-{round}.fifo"),
         }
+    }
+
+    /// Of one round.
+    pub fn is_purged(self) -> bool {
+        matches!(self, QueueKind::Purged(_) | QueueKind::PurgedFifo(_))
+    }
+
+    pub fn has_groups(self) -> bool {
+        matches!(self, QueueKind::Fifo | QueueKind::PurgedFifo(_))
     }
 
     /// Where a message was sent that is found here.
@@ -53,7 +70,8 @@ impl QueueKind {
             QueueKind::Standard => 0,
             QueueKind::Fifo => 1,
             QueueKind::Poison | QueueKind::Dead => 2,
-            QueueKind::Purged(round) => 3 + round,
+            QueueKind::Throttled => 3,
+            QueueKind::Purged(round) | QueueKind::PurgedFifo(round) => 4 + round,
         }
     }
 }
@@ -149,6 +167,10 @@ pub struct Receive {
     pub ended: Instant,
     /// For so long nobody else is to get what it brought.
     pub visibility_s: u64,
+    /// For so long it waits for something to come.
+    pub wait_s: u64,
+    /// There was no fault about, nor had there been one a moment ago.
+    pub calm: bool,
     pub event: Event,
 }
 
@@ -179,6 +201,10 @@ pub struct History {
     pub deliveries: Vec<Delivery>,
     pub purges: Vec<Purge>,
     pub old_handles: Vec<OldHandle>,
+    /// What was accepted of a queue's budget.
+    pub spent: Vec<Spent>,
+    /// Receives that were made again under the id of their attempt.
+    pub repeats: Vec<Repeat>,
     /// Messages that have surely ended, and of which nothing more is kept.
     pub ended: BTreeSet<Key>,
     /// Messages that were received, and of those the dead letters.
@@ -203,6 +229,13 @@ impl History {
         if event == Event::Ok {
             sent.acked.get_or_insert(ended);
             sent.names.extend(name);
+        }
+    }
+
+    /// Nothing was stored of what was refused at its only attempt, and its number is free.
+    pub fn withdraw(&mut self, key: Key) {
+        if self.sends.get(&key).is_some_and(|sent| sent.fate == Fate::Refused) {
+            self.sends.remove(&key);
         }
     }
 
@@ -250,6 +283,7 @@ impl History {
             purge.acked = purge.acked.filter(|acked| !is_void(purge.began, *acked));
         }
         self.old_handles.retain(|old| !is_void(old.began, old.began));
+        self.repeats.retain(|repeat| !is_void(repeat.began, repeat.ended));
     }
 
     /// Nobody looks at this queue any more.
@@ -273,6 +307,8 @@ impl History {
         self.sends.retain(|key, _| !over.contains(key));
         self.deliveries.retain(|one| one.key.is_none_or(|key| !over.contains(&key)));
         self.ended.extend(over);
+        self.spent.retain(|spent| spent.ended >= before);
+        self.repeats.retain(|repeat| repeat.ended >= before);
     }
 }
 
@@ -377,6 +413,22 @@ impl Record {
         let began = old.began;
         self.lock().old_handles.push(old);
         self.tell(began, line);
+    }
+
+    pub fn withdraw(&self, key: Key) {
+        self.lock().withdraw(key);
+    }
+
+    /// An accepted send of a queue with a budget; the send itself is told by `settle`.
+    pub fn spend(&self, spent: Spent) {
+        self.lock().spent.push(spent);
+    }
+
+    pub fn repeat(&self, repeat: Repeat) {
+        let line = json!({"again": repeat.second.len(), "of": repeat.first.len()});
+        let ended = repeat.ended;
+        self.lock().repeats.push(repeat);
+        self.tell(ended, line);
     }
 
     pub fn unexpected(&self, what: String) {

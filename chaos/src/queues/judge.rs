@@ -8,14 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::history::{Delivery, History, Key, Name, QueueKind, Receive, Try};
-use super::order;
+use super::{attempts, budget, order};
 use crate::checker::{Invariant, Violation};
 use crate::history::{Event, Fate};
 
 /// After so many receives the next one makes a message a dead letter.
 pub const RECEIVES_MAX: u32 = 3;
 /// The server's clock may be slewed by one in a hundred, and windows are a few seconds long.
-const SLACK: Duration = Duration::from_millis(100);
+pub const SLACK: Duration = Duration::from_millis(100);
+/// A machine with other work stands still for a second now and then; who waits without an end is later than this.
+const LATE_MAX: Duration = Duration::from_secs(5);
 
 pub fn violation(invariant: Invariant, key: Key, detail: impl std::fmt::Display) -> Violation {
     Violation::new(invariant, format!("{:?} {}:{}: {detail}", key.kind, key.group, key.seq))
@@ -145,6 +147,9 @@ pub fn judge(history: &History) -> Vec<Violation> {
         violations.extend(judge_purged(&book, *key, deliveries));
     }
     violations.extend(judge_handles(history));
+    violations.extend(budget::judge(history));
+    violations.extend(attempts::judge(history));
+    violations.extend(judge_waits(history));
     let unexpected = history.unexpected.iter();
     violations.extend(unexpected.map(|(what, n)| Violation::new(Invariant::Unserved, format!("{n} × {what}"))));
     violations
@@ -352,6 +357,28 @@ fn judge_handles(history: &History) -> Vec<Violation> {
             Violation::new(Invariant::Stale, detail)
         })
         .collect()
+}
+
+/// Of the receives that were answered after they had waited: how many there were, and by how much the slowest was late.
+pub fn waits(history: &History) -> (usize, Duration) {
+    let waited = history.receives.iter().filter(|receive| receive.wait_s > 0 && receive.event == Event::Ok);
+    (waited.clone().count(), waited.map(late).max().unwrap_or_default())
+}
+
+/// For how much longer than it wanted to wait a receive has waited.
+fn late(receive: &Receive) -> Duration {
+    receive.ended.duration_since(receive.began).saturating_sub(Duration::from_secs(receive.wait_s))
+}
+
+/// Whoever waits is told when its time is over. Judged where there is no fault about, and whatever the answer was.
+fn judge_waits(history: &History) -> Vec<Violation> {
+    let late = history.receives.iter().filter(|receive| receive.calm && late(receive) > LATE_MAX);
+    let told = |receive: &Receive| {
+        let took = receive.ended.duration_since(receive.began).as_secs_f64();
+        let detail = format!("{:?}: a receive that waits for {} s took {took:.1} s", receive.kind, receive.wait_s);
+        Violation::new(Invariant::Unserved, detail)
+    };
+    late.map(told).collect()
 }
 
 #[cfg(test)]

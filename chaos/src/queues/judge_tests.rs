@@ -4,8 +4,14 @@ use super::super::history::{OldHandle, Purge};
 use super::*;
 
 const SEED: u64 = 7;
-const ALL: [QueueKind; 5] =
-    [QueueKind::Standard, QueueKind::Fifo, QueueKind::Poison, QueueKind::Dead, QueueKind::Purged(1)];
+const ALL: [QueueKind; 6] = [
+    QueueKind::Standard,
+    QueueKind::Fifo,
+    QueueKind::Poison,
+    QueueKind::Dead,
+    QueueKind::Throttled,
+    QueueKind::Purged(1),
+];
 
 /// A history that is told line by line; times are milliseconds.
 struct Told {
@@ -60,7 +66,8 @@ impl Told {
 
     fn blind(&mut self, kind: QueueKind, began: u64, event: Event) -> &mut Self {
         let (began, ended) = (self.at(began), self.at(began + 5));
-        self.history.receives.push(Receive { kind, receiver: 1, began, ended, visibility_s: 1, event });
+        let (receiver, visibility_s, wait_s, calm) = (1, 1, 0, false);
+        self.history.receives.push(Receive { kind, receiver, began, ended, visibility_s, wait_s, calm, event });
         self
     }
 
@@ -375,4 +382,24 @@ fn a_body_names_its_message() {
     assert_eq!(Key::read(QueueKind::Fifo, &fifo(12).body(SEED)), Some(fifo(12)));
     assert_eq!(Key::read(QueueKind::Dead, &key(QueueKind::Poison, 3).body(SEED)), Some(key(QueueKind::Poison, 3)));
     assert_eq!(Key::read(QueueKind::Fifo, "nobody's"), None);
+}
+
+#[test]
+fn whoever_waits_in_peace_is_told_when_its_time_is_over() {
+    for (took_ms, calm, event, names) in [
+        (1_050, true, Event::Ok, &[][..]),
+        (5_900, true, Event::Ok, &[]),
+        (6_100, true, Event::Ok, &["unserved"]),
+        (6_100, true, Event::Info, &["unserved"]),
+        (6_100, false, Event::Ok, &[]),
+    ] {
+        let mut told = Told::new();
+        told.blind(QueueKind::Standard, 0, event);
+        let ended = told.at(took_ms);
+        let receive = told.history.receives.last_mut().unwrap();
+        (receive.wait_s, receive.ended, receive.calm) = (1, ended, calm);
+        assert_eq!(told.names(), names, "{took_ms} {calm} {event:?}");
+        let late = Duration::from_millis(took_ms - 1_000);
+        assert_eq!(waits(&told.history), if event == Event::Ok { (1, late) } else { (0, Duration::ZERO) });
+    }
 }

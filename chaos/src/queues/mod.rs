@@ -1,10 +1,13 @@
-//! Queues as a workload, over the listener for SQS clients: a standard queue, a FIFO queue with several groups, one that
-//! most messages leave as dead letters, and in each round one that is purged.
+//! Queues as a workload, over the listener for SQS clients: a standard queue, a FIFO queue with several groups in several
+//! partitions, one that most messages leave as dead letters, one whose sends have a budget, and in each round one that is
+//! purged.
 //!
 //! They are worked on through all rounds and emptied at the end. After each round what is unknown is settled as far as
 //! a client can (a FIFO send is sent again under its deduplication id, a purge is made again), the history is judged, and
 //! the totals that the server shows must be those that the history leaves.
 
+mod attempts;
+mod budget;
 mod client;
 mod hands;
 mod history;
@@ -16,13 +19,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use waybill_bench::signed::Signer;
 
+use self::budget::SPENDERS;
 use self::client::{Client, Target};
-use self::hands::Hand;
+use self::hands::{Asked, Hand, WAIT_S};
 use self::history::{Key, QueueKind, Record};
 use self::judge::{Book, RECEIVES_MAX};
 use self::purger::Left;
@@ -31,8 +35,9 @@ use crate::history::{Event, Fate};
 use crate::rng::{self, Rng, Stream};
 use crate::workload::{Count, Held, Signals, Site, Workload};
 
-/// One writer each.
-const GROUPS: u32 = 6;
+/// One writer each, and two in every partition.
+const GROUPS: u32 = 8;
+pub const PARTITIONS: usize = 4;
 const STANDARD_WRITERS: u32 = 2;
 const FIFO_RECEIVERS: u32 = 3;
 const STANDARD_RECEIVERS: u32 = 2;
@@ -55,12 +60,12 @@ const DIAGNOSED_VISIBILITY_S: u64 = 1;
 const KEPT: Duration = Duration::from_secs(20);
 /// Kept for longer than a run lasts.
 const RETENTION_S: &str = "1209600";
-const DRAINED: [QueueKind; 4] = [QueueKind::Standard, QueueKind::Fifo, QueueKind::Poison, QueueKind::Dead];
+const DRAINED: [QueueKind; 5] =
+    [QueueKind::Standard, QueueKind::Fifo, QueueKind::Poison, QueueKind::Dead, QueueKind::Throttled];
 
 pub struct Queues {
     seed: u64,
-    /// In the names of all queues: those of another run on the same data are left alone.
-    run: String,
+    choice: Choice,
     record: Record,
     key: Option<(String, String)>,
     hands: JoinSet<(Count, Option<Left>)>,
@@ -80,16 +85,44 @@ struct Told {
     unknown: u64,
     dead: u64,
     drained: Duration,
+    /// Receives that waited, and by how much the slowest was late.
+    waits: (usize, Duration),
+}
+
+/// Which queues a run has.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// What their names begin with: those of another run on the same data are left alone.
+    pub run: String,
+    /// Those that are purged have partitions, too.
+    pub purges_fifo: bool,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Choice { run: format!("chaos-{:x}", rng::fresh_seed() & 0xffff_ffff), purges_fifo: false }
+    }
+}
+
+impl Choice {
+    /// The queues that have partitions, for settings that place them.
+    pub fn partitioned(&self, rounds: u32) -> Vec<String> {
+        let purged = (1..=rounds).map(QueueKind::PurgedFifo).filter(|_| self.purges_fifo);
+        std::iter::once(QueueKind::Fifo).chain(purged).map(|kind| kind.name(&self.run)).collect()
+    }
+}
+
+fn fifo() -> Value {
+    json!({"FifoQueue": "true", "ContentBasedDeduplication": "true", "PartitionCount": PARTITIONS.to_string()})
 }
 
 impl Queues {
     /// Its journal stands beside that of the tasks.
-    pub fn new(journal: &Path, seed: u64) -> Result<Self> {
+    pub fn new(journal: &Path, seed: u64, choice: Choice) -> Result<Self> {
         let record = Record::create(journal.with_file_name("queues.jsonl"), seed)?;
-        let run = format!("chaos-{:x}", rng::fresh_seed() & 0xffff_ffff);
         Ok(Queues {
             seed,
-            run,
+            choice,
             record,
             key: None,
             hands: JoinSet::new(),
@@ -102,7 +135,11 @@ impl Queues {
 
     fn target(&self, at: &Site, signals: &Signals) -> Result<Target> {
         let (id, secret) = self.key.clone().context("nobody has an access key yet")?;
-        Ok(Target { signer: Signer { addr: at.sqs, id, secret }, run: self.run.clone(), signals: signals.clone() })
+        Ok(Target {
+            signer: Signer { addr: at.sqs, id, secret },
+            run: self.choice.run.clone(),
+            signals: signals.clone(),
+        })
     }
 
     fn hand(&self, target: &Target, round: u32, hand: u32) -> Hand {
@@ -123,13 +160,14 @@ impl Queues {
         let text = |name: &str| made.text(name).map(str::to_owned).with_context(|| format!("a key without {name}"));
         self.key = Some((text("access_key_id")?, text("secret_access_key")?));
         let mut client = Client::new(&self.target(at, &Signals::default())?);
-        let dead = format!("arn:aws:sqs:us-east-1:000000000000:{}", QueueKind::Dead.name(&self.run));
+        let dead = format!("arn:aws:sqs:us-east-1:000000000000:{}", QueueKind::Dead.name(&self.choice.run));
         let policy = json!({"deadLetterTargetArn": dead, "maxReceiveCount": RECEIVES_MAX}).to_string();
         for (kind, mut attributes) in [
             (QueueKind::Standard, json!({})),
-            (QueueKind::Fifo, json!({"FifoQueue": "true", "ContentBasedDeduplication": "true"})),
+            (QueueKind::Fifo, fifo()),
             (QueueKind::Dead, json!({})),
             (QueueKind::Poison, json!({"RedrivePolicy": policy})),
+            (QueueKind::Throttled, budget::attributes()),
         ] {
             attributes["MessageRetentionPeriod"] = json!(RETENTION_S);
             let outcome = client.create(kind, &attributes).await;
@@ -146,7 +184,7 @@ impl Queues {
             .chain([(QueueKind::Poison, 0)]);
         let receivers = std::iter::repeat_n(QueueKind::Fifo, FIFO_RECEIVERS as usize)
             .chain(std::iter::repeat_n(QueueKind::Standard, STANDARD_RECEIVERS as usize))
-            .chain([QueueKind::Poison, QueueKind::Dead]);
+            .chain([QueueKind::Poison, QueueKind::Dead, QueueKind::Throttled]);
         let mut number = 0;
         for (kind, group) in writers {
             let hand = self.hand(&target, round, number);
@@ -159,10 +197,16 @@ impl Queues {
             self.hands.spawn(async move { (hand.consume(kind, receiver).await, None) });
             number += 1;
         }
+        for group in 0..SPENDERS {
+            let hand = self.hand(&target, round, number);
+            self.hands.spawn(async move { (hand.spend(round, group).await, None) });
+            number += 1;
+        }
         let (purger, other) = (self.hand(&target, round, number), self.hand(&target, round, number + 1));
         let ends = round.is_multiple_of(2);
+        let kind = if self.choice.purges_fifo { QueueKind::PurgedFifo(round) } else { QueueKind::Purged(round) };
         self.hands.spawn(async move {
-            let (count, left) = purger.purge(other, QueueKind::Purged(round), ends).await;
+            let (count, left) = purger.purge(other, kind, ends).await;
             (count, Some(left))
         });
         Ok(())
@@ -244,7 +288,7 @@ impl Queues {
             target.signals.stop();
             violations
         };
-        let (mut violations, ()) = tokio::join!(emptied, hand.empty_out(kind, 0, DRAIN_VISIBILITY_S));
+        let (mut violations, ()) = tokio::join!(emptied, hand.empty_out(kind, 0, DRAIN_VISIBILITY_S, false));
         let mut history = self.record.lock();
         violations.extend(judge::judge(&history));
         violations.extend(judge::judge_end(&history, &[kind]));
@@ -256,7 +300,8 @@ impl Queues {
     async fn totals(&self, target: &Target) -> Vec<Violation> {
         let mut client = Client::new(target);
         let mut violations = Vec::new();
-        for places in [&[QueueKind::Standard][..], &[QueueKind::Fifo], &[QueueKind::Poison, QueueKind::Dead]] {
+        let (standard, poison) = ([QueueKind::Standard], [QueueKind::Poison, QueueKind::Dead]);
+        for places in [&standard[..], &[QueueKind::Fifo], &poison, &[QueueKind::Throttled]] {
             let mut total = 0;
             for kind in places {
                 match total_of(&mut client, *kind).await {
@@ -285,6 +330,7 @@ impl Queues {
         let deleted =
             history.deliveries.iter().filter(|one| one.deletes.iter().any(|it| it.event == Event::Ok)).count();
         (self.told.deleted, self.told.dead) = (ended + deleted as u64, history.dead);
+        self.told.waits = judge::waits(&history);
     }
 
     /// Everything is received and deleted, and then there is nothing left.
@@ -292,11 +338,13 @@ impl Queues {
         let began = Instant::now();
         let target = self.target(at, &Signals::default())?;
         let places: Vec<QueueKind> = DRAINED.into_iter().chain(self.purged).collect();
-        let visibility_s = if longest == DRAIN_MAX { DRAIN_VISIBILITY_S } else { DIAGNOSED_VISIBILITY_S };
+        // Nobody strikes any more, and nothing is known to be wrong.
+        let calm = longest == DRAIN_MAX;
+        let visibility_s = if calm { DRAIN_VISIBILITY_S } else { DIAGNOSED_VISIBILITY_S };
         let mut drainers = JoinSet::new();
         for (number, kind) in (0..).zip(places.iter().flat_map(|kind| [*kind; DRAINERS])) {
             let mut hand = self.hand(&target, u32::MAX, number);
-            drainers.spawn(async move { hand.empty_out(kind, number, visibility_s).await });
+            drainers.spawn(async move { hand.empty_out(kind, number, visibility_s, calm).await });
         }
         let mut violations = await_empty(&target, &places, longest).await;
         target.signals.stop();
@@ -369,10 +417,12 @@ impl Hand {
         violations
     }
 
-    /// Receives and deletes until it is told to stop.
-    async fn empty_out(&mut self, kind: QueueKind, receiver: u32, visibility_s: u64) {
+    /// Receives and deletes until it is told to stop. Where it is calm there is time to wait for what comes.
+    async fn empty_out(&mut self, kind: QueueKind, receiver: u32, visibility_s: u64, calm: bool) {
+        let wait_s = if calm { WAIT_S } else { 0 };
         while !self.signals.stopped() {
-            let came: Vec<usize> = self.receive(kind, receiver, visibility_s).await.collect();
+            let asked = Asked { kind, receiver, visibility_s, wait_s, attempt: None, calm };
+            let came: Vec<usize> = self.receive_as(&asked).await.collect();
             if came.is_empty() {
                 sleep(DRAIN_LOOK / 2).await;
             }
@@ -421,11 +471,38 @@ impl Workload for Queues {
     }
 
     fn summary(&self) -> Option<String> {
-        let Told { sent, received, deleted, unknown, dead, drained } = &self.told;
+        let Told { sent, received, deleted, unknown, dead, drained, waits: (waits, late) } = &self.told;
         Some(format!(
             "queues: {sent} sends and {deleted} deletes acknowledged, {received} receives, {dead} dead letters, \
-             {unknown} unknown, emptied in {:.1} s",
-            drained.as_secs_f64()
+             {unknown} unknown, emptied in {:.1} s; {waits} receives waited, the slowest {:.2} s too long",
+            drained.as_secs_f64(),
+            late.as_secs_f64()
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FNV-1a, as docs/queues.md says.
+    fn partition(group: &str) -> usize {
+        let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+        group.bytes().fold(2_166_136_261, hash) as usize & (PARTITIONS - 1)
+    }
+
+    #[test]
+    fn every_partition_has_two_groups() {
+        let mut groups = [0; PARTITIONS];
+        (0..GROUPS).for_each(|group| groups[partition(&group.to_string())] += 1);
+        assert_eq!(groups, [2; PARTITIONS]);
+    }
+
+    #[test]
+    fn settings_can_name_the_queues_that_are_made() {
+        let choice = Choice { run: "r".to_owned(), purges_fifo: true };
+        assert_eq!(choice.partitioned(2), ["r-line.fifo", "r-purged-1.fifo", "r-purged-2.fifo"]);
+        assert_eq!(Choice { purges_fifo: false, ..choice }.partitioned(2), ["r-line.fifo"]);
+        assert_ne!(Choice::default().run, Choice::default().run, "two runs on the same data have queues of their own");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::client::Outcome;
@@ -36,10 +36,14 @@ pub struct Left {
     pub ends: bool,
 }
 
+fn attributes(kind: QueueKind) -> Value {
+    if kind.has_groups() { super::fifo() } else { json!({}) }
+}
+
 impl Hand {
     /// Makes the queue, and purges it while `other` sends to it. Answers with what the check after the fault has to finish.
     pub async fn purge(mut self, other: Hand, kind: QueueKind, ends: bool) -> (Count, Left) {
-        let made = self.client.create(kind, &json!({})).await;
+        let made = self.client.create(kind, &attributes(kind)).await;
         self.note(kind, "CreateQueue", &made);
         if made.event() != Event::Ok {
             return (self.count, Left::default());
@@ -92,7 +96,7 @@ impl Hand {
         if !is_done || !ends {
             return if is_done { Event::Ok } else { Event::Info };
         }
-        let made = self.client.create(kind, &json!({})).await;
+        let made = self.client.create(kind, &attributes(kind)).await;
         self.note(kind, "CreateQueue", &made);
         made.event()
     }
@@ -122,7 +126,7 @@ impl Hand {
         let Some(kind) = left.kind else { return };
         if left.unknown {
             // A fault that costs what was answered may have cost the queue.
-            self.client.create(kind, &json!({})).await;
+            self.client.create(kind, &attributes(kind)).await;
             for _ in 0..ATTEMPTS_MAX {
                 if self.empty(kind, left.ends, true).await == Event::Ok {
                     break;

@@ -11,6 +11,7 @@ pub mod fsync_error;
 pub mod fsync_kill;
 pub mod kill;
 pub mod kill_points;
+pub mod kill_shards;
 pub mod mesh;
 pub mod mesh_cut;
 pub mod mesh_daemon_kill;
@@ -41,6 +42,7 @@ use crate::image;
 use crate::journal::Journal;
 use crate::load::{Load, Pace, Stamp, Tally};
 use crate::mesh::Party;
+use crate::queues::Choice;
 use crate::server::{Launch, Server};
 use mesh::{BrokerKill, Fault, Mesh};
 
@@ -52,6 +54,11 @@ pub struct About {
 
 pub const ALL: &[About] = &[
     About { name: "kill", rounds: 50, what: "SIGKILL at a random moment under load, restart on the same folder" },
+    About {
+        name: "kill-shards",
+        rounds: 30,
+        what: "the same, with the partitions of FIFO queues in home and two further SQLite files",
+    },
     About { name: "power", rounds: 10, what: "power cut: drops what was not fsynced (loop-mounted ext4, needs root)" },
     About { name: "pause", rounds: 10, what: "SIGSTOP for 0.1 to 2 s, several times under load; the server serves on" },
     About {
@@ -179,6 +186,11 @@ pub trait Scenario {
     /// Whether queues are worked on beside the tasks.
     fn takes_queues(&self) -> bool {
         true
+    }
+
+    /// Which queues those are.
+    fn queues(&self) -> Choice {
+        Choice::default()
     }
 
     /// Whether mail is written beside the tasks. Where there is an archive, it is judged as well.
@@ -330,6 +342,7 @@ pub async fn play(name: &str, setting: Setting, plan: &mut Plan, report: &mut Re
     let (data, seed) = (folder.join("data"), plan.choices());
     match name {
         "kill" => campaign::run(plan, &mut kill::Kill { data }, report).await,
+        "kill-shards" => campaign::run(plan, &mut kill_shards::KillShards::new(folder, plan.rounds), report).await,
         "pause" => campaign::run(plan, &mut pause::Pause::new(data, seed), report).await,
         "fsync-kill" => campaign::run(plan, &mut fsync_kill::FsyncKill::new(data, seed), report).await,
         "fsync-error" => campaign::run(plan, &mut fsync_error::FsyncError::new(folder, seed), report).await,

@@ -41,7 +41,7 @@ const POINTS: [&str; 18] = [
     "broker_b3_committed",
 ];
 
-const PLANTS: [&str; 45] = [
+const PLANTS: [&str; 47] = [
     "answer-before-commit",
     "no-fsync",
     "fsync-ignored",
@@ -77,10 +77,12 @@ const PLANTS: [&str; 45] = [
     "flight-early",
     "receive-uncounted",
     "delete-hollow",
+    "throttle-budget-doubled",
     "mesh-answer-before-commit",
     "mesh-dedupe-outside",
     "mesh-b0-after-limiter",
     "mesh-id-freed",
+    "mesh-requeue-frees-id",
     "mesh-inbox-unkeyed",
     "mesh-reencrypt",
     "archive-row-apart",
@@ -329,6 +331,12 @@ pub(crate) fn statement(text: String) -> String {
             "delivered_at = ?3, broker_message_id = ?4, history_id = ?5 WHERE id = ?1",
             "delivered_at = ?3, broker_message_id = ?4, history_id = ?5, \
              client_message_id = client_message_id || hex(randomblob(8)) WHERE id = ?1",
+        )],
+        // The row is gone, and its id with it.
+        Some("mesh-requeue-frees-id") => &[(
+            "UPDATE outbox SET status = 'aborted', is_head = 0, aborted_at = ?2, aborted_by = ?3, superseded_by = ?4 \
+             WHERE id = ?1",
+            "DELETE FROM outbox WHERE id = ?1 AND ?2 = ?2 AND ?3 = ?3 AND ?4 = ?4",
         )],
         // A repeat is taken in under an id of its own.
         Some("mesh-inbox-unkeyed") => &[(

@@ -1,10 +1,11 @@
 //! The feature that plants bugs stays out of every normal build: no default holds it, no dependency asks for it, and
-//! only the store, the two ends of the mesh and the program have it.
+//! only the store, the archive, queues, the two ends of the mesh and the program have it.
 
 use serde_json::Value;
 
 pub const SABOTAGE: &str = "sabotage";
-const OWNERS: &[&str] = &["waybill", "waybill-store", "waybill-archive", "waybill-mesh", "waybill-daemon"];
+const OWNERS: &[&str] =
+    &["waybill", "waybill-store", "waybill-archive", "waybill-queues", "waybill-mesh", "waybill-daemon"];
 
 /// Findings over the output of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<String> {

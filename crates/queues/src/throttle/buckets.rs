@@ -80,6 +80,10 @@ impl Buckets {
             }
             match bucket.charge(tokens, now) {
                 Charge::Taken => return Decision::Taken,
+                #[cfg(feature = "sabotage")]
+                Charge::Short { .. } if evicts_once(known) => {
+                    self.remove(known.tenant, &known.queue, &bucket, |_| true);
+                }
                 Charge::Short { retry_after_s } => return Decision::Refused { retry_after_s },
                 Charge::Evicted => {}
             }
@@ -202,6 +206,17 @@ impl Buckets {
         });
         found
     }
+}
+
+/// The planted bug: true for the first that finds the bucket of a queue empty.
+#[cfg(feature = "sabotage")]
+fn evicts_once(known: &Known) -> bool {
+    use std::collections::BTreeSet;
+    use std::sync::{Mutex, PoisonError};
+
+    static EVICTED: Mutex<BTreeSet<(i64, String)>> = Mutex::new(BTreeSet::new());
+    waybill_store::sabotage::planted("throttle-budget-doubled")
+        && EVICTED.lock().unwrap_or_else(PoisonError::into_inner).insert((known.tenant.0, known.queue.to_string()))
 }
 
 fn slot_of(slots: &Slots, known: &Known, action: Action) -> Option<Arc<Bucket>> {
