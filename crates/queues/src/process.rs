@@ -20,8 +20,8 @@ const PASS_MAX: Duration = Duration::from_millis(100);
 /// Attempts that are known before those that are over are looked for.
 const ATTEMPTS_MAX: usize = 256;
 
-/// Tenant, queue and the id of the attempt.
-type AttemptKey = (Tenant, String, String);
+/// By tenant, queue and the id of the attempt.
+type Attempts = HashMap<(Tenant, String, String), Weak<tokio::sync::Mutex<()>>>;
 
 /// Given to the store with the settings; its clones are one.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Process {
     /// Stores that have failed when they were asked last.
     failing: Arc<Mutex<BTreeSet<String>>>,
     /// Receives that ask several stores and may be made again, while they ask.
-    attempts: Arc<Mutex<HashMap<AttemptKey, Weak<tokio::sync::Mutex<()>>>>>,
+    attempts: Arc<Mutex<Attempts>>,
 }
 
 impl Default for Process {

@@ -131,9 +131,11 @@ impl Receive<'_> {
             return self.ask(names, begin & self.calls.route.spread(), What::New).await;
         };
         let alone = process.attempt(tenant, &self.calls.queue, &attempt).await;
+        // Whoever makes the same attempt elsewhere takes from the same stores, in the same order.
+        let first = partitions::hash(&attempt) & self.calls.route.spread();
         // What was answered before may be in any of them, and comes before what is new. Without the answer of one of them
         // nobody knows what that was.
-        let mut before = self.ask(names, 0, What::Before).await?;
+        let mut before = self.ask(names, first, What::Before).await?;
         if let Some(failure) = before.failure.take() {
             return Err(failure);
         }
@@ -141,8 +143,7 @@ impl Receive<'_> {
             return Ok(before);
         }
         let what = if before.is_over { What::New } else { What::First };
-        // Whoever makes the same attempt at the same moment elsewhere takes from the same stores.
-        let begin = if self.was_cut_off { begin } else { partitions::hash(&attempt) };
+        let begin = if self.was_cut_off { begin } else { first };
         let pass = self.ask(names, begin & self.calls.route.spread(), what).await;
         drop(alone);
         pass
