@@ -124,6 +124,8 @@ catalogue! {
         "The server is stopping." "Nothing was done. Retry against the next instance.";
     StorageFull            "storage_full"              507 -32054 ("ServiceUnavailable", 503)        5
         "There is no room left to write." "Nothing was done. Free space on the data folder's disk, then retry.";
+    TooManyStoredBytes     "too_many_stored_bytes"     409 -32055 ("OverLimit", 403)                 6
+        "The tenant has stored as many bytes as it may." "Delete what is not needed or let it expire, or have the operator raise the setting the message names.";
     ConfigInvalid          "config_invalid"            500 -32603 ("InternalFailure", 500)           78
         "The configuration is not valid." "Correct the setting the message names.";
     AddressUnusable        "address_unusable"          500 -32603 ("InternalFailure", 500)           76
@@ -350,6 +352,30 @@ catalogue! {
         "Other stores than the mesh's hold messages of the queue." "Use a queue whose partitions are all in home.";
 }
 
+impl Code {
+    /// Refused because there is as much of something as there may be: what an operator counts, to see who needs more.
+    pub const fn is_cap(self) -> bool {
+        use Code::*;
+        matches!(
+            self,
+            TooManyStoredBytes
+                | OverLimit
+                | TooManyQueues
+                | TooManyWebhooks
+                | TooManyProjects
+                | TooManyAgents
+                | TooManyContacts
+                | TooManyReservations
+                | TooManySubscribers
+                | TooManyMeshes
+                | TooManyMembers
+                | TooManyTopics
+                | TooManyInvites
+                | TooManyFiles
+        )
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.entry().code)
@@ -472,6 +498,17 @@ mod tests {
             assert!((400..600).contains(&entry.sqs.http), "{}", entry.code);
             assert!(entry.exit != 0 && entry.exit != 1, "{}: 1 is for panics", entry.code);
             assert!(entry.title.ends_with('.') && entry.cure.ends_with('.'), "{}", entry.code);
+        }
+    }
+
+    #[test]
+    fn a_cap_is_told_as_a_conflict_or_by_its_protocols_own_status() {
+        let caps: Vec<Code> = Code::ALL.iter().copied().filter(|code| code.is_cap()).collect();
+        assert!(caps.len() > 10, "{caps:?}");
+        for code in caps {
+            let entry = code.entry();
+            assert!(matches!(entry.http, 403 | 409), "{}", entry.code);
+            assert_eq!((entry.sqs.shape, entry.sqs.http), ("OverLimit", 403), "{}", entry.code);
         }
     }
 
