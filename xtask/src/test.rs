@@ -33,6 +33,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     stages.run("short chaos", || chaos::short(workspace));
     stages.run("short attacks", || hostile::short(workspace));
     stages.say_seconds("foreign clients");
+    say_slowest(workspace);
     // Last, so that their count is the last line of a good run.
     stages.run("foreign clients", || foreign::run(workspace));
     stages.end()
@@ -82,6 +83,41 @@ impl Stages {
     }
 }
 
+/// Where nextest writes how long each test took (`.config/nextest.toml`).
+const JUNIT: &str = "nextest/default/junit.xml";
+const SLOWEST_SHOWN: usize = 15;
+
+/// Of the run that was just made. A file that is missing or unlike what is expected costs the list and nothing else.
+fn say_slowest(workspace: &Workspace) {
+    let Ok(text) = std::fs::read_to_string(workspace.target.join(JUNIT)) else { return };
+    say("the slowest tests, in seconds:");
+    for (seconds, name) in slowest(&text, SLOWEST_SHOWN) {
+        say(&format!("  {seconds:>7.1}  {name}"));
+    }
+}
+
+/// The longest first. Each test is an element `<testcase name="…" classname="…" time="…">`.
+fn slowest(junit: &str, most: usize) -> Vec<(f64, String)> {
+    let mut tests: Vec<(f64, String)> = junit
+        .split("<testcase")
+        .skip(1)
+        .filter_map(|case| {
+            let seconds = attribute(case, "time")?.parse().ok()?;
+            Some((seconds, format!("{} {}", attribute(case, "classname")?, attribute(case, "name")?)))
+        })
+        .collect();
+    tests.sort_by(|a, b| b.0.total_cmp(&a.0));
+    tests.truncate(most);
+    tests
+}
+
+/// Of a tag whose attributes follow; with a blank before it, since `name` ends `classname` as well.
+fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
+    let tag = element.split('>').next()?;
+    let (_, value) = tag.split_once(&format!(" {name}=\""))?;
+    value.split('"').next()
+}
+
 /// Most tests wait more than they work: for a disk, a database, a program to start.
 const TESTS_PER_CORE: usize = 2;
 
@@ -122,4 +158,22 @@ pub fn stop_databases(workspace: &Workspace) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_tests_come_first() {
+        let junit = r#"<?xml version="1.0"?><testsuites name="nextest-run" tests="3" time="9.0">
+            <testsuite name="waybill-store" time="3.0">
+              <testcase name="a::quick" classname="waybill-store" timestamp="2026-01-01T00:00:00Z" time="0.010"></testcase>
+              <testcase name="b::slow" classname="waybill-store" time="12.500"><system-out>time="99"</system-out></testcase>
+              <testcase classname="waybill-doors::it" name="c" time="1.5"/>
+            </testsuite></testsuites>"#;
+        let expected = [(12.5, "waybill-store b::slow".to_owned()), (1.5, "waybill-doors::it c".to_owned())];
+        assert_eq!(slowest(junit, 2), expected);
+        assert_eq!(slowest("none", 2), []);
+    }
 }

@@ -20,6 +20,7 @@ pub mod page;
 mod rebox;
 mod server_key;
 mod signing;
+mod stored;
 pub mod sweeps;
 mod tenant;
 mod verifier;
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use waybill_kernel::ranges::{Setting, at_least, check, setting};
 use waybill_store::effects::Runner;
-use waybill_store::{Domain, Migration, Registry};
+use waybill_store::{Domain, Migration, Registry, StoredCaps};
 
 pub use authenticate::{Access, Signer};
 pub use bootstrap::{
@@ -40,6 +41,7 @@ pub use key::{Key, KeyText, Secret};
 pub use rebox::{Boxes, IdKind, Moved, move_to_server_key};
 pub use server_key::{Agreement, SERVER_KEY_ID, ServerKey, adopt_server_key, agree_on_server_key};
 pub use signing::{SIGNING_KEYS, SigningSecret, access_key_id};
+pub use stored::measure_stored;
 pub use tenant::{DEFAULT_TENANT, TenantId, Tier, find_tenant};
 pub use waybill_kernel::KeyId;
 
@@ -72,6 +74,10 @@ pub struct Settings {
     pub ended_keys_interval: Duration,
     /// How long the row of a revoked or expired key is kept, so that lists still show what it was.
     pub ended_keys_retention: Duration,
+    /// Bytes that a tenant may have in rows: payloads, results, receipts, messages, mail. 0 for no bound.
+    pub stored_bytes_max: i64,
+    /// Bytes that a tenant may have in files: those of meshes, and what comes with mail. 0 for no bound.
+    pub blob_bytes_max: i64,
 }
 
 impl Default for Settings {
@@ -82,6 +88,8 @@ impl Default for Settings {
             verifications_waiting_max: 256,
             ended_keys_interval: Duration::from_secs(3600),
             ended_keys_retention: Duration::from_secs(90 * 24 * 3600),
+            stored_bytes_max: 0,
+            blob_bytes_max: 0,
         }
     }
 }
@@ -94,7 +102,14 @@ impl Settings {
             setting("remembered_keys_max", self.remembered_keys_max, at_least(1)),
             setting("verifications_waiting_max", self.verifications_waiting_max, at_least(1)),
             setting("ended_keys_interval_s", self.ended_keys_interval.as_secs(), at_least(1)),
+            setting("stored_bytes_max", self.stored_bytes_max, at_least(0)),
+            setting("blob_bytes_max", self.blob_bytes_max, at_least(0)),
         ]
+    }
+
+    /// For the store, whose transactions keep to them.
+    pub const fn stored_caps(&self) -> StoredCaps {
+        StoredCaps { rows: self.stored_bytes_max, blobs: self.blob_bytes_max }
     }
 
     /// What could not work, in words for whoever wrote the file.

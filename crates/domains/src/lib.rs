@@ -1,5 +1,8 @@
 //! The one list of domains. The program and the test kit both read it, so that what one knows the other cannot forget.
 
+mod stored;
+
+pub use stored::{CompareStored, Miscounted};
 use waybill_access::Boxes;
 use waybill_store::effects::{self, Runner};
 use waybill_store::{Domain, Migration, Registry, Settings, StoreRole};
@@ -23,7 +26,12 @@ pub fn migrations() -> Vec<Migration> {
 
 /// Which tables a store has.
 pub fn migrations_of(role: StoreRole) -> Vec<Migration> {
-    domains_of(role).iter().flat_map(|domain| domain.migrations).copied().collect()
+    let of_domains = domains_of(role).iter().flat_map(|domain| domain.migrations);
+    let of_all: &[Migration] = match role {
+        StoreRole::Home => &[waybill_store::STORED_BYTES, stored::AT_HOME],
+        StoreRole::Shard => &[waybill_store::STORED_BYTES],
+    };
+    of_domains.chain(of_all).copied().collect()
 }
 
 fn domains_of(role: StoreRole) -> &'static [Domain] {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use waybill_kernel::{Caller, Code, Error, OperationSpec, Result};
 use waybill_store::shares::Share;
-use waybill_store::{Answer, Entry, Flow, Procedure, Registry, Reply, Stores, StreamEntry, Turn};
+use waybill_store::{
+    Answer, Entry, Flow, Procedure, Registry, Reply, Store, Stored, StoredCaps, Stores, StreamEntry, Turn,
+};
 
 use crate::auth::Gatekeeper;
 use crate::log;
@@ -28,6 +30,7 @@ struct Inner {
     gatekeeper: Gatekeeper,
     answer_max: Duration,
     meters: OperationMeters,
+    caps: StoredCaps,
 }
 
 /// A call that this caller may make.
@@ -41,7 +44,8 @@ pub struct Admitted<'a> {
 impl Driver {
     pub fn new(registry: Registry, stores: impl Into<Stores>, gatekeeper: Gatekeeper, answer_max: Duration) -> Self {
         let (stores, meters) = (stores.into(), OperationMeters::default());
-        Self(Arc::new(Inner { registry, stores, gatekeeper, answer_max, meters }))
+        let caps = StoredCaps::of(stores.home().settings());
+        Self(Arc::new(Inner { registry, stores, gatekeeper, answer_max, meters, caps }))
     }
 
     pub fn registry(&self) -> &Registry {
@@ -56,10 +60,21 @@ impl Driver {
     /// Before anything of the input is looked at: a caller without the right learns nothing about its shape.
     pub fn admit<'a>(&'a self, spec: &'static OperationSpec, caller: &'a Caller) -> Result<Admitted<'a>> {
         let admitted = Admitted { driver: &self.0, spec, caller };
-        if let Err(refusal) = spec.authorise(caller) {
+        if let Err(refusal) = spec.authorise(caller).and_then(|()| self.0.check_room(spec, caller)) {
             return admitted.counted(Err(refusal));
         }
         Ok(admitted)
+    }
+}
+
+impl Inner {
+    /// By what the process knows, so that it costs no statement: as many calls as are under way at once may pass the cap together.
+    fn check_room(&self, spec: &OperationSpec, caller: &Caller) -> Result<()> {
+        if !spec.stores || !self.caps.has(Stored::Rows) {
+            return Ok(());
+        }
+        let used = self.stores.all().map(|store: &Store| store.stored_bytes(caller.tenant, Stored::Rows)).sum();
+        self.caps.check(Stored::Rows, used, 1)
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Code, Error, OperationSpec, Result};
 
 const CALLS: &str = "waybill_operation_calls_total";
+const CAPS_REFUSED: &str = "waybill_caps_refused_total";
 const HTTP_SECONDS: &str = "waybill_http_request_duration_seconds";
 const HTTP_REQUESTS: &str = "waybill_http_requests_total";
 const HTTP_OPEN: &str = "waybill_http_requests_open";
@@ -33,6 +34,10 @@ pub fn install() -> Result<PrometheusHandle> {
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(Error::internal)?;
     describe_counter!(CALLS, "Calls of each operation, by the code of their answer");
+    describe_counter!(
+        CAPS_REFUSED,
+        "Calls refused because there is as much of something as there may be, by the error's code"
+    );
     describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by status class");
     describe_histogram!(HTTP_SECONDS, "Time from a request's headers to its answer, waits included");
     describe_gauge!(HTTP_OPEN, "HTTP requests of callers whose answers have not been read to their end");
@@ -74,6 +79,10 @@ impl OperationMeters {
             first
         });
         counter.increment(1);
+        // Seldom, so that a look-up by name is no matter.
+        if let Some(cap) = outcome.filter(|code| code.is_cap()) {
+            metrics::counter!(CAPS_REFUSED, "cap" => cap.entry().code).increment(1);
+        }
     }
 }
 

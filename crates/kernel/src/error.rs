@@ -124,6 +124,8 @@ catalogue! {
         "The server is stopping." "Nothing was done. Retry against the next instance.";
     StorageFull            "storage_full"              507 -32054 ("ServiceUnavailable", 503)        5
         "There is no room left to write." "Nothing was done. Free space on the data folder's disk, then retry.";
+    TooManyStoredBytes     "too_many_stored_bytes"     409 -32055 ("OverLimit", 403)                 6
+        "The tenant has stored as many bytes as it may." "Delete what is not needed or let it expire, or have the operator raise the setting the message names.";
     ConfigInvalid          "config_invalid"            500 -32603 ("InternalFailure", 500)           78
         "The configuration is not valid." "Correct the setting the message names.";
     AddressUnusable        "address_unusable"          500 -32603 ("InternalFailure", 500)           76
@@ -209,9 +211,9 @@ catalogue! {
     RequestExpired         "request_expired"           403 -32084 ("RequestExpired", 403)              3
         "The presigned request has expired." "Make another.";
     // Of webhooks.
-    AddressRefused         "address_refused"           400 -32080 ("InvalidParameterValue", 400)       2
+    AddressRefused         "address_refused"           400 -32086 ("InvalidParameterValue", 400)       2
         "The server does not send anything there." "Name an address of the public internet, or have the operator set `webhooks.allow_private`.";
-    TooManyWebhooks        "too_many_webhooks"         409 -32081 ("OverLimit", 403)                   6
+    TooManyWebhooks        "too_many_webhooks"         409 -32087 ("OverLimit", 403)                   6
         "The tenant has as many webhooks as it may have." "Delete one that is not needed, or have the operator raise `webhooks.endpoints_max`.";
     // Of mail, in the words of the servers that its clients know.
     InvalidAgentName       "INVALID_AGENT_NAME"        400 -32100 ("InvalidParameterValue", 400)       2
@@ -337,9 +339,9 @@ catalogue! {
     OutboxMaxAgeAboveDedupeWindow "outbox_max_age_above_dedupe_window" 500 -32241 ("InternalFailure", 500) 78
         "The outbox would go on trying after the broker has forgotten the ids." "Lower `outbox.max_age_seconds`, or have the operator raise the broker's retention of ids.";
     // Of the daemon's hooks, backups and service.
-    HookRefused            "hook_refused"              403 -32240 ("AccessDenied", 403)                3
+    HookRefused            "hook_refused"              403 -32245 ("AccessDenied", 403)                3
         "The hook pre-send refused the message." "Nothing was written. Follow what the hook says, or change it or its entry in hooks.toml.";
-    DaemonUnreachable      "daemon_unreachable"        503 -32241 ("ServiceUnavailable", 503)          69
+    DaemonUnreachable      "daemon_unreachable"        503 -32246 ("ServiceUnavailable", 503)          69
         "No daemon answers for this mesh." "Start one with `waybill daemon up --mesh <slug>`; `waybill daemon logs` says why it ended.";
     NotInCi                "not_in_ci"                 403 -32242 ("AccessDenied", 403)                3
         "This is not done in CI." "Run it on a host that stays, or unset the variable the message names.";
@@ -348,6 +350,30 @@ catalogue! {
         "Only a mesh in plain text sends to queues." "Send to a topic or to a member, or use a mesh that was made with `--plaintext`.";
     QueueElsewhere         "queue_elsewhere"           409 -32244 ("InvalidParameterValue", 400)       6
         "Other stores than the mesh's hold messages of the queue." "Use a queue whose partitions are all in home.";
+}
+
+impl Code {
+    /// Refused because there is as much of something as there may be: what an operator counts, to see who needs more.
+    pub const fn is_cap(self) -> bool {
+        use Code::*;
+        matches!(
+            self,
+            TooManyStoredBytes
+                | OverLimit
+                | TooManyQueues
+                | TooManyWebhooks
+                | TooManyProjects
+                | TooManyAgents
+                | TooManyContacts
+                | TooManyReservations
+                | TooManySubscribers
+                | TooManyMeshes
+                | TooManyMembers
+                | TooManyTopics
+                | TooManyInvites
+                | TooManyFiles
+        )
+    }
 }
 
 impl fmt::Display for Code {
@@ -457,16 +483,32 @@ mod tests {
 
     use super::*;
 
+    /// JSON-RPC's own: invalid params, internal error.
+    const SHARED_NUMBERS: [i32; 2] = [-32602, -32603];
+
     #[test]
-    fn codes_are_unique_and_every_entry_tells_what_to_do() {
-        let mut seen = HashSet::new();
+    fn codes_and_numbers_are_unique_and_every_entry_tells_what_to_do() {
+        let (mut seen, mut numbers) = (HashSet::new(), HashSet::new());
         for code in Code::ALL {
             let entry = code.entry();
             assert!(seen.insert(entry.code), "{} stands twice", entry.code);
+            let shared = SHARED_NUMBERS.contains(&entry.mcp);
+            assert!(shared || numbers.insert(entry.mcp), "{}: another has {} already", entry.code, entry.mcp);
             assert!((400..600).contains(&entry.http), "{}", entry.code);
             assert!((400..600).contains(&entry.sqs.http), "{}", entry.code);
             assert!(entry.exit != 0 && entry.exit != 1, "{}: 1 is for panics", entry.code);
             assert!(entry.title.ends_with('.') && entry.cure.ends_with('.'), "{}", entry.code);
+        }
+    }
+
+    #[test]
+    fn a_cap_is_told_as_a_conflict_or_by_its_protocols_own_status() {
+        let caps: Vec<Code> = Code::ALL.iter().copied().filter(|code| code.is_cap()).collect();
+        assert!(caps.len() > 10, "{caps:?}");
+        for code in caps {
+            let entry = code.entry();
+            assert!(matches!(entry.http, 403 | 409), "{}", entry.code);
+            assert_eq!((entry.sqs.shape, entry.sqs.http), ("OverLimit", 403), "{}", entry.code);
         }
     }
 

@@ -156,6 +156,8 @@ pub struct OperationSpec {
     pub repeatable: bool,
     /// Ends work or gives room: still run when the disk is full.
     pub relieves: bool,
+    /// Stores what somebody sends: refused when the tenant has stored as many bytes as it may.
+    pub stores: bool,
     /// Any one of these roles …
     pub roles: &'static [Role],
     /// … and any one of these scopes, or an admin's in their place.
@@ -196,6 +198,7 @@ impl OperationSpec {
         destructive: false,
         repeatable: true,
         relieves: false,
+        stores: false,
         roles: &[],
         scopes: &[],
         status: 200,

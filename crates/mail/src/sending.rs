@@ -9,7 +9,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use waybill_kernel::visible::unseen;
 use waybill_kernel::{Error, Result, Tenant, Time, hex};
-use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Topic, Tx, Value};
+use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Stored, Topic, Tx, Value};
 
 use crate::Settings;
 use crate::acting::{self, Agent, Project};
@@ -110,6 +110,11 @@ impl Files {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Of all of them together.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|(.., content)| content.len()).sum()
     }
 
     pub fn shown(&self) -> Vec<Attachment> {
@@ -275,7 +280,10 @@ impl Outgoing<'_> {
 
 /// Writes the message and wakes those it is for.
 pub async fn deliver(ctx: &Ctx<'_>, tx: &mut Tx<'_>, message: &Outgoing<'_>) -> Result<Payload> {
+    tx.check_room(ctx, Stored::Blobs, message.files.bytes()).await?;
     let id = insert(ctx, tx, message).await?;
+    tx.add(Stored::Rows, message.subject.len() + message.body.len());
+    tx.add(Stored::Blobs, message.files.bytes());
     for recipient in message.recipients {
         let topic = inbox_topic(ctx.caller.tenant, &recipient.project.human_key, &recipient.agent.name);
         tx.wake(topic, u32::MAX);

@@ -1,7 +1,7 @@
 //! Messages that go from one queue to another: dead letters, and those that are moved back.
 
 use waybill_kernel::{Code, Error, Result, Tenant};
-use waybill_store::{Ctx, Sql, Tx, Value};
+use waybill_store::{Ctx, Sql, Stored, Tx, Value};
 
 use crate::Settings;
 use crate::ends::{end_all, ids};
@@ -96,7 +96,8 @@ macro_rules! copy {
             " AS mid, o.id, o.body, o.md5, o.attributes, o.trace, o.sent_at, o.sender, o.grp FROM (SELECT old.* \
              FROM messages old WHERE old.tenant = $1 \
              AND old.mid IN ($7, $8, $9, $10, $11, $12, $13, $14, $15, $16) ORDER BY old.mid) AS o) AS next \
-             WHERE next.mid >= $4 AND next.mid < $3"
+             WHERE next.mid >= $4 AND next.mid < $3 \
+             RETURNING CAST(octet_length(body) + coalesce(octet_length(attributes), 0) AS BIGINT)"
         )
     };
 }
@@ -127,8 +128,12 @@ pub(crate) async fn transfer(
     let (begin, end, floor) = (to.part.begin().into(), to.part.end().into(), to.part.floor().into());
     let mut params = vec![begin, end, floor, sent_at.into(), Value::from(source)];
     params.extend(ids(mids.iter().copied()));
-    if tx.execute(tx.text(COPY), &params).await? != mids.len() as u64 {
+    let copied = tx.query(tx.text(COPY), &params).await?;
+    if copied.len() != mids.len() {
         return Err(no_number());
+    }
+    for row in &copied {
+        tx.add(Stored::Rows, usize::try_from(row.int(0)?).map_err(Error::internal)?);
     }
     if sent_at.is_none() && !to.part.mixed {
         tx.execute(MIX, &[to.part.number.into()]).await?;

@@ -65,6 +65,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 15, name: "queues", sql: include_str!("../schema/V0015__queues.sql") },
     Migration { version: 23, name: "queue_shards", sql: include_str!("../schema/V0023__shards.sql") },
     Migration { version: 69, name: "handles_before", sql: include_str!("../schema/V0069__handles_before.sql") },
+    Migration { version: 73, name: "stored_messages", sql: include_str!("../schema/V0073__stored_messages.sql") },
 ];
 
 /// Those of operators: only the protocol of queues calls the others.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use waybill_kernel::{Error, Result, Time};
-use waybill_store::{Ctx, Sql, Tx, Value};
+use waybill_store::{Ctx, Sql, Stored, Tx, Value};
 
 use crate::message::{MessageAttributes, MessageId};
 use crate::queue::{Queue, topic};
@@ -140,6 +140,11 @@ impl Outgoing<'_> {
         Ok(vec![mid.into(), id, body, md5, attributes, trace, now.into(), Value::from(sender), group, dedup])
     }
 
+    /// As the sums of what is stored have it.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.draft.body.len() + self.known.attributes.as_deref().map_or(0, str::len)
+    }
+
     /// The columns that are its own.
     fn row(&self) -> [Value<'_>; ROW] {
         [
@@ -251,6 +256,7 @@ pub(crate) async fn store(ctx: &Ctx<'_>, tx: &mut Tx<'_>, queue: &Queue, message
     let sender = ctx.caller.principal.to_string();
     let (begin, end, floor) = (queue.part.begin().into(), queue.part.end().into(), queue.part.floor().into());
     let mut params = vec![begin, end, floor, ctx.now.into(), Value::from(&sender)];
+    tx.add(Stored::Rows, messages.iter().map(Outgoing::stored_bytes).sum());
     let is_delayed = messages.iter().any(|message| message.visible_at(queue, ctx.now).is_some());
     if let ([message], false) = (messages, is_delayed) {
         params.extend(message.row());

@@ -23,6 +23,7 @@ pub mod shares;
 mod sqlite;
 mod statement;
 mod store;
+mod stored;
 pub mod stores;
 mod tenant_check;
 mod tx;
@@ -41,6 +42,7 @@ pub use registry::{Answer, Entry, Registry, StreamEntry};
 pub use settings::Settings;
 pub use sqlite::Options as SqliteOptions;
 pub use store::{Backend, Health, Store, System};
+pub use stored::{Stored, StoredCaps};
 pub use stores::{Shard, StoreRole, Stores};
 pub use tx::{AsTenant, Gate, Kind, Otherwise, STATEMENTS_MAX, Sql, Statement, Tx};
 pub use value::{Cell, Row, Value};
@@ -55,3 +57,8 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 21, name: "demanded", sql: include_str!("../schema/V0021__demanded.sql") },
     Migration { version: 22, name: "shards", sql: include_str!("../schema/V0022__shards.sql") },
 ];
+
+/// For stores that count what tenants have stored. Not among those of every store: files that a daemon has made have higher numbers
+/// already, and a lower one would stop it.
+pub const STORED_BYTES: Migration =
+    Migration { version: 72, name: "stored_bytes", sql: include_str!("../schema/V0072__stored_bytes.sql") };

@@ -15,6 +15,7 @@ use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Until,
 use crate::postgres::{self, Postgres};
 use crate::shares::{Limits, Share, Shares};
 use crate::sqlite::{self, Sqlite};
+use crate::stored::{Ledger, ReadSums, Stored};
 use crate::stores::HOME;
 use crate::waits::PoolFigures;
 use crate::wake::{Hub, Subscription, Topic, WakeFlag};
@@ -62,6 +63,7 @@ struct Inner {
     /// neither pile up faster than they are taken nor stand before everybody else's.
     reads: Shares,
     times: metrics::OperationTimes,
+    stored: Arc<Ledger>,
 }
 
 enum Engine {
@@ -104,20 +106,23 @@ impl Store {
         crate::metrics::describe();
         let name = name.to_owned();
         let migrations = crate::migrate::ordered(&[crate::MIGRATIONS, migrations].concat());
+        let stored = Arc::new(Ledger::default());
+        let ledger = Arc::clone(&stored);
         let (engine, hub, readers, poll, settle_max) = match backend {
             Backend::Sqlite(options) => {
                 let (hub, readers) = (Hub::new(), options.readers);
                 let (clock, entropy, sqlite_hub) = (Arc::clone(&clock), Arc::clone(&entropy), hub.clone());
-                let open = move || Sqlite::open(&options, &migrations, &clock, entropy.as_ref(), sqlite_hub);
+                let open = move || Sqlite::open(&options, &migrations, &clock, entropy.as_ref(), sqlite_hub, ledger);
                 let sqlite = tokio::task::spawn_blocking(open).await.map_err(Error::internal)??;
                 (Engine::Sqlite(sqlite), hub, readers, None, Duration::ZERO)
             }
             Backend::Postgres(options) => {
                 let (hub, outgoing) = Hub::shared_with_others();
                 let (readers, poll, settle_max) = (options.readers, Some(options.wait_poll), options.settle_max);
-                let postgres =
-                    Postgres::open(options, &migrations, Arc::clone(&clock), entropy.as_ref(), hub.clone(), outgoing)
-                        .await?;
+                let (clock, hub) = (Arc::clone(&clock), hub.clone());
+                let opened =
+                    Postgres::open(options, &migrations, clock, entropy.as_ref(), hub.clone(), outgoing, ledger);
+                let postgres = opened.await?;
                 (Engine::Postgres(postgres), hub, readers, poll, settle_max)
             }
         };
@@ -131,7 +136,8 @@ impl Store {
         });
         let preparing = Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from));
         let times = metrics::OperationTimes::default();
-        let inner = Inner { name, engine, hub, clock, entropy, settings, poll, settle_max, preparing, reads, times };
+        let inner =
+            Inner { name, engine, hub, clock, entropy, settings, poll, settle_max, preparing, reads, times, stored };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -241,6 +247,19 @@ impl Store {
 
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// How many bytes of a tenant are here, as far as this process knows.
+    pub fn stored_bytes(&self, tenant: Tenant, kind: Stored) -> i64 {
+        self.0.stored.used(tenant, kind)
+    }
+
+    /// Reads how many bytes every tenant has here, which [`Self::stored_bytes`] goes by until the next reading.
+    pub async fn measure_stored_bytes(&self) -> Result<Vec<(Tenant, Stored, i64)>> {
+        self.0.stored.begin_reading();
+        let sums = self.system().run(ReadSums).await?;
+        self.0.stored.end_reading(&sums);
+        Ok(sums)
     }
 
     pub(crate) fn subscribe(&self, topic: Topic) -> Subscription {

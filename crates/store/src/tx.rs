@@ -9,10 +9,10 @@ use waybill_kernel::{Error, Result, Tenant, Time};
 
 pub use crate::sqlite::remembered::Kind;
 use crate::wake::Wake;
-use crate::{Row, Topic, Value, Wait, postgres, sqlite};
+use crate::{Row, Stored, Topic, Value, Wait, postgres, sqlite};
 
-/// More distinct wakes than any one operation has reason for.
-const WAKES_MAX: usize = 128;
+/// More distinct wakes than any one operation has reason for. What asks for more fails as a whole.
+pub const WAKES_MAX: usize = 128;
 /// Statements on their way to the server at once.
 pub const STATEMENTS_MAX: usize = 30;
 
@@ -33,6 +33,8 @@ pub struct Tx<'a> {
     /// None in the program's own work, which names tenants itself.
     tenant: Option<Tenant>,
     wakes: Vec<Wake>,
+    /// A wake had no room: some of those who wait would not hear of this transaction.
+    lacks_wakes: bool,
     /// What the connection had changed before this transaction, on SQLite.
     changes_before: u64,
 }
@@ -48,7 +50,7 @@ impl<'a> Tx<'a> {
             Backend::Sqlite(connection) => connection.changes(),
             Backend::Postgres(_) => 0,
         };
-        Self { backend, tenant, wakes: Vec::new(), changes_before }
+        Self { backend, tenant, wakes: Vec::new(), lacks_wakes: false, changes_before }
     }
 
     /// The text for the engine of this transaction.
@@ -231,12 +233,50 @@ impl<'a> Tx<'a> {
     }
 
     fn add_wake(&mut self, wake: Wake) {
-        assert!(self.wakes.len() < WAKES_MAX, "an operation wakes more than {WAKES_MAX} topics");
-        self.wakes.push(wake);
+        if self.wakes.len() < WAKES_MAX {
+            self.wakes.push(wake);
+        } else {
+            self.lacks_wakes = true;
+        }
     }
 
-    pub(crate) fn into_wakes(self) -> Vec<Wake> {
-        self.wakes
+    /// Asked before the commit: without all of its wakes nothing of the transaction is kept.
+    pub(crate) fn into_wakes(self) -> Result<Vec<Wake>> {
+        if self.lacks_wakes {
+            let message = format!("The call concerns more than {WAKES_MAX} things that somebody may wait for.");
+            return Err(Error::invalid(message).with_cure("Split it into several calls."));
+        }
+        Ok(self.wakes)
+    }
+
+    /// Counts what this transaction stores for its tenant: written before the commit, once for all of it. What is deleted is
+    /// counted by the triggers of its table.
+    ///
+    /// # Panics
+    /// In the program's own work while it acts for no tenant.
+    pub fn add(&mut self, kind: Stored, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let Some(tenant) = self.tenant else { panic!("bytes are stored for no tenant") };
+        let added = (tenant, kind, i64::try_from(bytes).unwrap_or(i64::MAX));
+        match &mut self.backend {
+            Backend::Sqlite(connection) => connection.added.push(added),
+            Backend::Postgres(transaction) => transaction.added.push(added),
+        }
+    }
+
+    /// What was added for this tenant and is not written yet.
+    pub(crate) fn added(&self, kind: Stored) -> i64 {
+        let added = match &self.backend {
+            Backend::Sqlite(connection) => &connection.added,
+            Backend::Postgres(transaction) => &transaction.added,
+        };
+        added
+            .iter()
+            .filter(|(tenant, of, _)| Some(*tenant) == self.tenant && *of == kind)
+            .map(|(.., bytes)| bytes)
+            .sum()
     }
 }
 

@@ -16,8 +16,8 @@ use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Caller, Clock, Error, Mode, Principal, Result, Role, Roles, Scope, Scopes, Tenant};
 use waybill_store::{
-    Backend, Ctx, PostgresOptions, Registry, Row, Settings, Shard, SqliteOptions, Store, StoreRole, Stores, Tx, Value,
-    Work,
+    Backend, Ctx, PostgresOptions, Registry, Row, Settings, Shard, SqliteOptions, Store, StoreRole, StoredCaps, Stores,
+    Tx, Value, Work,
 };
 use waybill_tasks::Process;
 
@@ -78,6 +78,13 @@ pub struct Chosen {
     pub mail: waybill_mail::Settings,
     pub mesh: waybill_mesh::Settings,
     pub mesh_limits: waybill_mesh::Limits,
+    pub stored: StoredCaps,
+}
+
+impl From<StoredCaps> for Chosen {
+    fn from(stored: StoredCaps) -> Self {
+        Self { stored, ..Self::default() }
+    }
 }
 
 impl From<waybill_mesh::Settings> for Chosen {
@@ -195,6 +202,7 @@ fn usual(process: Process, chosen: Chosen) -> Settings {
         .with(chosen.mail)
         .with(chosen.mesh)
         .with(chosen.mesh_limits)
+        .with(chosen.stored)
         .with(process)
         .with(waybill_webhooks::Settings::default())
         .with(waybill_mail::archive_health::ArchiveHealth::default())
@@ -285,6 +293,15 @@ impl TestStore {
             rows.extend(store.system().run(Statement { sql, params: params.clone(), mode: Mode::Read }).await?);
         }
         Ok(rows)
+    }
+
+    /// What every tenant has stored is what was counted, in all stores.
+    pub async fn check_stored_bytes(&self) {
+        for (place, store) in self.stores.all().enumerate() {
+            let role = if place == 0 { StoreRole::Home } else { StoreRole::Shard };
+            let found = store.system().run(waybill_domains::CompareStored(role)).await.map_err(readable);
+            assert!(matches!(&found, Ok(found) if found.is_empty()), "{}: {found:?}", store.name());
+        }
     }
 
     /// A statement of the program's own work that writes.

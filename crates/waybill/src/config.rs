@@ -189,6 +189,8 @@ struct Access {
     verifications_waiting_max: Option<usize>,
     ended_keys_interval_s: Option<u64>,
     ended_keys_retention_s: Option<u64>,
+    stored_bytes_max: Option<i64>,
+    blob_bytes_max: Option<i64>,
     server_key_file: Option<PathBuf>,
 }
 
@@ -439,6 +441,8 @@ impl Access {
         set(&mut settings.verifications_waiting_max, self.verifications_waiting_max);
         set(&mut settings.ended_keys_interval, self.ended_keys_interval_s.map(Duration::from_secs));
         set(&mut settings.ended_keys_retention, self.ended_keys_retention_s.map(Duration::from_secs));
+        set(&mut settings.stored_bytes_max, self.stored_bytes_max);
+        set(&mut settings.blob_bytes_max, self.blob_bytes_max);
         settings
     }
 }

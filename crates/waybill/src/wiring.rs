@@ -55,7 +55,8 @@ pub async fn record_seen(process: Process, store: Store, interval: Duration, sto
 pub async fn measure(stores: Stores, interval: Duration, stopping: CancellationToken) {
     let mut queues = waybill_queues::Figures::default();
     while !stopping.is_cancelled() {
-        for outcome in [waybill_tasks::measure(stores.home()).await, queues.measure(&stores).await] {
+        let stored = waybill_access::measure_stored(&stores).await;
+        for outcome in [waybill_tasks::measure(stores.home()).await, queues.measure(&stores).await, stored] {
             if let Err(error) = outcome {
                 tracing::debug!(%error, "how much there is to do could not be read");
             }
@@ -108,6 +109,7 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     }
     let (process, limiter) = (Process::default(), Limiter::default());
     let settings = Settings::default().with(tasks).with(config.access.clone()).with(process.clone());
+    let settings = settings.with(config.access.stored_caps());
     let settings = settings.with(config.queues.clone()).with(waybill_queues::Process::default()).with(limiter.clone());
     let (limits, mesh_limiter) = mesh_limits(config)?;
     let settings = settings.with(config.mail.clone()).with(config.webhooks.clone());

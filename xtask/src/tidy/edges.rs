@@ -39,6 +39,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
     (
         "waybill-domains",
         &[
+            "waybill-kernel",
             "waybill-store",
             "waybill-access",
             "waybill-tasks",

@@ -1,7 +1,7 @@
 //! Messages of an archive, with their recipients, what came with them, their deliveries and their words.
 
 use waybill_kernel::{Mode, Result, Tenant, Time};
-use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Tx, Work};
+use waybill_store::{Ctx, Row, STATEMENTS_MAX, Statement, Stored, Tx, Work};
 
 use super::{BATCH_MAX, Put, check_number, check_text, numbered};
 use crate::acting::{Agent, Project};
@@ -95,6 +95,7 @@ impl PutMessages {
             let taken = || Put::Refused("its number is taken by another message".to_owned());
             return Ok(there(tx, &message, record).await?.unwrap_or_else(taken));
         }
+        tx.add(Stored::Rows, message.subject.len() + message.body.len());
         let left = Left::of(tx, record.number).await?;
         let mut statements: Vec<Statement<'_>> = Vec::new();
         for recipient in &record.recipients {
@@ -106,6 +107,7 @@ impl PutMessages {
             }
         }
         if !left.has_files {
+            tx.add(Stored::Blobs, files.bytes());
             statements.extend(files.rows(record.number));
         }
         if self.archived {

@@ -58,6 +58,7 @@ impl Operation for SendOverseerMessage {
                 "subject": "Stop the release", "body_md": "This message is from …", "importance": "high", "ack_required": false,
                 "attachments": [], "created_ts": "2026-01-05T12:30:00.000000Z", "count": 1}"#,
         },
+        stores: true,
         ..OperationSpec::WRITE
     };
     type Output = OverseerSent;

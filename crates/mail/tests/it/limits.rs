@@ -21,6 +21,26 @@ waybill_testkit::both! {
     a_session_begins_with_one_call_or_not_at_all,
 }
 
+mod capped {
+    use super::*;
+
+    waybill_testkit::both! {
+        waybill_store::StoredCaps { rows: 0, blobs: 8 } => what_comes_with_mail_has_room_for_so_many_bytes
+    }
+}
+
+async fn what_comes_with_mail_has_room_for_so_many_bytes(on: TestStore) {
+    let (alice, _) = two(&on).await;
+    let five = || with(letter("a"), json!({ "attachments": [{ "name": "a.txt", "content_base64": "aGVsbG8=" }] }));
+    send(&on, &alice, five()).await;
+    let error = refused(&on, &alice, "send_message", five()).await;
+    assert_eq!((error.code(), error.detail("used")), (Code::TooManyStoredBytes, Some(&json!(5))));
+    on.check_stored_bytes().await;
+    // Words need no room among files.
+    send(&on, &alice, letter("b")).await;
+    on.check_stored_bytes().await;
+}
+
 async fn a_tenant_has_so_many_projects_and_agents_and_no_more(on: TestStore) {
     let alice = person(&on, "alice");
     for path in ["/a", "/b"] {

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, Time};
+use waybill_kernel::{Code, Error, Time};
 
 use crate::envelope::Envelope;
 use crate::fingerprint::Fingerprint;
@@ -169,6 +169,10 @@ impl SendResult {
         match self.status {
             200 | 201 => Outcome::Done,
             408 | 425 | 429 => Outcome::Retry { after_seconds: self.retry_after },
+            // The tenant may have room again, and the message is good.
+            _ if self.error.as_deref() == Some(Code::TooManyStoredBytes.entry().code) => {
+                Outcome::Retry { after_seconds: self.retry_after }
+            }
             400..=499 => Outcome::Dead,
             _ => Outcome::Retry { after_seconds: self.retry_after },
         }
@@ -205,6 +209,8 @@ mod tests {
         }
         let throttled = Error::new(Code::RateLimitExceeded, "Too many.").with("retry_after", 7);
         assert_eq!(SendResult::refused(id.clone(), &throttled).outcome(), again(Some(7)));
+        let full = SendResult::refused(id.clone(), &Error::new(Code::TooManyStoredBytes, "Full."));
+        assert_eq!((full.status, full.outcome()), (409, again(None)));
         let pending = SendResult::refused(id, &Error::new(Code::EpochPending, "Wait."));
         assert_eq!((pending.error.as_deref(), pending.outcome()), (Some("epoch_pending"), again(None)));
     }

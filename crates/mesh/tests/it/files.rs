@@ -3,10 +3,13 @@
 use waybill_kernel::Code;
 use waybill_mesh::Settings;
 use waybill_mesh::ops::files::{BeginFile, CHUNK_BYTES, FinishFile, GetChunk, GetFile, ListFiles, PutChunk};
+use waybill_mesh::sweeps::OldFiles;
 use waybill_mesh_protocol::FileId;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{Person, create_topic, join, ok, pass, plain_mesh, refused, subscribe, topic};
+use crate::support::{
+    Person, create_topic, join, mesh_of, ok, pass, plain_mesh, refused, run, subscribe, sweep, topic,
+};
 
 mod usual {
     use super::*;
@@ -19,6 +22,14 @@ mod small {
 
     waybill_testkit::both! {
         waybill_mesh::Settings { blob_bytes: 100, files_bytes_max: 150, ..waybill_mesh::Settings::default() } => room_for_files_is_bounded
+    }
+}
+
+mod capped {
+    use super::*;
+
+    waybill_testkit::both! {
+        waybill_store::StoredCaps { rows: 0, blobs: 150 } => a_tenant_has_room_for_so_many_bytes_in_all_its_meshes
     }
 }
 
@@ -101,4 +112,22 @@ async fn room_for_files_is_bounded(on: TestStore) {
     ok(&on, alice.caller(), begin(&alice, 100)).await;
     assert_eq!(refused(&on, alice.caller(), begin(&alice, 51)).await, Code::TooManyFiles);
     ok(&on, alice.caller(), begin(&alice, 50)).await;
+}
+
+async fn a_tenant_has_room_for_so_many_bytes_in_all_its_meshes(on: TestStore) {
+    let alice = plain_mesh(&on).await;
+    let other = mesh_of(&on, &on.admin, "other", true).await;
+    ok(&on, alice.caller(), begin(&alice, 100)).await;
+    let refusal = run(&on, other.caller(), begin(&other, 51)).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::TooManyStoredBytes);
+    let told = ["limit", "used", "kind"].map(|name| refusal.detail(name).unwrap().to_string());
+    assert_eq!(told, ["150", "100", "\"blobs\""]);
+    ok(&on, other.caller(), begin(&other, 50)).await;
+    assert_eq!(refused(&on, alice.caller(), begin(&alice, 1)).await, Code::TooManyStoredBytes);
+    // What never arrives gives its room back.
+    let settings = Settings::default();
+    pass(&on, settings.file_arrival_s + 60);
+    sweep(&on, OldFiles::new(&settings)).await;
+    on.check_stored_bytes().await;
+    ok(&on, alice.caller(), begin(&alice, 150)).await;
 }

@@ -190,6 +190,7 @@ pub async fn count(on: &TestStore, table: &str) -> i64 {
 
 /// Rows of all tables that a message consists of.
 pub async fn rows(on: &TestStore) -> [i64; 5] {
+    on.check_stored_bytes().await;
     let mut rows = [0; 5];
     for (rows, table) in
         rows.iter_mut().zip(["mesh_dedupe", "mesh_messages", "mesh_history", "mesh_deliveries", "mesh_mentions"])

@@ -65,6 +65,7 @@ async fn files_go_with_their_chunks_unless_they_are_kept(on: TestStore) {
     for (seconds, left) in [(settings.file_arrival_s + 60, 2), (settings.file_retention_s, 1), (3_650 * DAY, 1)] {
         pass(&on, seconds);
         sweep(&on, OldFiles::new(&settings)).await;
+        on.check_stored_bytes().await;
         let found = (count(&on, "mesh_files").await, count(&on, "mesh_file_chunks").await);
         assert_eq!(found, (left, left), "after {seconds} s more");
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use waybill_kernel::{Error, Result, Tenant, Time};
-use waybill_store::{Ctx, Sql, Statement, Tx, Value};
+use waybill_store::{Ctx, Sql, Statement, Stored, Tx, Value};
 
 use super::groups::{end, names};
 use crate::dead_letters::Fate;
@@ -152,6 +152,7 @@ async fn send_to(
     for (message, _, mid) in &new {
         statements.push((INSERT, message.fifo_row(queue, *mid, ctx.now, &sender)?));
     }
+    tx.add(Stored::Rows, new.iter().map(|(message, ..)| message.stored_bytes()).sum());
     let visible_at = messages.first().and_then(|message| message.visible_at(queue, ctx.now));
     let members: Vec<(&str, i64)> = new.iter().map(|(_, group, mid)| (*group, *mid)).collect();
     let ready_at = visible_at.unwrap_or(ctx.now);
@@ -265,17 +266,22 @@ pub(crate) async fn transfer(
     to: &Queue,
     fate: Fate<'_>,
 ) -> Result<()> {
-    const LEAVING: &str = crate::ends::by_ids!("SELECT mid, grp, id FROM messages");
+    const LEAVING: &str = crate::ends::by_ids!(
+        "SELECT mid, grp, id, CAST(octet_length(body) + coalesce(octet_length(attributes), 0) AS BIGINT) FROM messages"
+    );
     let mut leaving = tx
         .query(LEAVING, &crate::ends::ids(mids.iter().copied()))
         .await?
         .iter()
         .map(|row| {
             let dedup = MessageId::from_slice(row.bytes(2)?)?.to_string();
-            Ok(Leaving { mid: row.int(0)?, group: row.text(1)?.to_owned(), dedup })
+            let bytes = usize::try_from(row.int(3)?).map_err(Error::internal)?;
+            Ok(Leaving { mid: row.int(0)?, group: row.text(1)?.to_owned(), dedup, bytes })
         })
         .collect::<Result<Vec<_>>>()?;
     leaving.sort_by_key(|message| message.mid);
+    // The copies count; the trigger counts what ends.
+    tx.add(Stored::Rows, leaving.iter().map(|message| message.bytes).sum());
     for (part, places) in by_part(to, leaving.iter().map(|message| message.group.as_str()))? {
         let some: Vec<&Leaving> = places.into_iter().map(|place| &leaving[place]).collect();
         copy_to(ctx, tx, part, &some, fate).await?;
@@ -327,6 +333,7 @@ pub(crate) async fn arrive(
         Value::from(message.source.as_deref()),
         Value::from(&dedup),
     ];
+    tx.add(Stored::Rows, message.body.len() + message.attributes.as_ref().map_or(0, String::len));
     let members = [(message.group.as_str(), mid)];
     line_up(tx, part, vec![(ARRIVE, params)], (&members, &berths.made), ctx.now, None).await?;
     tx.wake(topic(tenant, &to.name), 1);
@@ -338,6 +345,7 @@ struct Leaving {
     mid: i64,
     group: String,
     dedup: String,
+    bytes: usize,
 }
 
 /// Messages that go to one partition.

@@ -67,7 +67,7 @@ pub struct Sent {
 }
 
 impl Operation for SendMessage {
-    const SPEC: OperationSpec = write("SendMessage", &[Scope::QueuesSend]);
+    const SPEC: OperationSpec = OperationSpec { stores: true, ..write("SendMessage", &[Scope::QueuesSend]) };
     type Output = Sent;
     const ADMITS: bool = true;
 

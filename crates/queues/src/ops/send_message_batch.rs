@@ -75,7 +75,7 @@ pub struct SentEntry {
 }
 
 impl Operation for SendMessageBatch {
-    const SPEC: OperationSpec = write("SendMessageBatch", &[Scope::QueuesSend]);
+    const SPEC: OperationSpec = OperationSpec { stores: true, ..write("SendMessageBatch", &[Scope::QueuesSend]) };
     type Output = SentBatch;
     const ADMITS: bool = true;
 

@@ -113,6 +113,7 @@ pub async fn sweep<S: Sweep>(on: &TestStore, sweep: S) -> u64 {
     for store in on.stores.all() {
         rows += sweep_once(store, &sweep, Holder::new(store)).await.map_err(readable).unwrap().rows;
     }
+    on.check_stored_bytes().await;
     rows
 }
 
@@ -157,6 +158,7 @@ pub fn text(data_type: &str, value: &str) -> MessageAttribute {
 
 /// How many messages and flights there are.
 pub async fn rows(on: &TestStore) -> (i64, i64) {
+    on.check_stored_bytes().await;
     let messages = on.count("SELECT count(*) FROM messages").await.unwrap();
     (messages, on.count("SELECT count(*) FROM flights").await.unwrap())
 }

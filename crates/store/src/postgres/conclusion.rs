@@ -12,6 +12,9 @@ use crate::{Statement, Value};
 pub(super) struct Conclusion {
     pub(super) sql: String,
     pub(super) tenant: Option<Tenant>,
+    /// What it was made of, for when more comes.
+    parts: Vec<(&'static str, usize)>,
+    demanded: Vec<usize>,
     params: Vec<Kept>,
     otherwise: Otherwise,
 }
@@ -24,15 +27,26 @@ impl Conclusion {
         demanded: &[usize],
         otherwise: Otherwise,
     ) -> Option<Self> {
-        let sql = match statements {
+        let parts: Vec<(&'static str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
+        let sql = match parts.as_slice() {
             [(sql, _)] if demanded.is_empty() => (*sql).to_owned(),
-            _ => {
-                let parts: Vec<(&str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
-                combine(&parts, usize::from(tenant.is_some()), demanded)?
-            }
+            parts => combine(parts, usize::from(tenant.is_some()), demanded)?,
         };
         let params = statements.iter().flat_map(|(_, params)| params).map(Kept::from).collect();
-        Some(Self { sql, tenant, params, otherwise })
+        Some(Self { sql, tenant, parts, demanded: demanded.to_vec(), params, otherwise })
+    }
+
+    /// With more behind it, in the same statement. False when that cannot be, and it is as it was.
+    pub(super) fn take_in(&mut self, tenant: Tenant, statements: &[Statement<'_>]) -> bool {
+        let more = statements.iter().map(|(sql, params)| (*sql, params.len()));
+        let parts: Vec<(&'static str, usize)> = self.parts.iter().copied().chain(more).collect();
+        if self.tenant != Some(tenant) {
+            return false;
+        }
+        let Some(sql) = combine(&parts, 1, &self.demanded) else { return false };
+        (self.sql, self.parts) = (sql, parts);
+        self.params.extend(statements.iter().flat_map(|(_, params)| params).map(Kept::from));
+        true
     }
 
     pub(super) fn params(&self) -> Vec<Value<'_>> {

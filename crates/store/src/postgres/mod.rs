@@ -26,6 +26,7 @@ use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, request};
 
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Work};
+use crate::stored::Ledger;
 use crate::tx::Backend;
 use crate::waits::Waits;
 use crate::wake::{Hub, Wake};
@@ -135,6 +136,7 @@ struct Core {
     hub: Hub,
     meters: Meters,
     waits: Waits,
+    stored: Arc<Ledger>,
 }
 
 struct Meters {
@@ -159,6 +161,7 @@ impl Postgres {
         entropy: &dyn Entropy,
         hub: Hub,
         outgoing: mpsc::Receiver<Wake>,
+        stored: Arc<Ledger>,
     ) -> Result<Self> {
         #[cfg(feature = "sabotage")]
         crate::sabotage::begin()?;
@@ -189,6 +192,7 @@ impl Postgres {
             options,
             clock,
             hub,
+            stored,
         };
         Ok(Self { core: Arc::new(core), tasks })
     }
@@ -268,12 +272,12 @@ impl Core {
         let mut tx = Tx::new(Backend::Postgres(&mut transaction), tenant);
         let outcome = call.run(self.clock.now(), &mut tx).await;
         let wakes = tx.into_wakes();
-        match outcome {
-            Ok(()) => {
+        match outcome.and(wakes) {
+            Ok(wakes) => {
                 let committed = transaction.commit().await;
                 // Also when nobody knows: it may have been made, and a wake in vain does no harm.
                 self.hub.release(&wakes);
-                committed?;
+                self.stored.committed(&committed?);
                 if mode == Mode::Write {
                     self.meters.ops.increment(1);
                     self.meters.commits.increment(1);

@@ -21,6 +21,7 @@ use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
+use crate::stored::{self, Added};
 use crate::tenant_check::TenantTables;
 use crate::tx::Otherwise;
 use crate::{Cell, Gate, Row, Value};
@@ -56,6 +57,8 @@ pub(crate) struct Transaction {
     /// Sent in front of COMMIT, in the same round trip, or before the next statement.
     conclusion: Option<Conclusion>,
     failure: Option<Failure>,
+    /// What it stores, to be counted with its last statement.
+    pub(crate) added: Vec<Added>,
     gate: Option<Arc<Gate>>,
     /// How long the server may be silent. Its own timeouts cannot reach us over a link that has gone quiet.
     patience: Duration,
@@ -78,7 +81,8 @@ impl Transaction {
         #[cfg(feature = "sabotage")]
         let scope = sabotage::scope(scope);
         let begin = Some(format!("BEGIN{access}; {scope}"));
-        Self { client: Some(client), statements, begin, conclusion: None, failure: None, gate, patience }
+        let (conclusion, failure, added) = (None, None, Vec::new());
+        Self { client: Some(client), statements, begin, conclusion, failure, added, gate, patience }
     }
 
     pub(crate) async fn query(
@@ -213,7 +217,12 @@ impl Transaction {
         Ok(written)
     }
 
-    pub(super) async fn commit(mut self) -> std::result::Result<(), Failure> {
+    /// Answers with what it has added to what is stored.
+    pub(super) async fn commit(mut self) -> std::result::Result<Vec<Added>, Failure> {
+        let added = stored::merged(&self.added);
+        if self.failure.is_none() && self.count(&added).await.is_err() {
+            return Err(self.failure.take().unwrap_or_else(failure::silent));
+        }
         // A test steps in between, as another server may.
         if self.gate.is_some() && self.send_conclusion().await.is_err() {
             return Err(self.failure.take().unwrap_or_else(failure::silent));
@@ -225,11 +234,11 @@ impl Transaction {
         let last = self.conclusion.take();
         if self.begin.is_some() && last.is_none() {
             self.give_back();
-            return Ok(());
+            return Ok(added);
         }
         self.pass_gate().await;
         let begin = self.begin.take();
-        let Some(client) = &self.client else { return Ok(()) };
+        let Some(client) = &self.client else { return Ok(added) };
         match &last {
             Some(last) => commit_after(client, begin, last, self.patience).await?,
             None => answered(self.patience, client.batch_execute("COMMIT"))
@@ -237,6 +246,29 @@ impl Transaction {
                 .map_err(|error| failure::of_commit(&error))?,
         }
         self.give_back();
+        Ok(added)
+    }
+
+    /// Into the last statement, which goes with COMMIT. Work for several tenants, which is nobody's to wait for, counts each
+    /// by a statement of its own.
+    async fn count(&mut self, added: &[Added]) -> Result<()> {
+        let Some((tenant, ..)) = added.first() else { return Ok(()) };
+        let sql = stored::ADD.postgres;
+        let params = |(_, kind, bytes): &Added| vec![Value::from(kind.as_str()), Value::from(*bytes)];
+        if added.iter().any(|(other, ..)| other != tenant) {
+            for one in added {
+                self.execute(sql, Some(one.0), &params(one)).await?;
+            }
+            return Ok(());
+        }
+        let statements: Vec<crate::Statement<'_>> = added.iter().map(|one| (sql, params(one))).collect();
+        if self.conclusion.as_mut().is_some_and(|last| last.take_in(*tenant, &statements)) {
+            return Ok(());
+        }
+        let nothing: Otherwise = || Error::internal("nothing is demanded");
+        if !self.conclude(Some(*tenant), &statements, &[], nothing).await? {
+            self.execute_all(Some(*tenant), &statements).await?;
+        }
         Ok(())
     }
 

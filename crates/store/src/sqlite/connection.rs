@@ -11,6 +11,7 @@ use super::remembered::{Remembered, written};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
 use crate::statement::for_sqlite;
+use crate::stored::Added;
 use crate::tenant_check::TenantTables;
 use crate::{Cell, Row, Value};
 
@@ -27,6 +28,8 @@ pub(crate) struct Connection {
     remembered: Option<Remembered>,
     /// SQLite has said FULL since this was last asked.
     full: bool,
+    /// What the open transaction stores, to be counted before its commit.
+    pub(crate) added: Vec<Added>,
 }
 
 /// A statement as SQLite reads it, and the tables it writes to.
@@ -38,7 +41,7 @@ struct Text {
 impl Connection {
     pub(crate) fn new(raw: rusqlite::Connection, tables: Arc<TenantTables>) -> Self {
         raw.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS_MAX);
-        Self { raw, tables, texts: HashMap::new(), remembered: None, full: false }
+        Self { raw, tables, texts: HashMap::new(), remembered: None, full: false, added: Vec::new() }
     }
 
     /// The one that all writes go through: what it has read in a transaction stays true until it writes.

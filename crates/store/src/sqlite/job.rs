@@ -61,7 +61,7 @@ impl<W: Work> Pending<W> {
             run.poll(&mut Context::from_waker(Waker::noop()))
         };
         match polled {
-            Poll::Ready(output) => Ok((output?, tx.into_wakes())),
+            Poll::Ready(output) => Ok((output?, tx.into_wakes()?)),
             Poll::Pending => Err(Error::internal("an operation awaited something other than its transaction")),
         }
     }

@@ -40,6 +40,7 @@ use job::{Job, Pending};
 use crate::operation::{Call, Work};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
+use crate::stored::Ledger;
 use crate::waits::Waits;
 use crate::wake::Hub;
 use crate::{Migration, migrate};
@@ -125,6 +126,7 @@ impl Sqlite {
         clock: &Arc<Clock>,
         entropy: &dyn Entropy,
         hub: Hub,
+        ledger: Arc<Ledger>,
     ) -> Result<Self> {
         #[cfg(feature = "sabotage")]
         sabotage::begin()?;
@@ -166,6 +168,7 @@ impl Sqlite {
             ballast,
             commit_seq: stored.commit_seq,
             runtime: Handle::try_current().ok(),
+            stored: ledger,
         };
         let writer = writer::Writer::start(state, connection)?;
         let waits = Arc::new(Waits::new(&options.name));

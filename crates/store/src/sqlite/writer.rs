@@ -34,6 +34,7 @@ use crate::Value;
 use crate::metrics::{BATCH, COMMITS, FSYNCS, OPS, VOIDED, WRITER_BUSY};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
+use crate::stored::{self, Added, Ledger};
 use crate::tenant_check::TenantTables;
 
 const BATCH_OPERATIONS_MAX: usize = 512;
@@ -115,6 +116,7 @@ pub(super) struct WriterState {
     pub(super) commit_seq: i64,
     /// Where those who are answered run.
     pub(super) runtime: Option<Handle>,
+    pub(super) stored: Arc<Ledger>,
 }
 
 /// The writer's thread. While it waits for arrivals, any caller may write in its stead.
@@ -345,8 +347,12 @@ impl Batcher {
         if isolation == Isolation::Savepoint && self.connection.control("SAVEPOINT operation").is_err() {
             return false;
         }
-        let before = self.connection.changes();
+        let (before, added) = (self.connection.changes(), self.connection.added.len());
         let keep = job.perform(&mut self.connection, now);
+        if !keep {
+            // Nothing of it stays, in this transaction or because there is no such.
+            self.connection.added.truncate(added);
+        }
         #[cfg(feature = "sabotage")]
         sabotage::point("in_transaction");
         if self.connection.is_outside_transaction() {
@@ -390,6 +396,7 @@ impl Batcher {
         if let Err(error) = self.connection.control("BEGIN IMMEDIATE") {
             return Ended::Void(explain(&error));
         }
+        self.connection.added.clear();
         let before = self.connection.changes();
         if !body(self) {
             return self.roll_back(Ended::Void(Error::internal("the operation did not finish")));
@@ -404,7 +411,9 @@ impl Batcher {
     fn commit(&mut self) -> Ended {
         const STAMP: &str = "UPDATE meta SET commit_seq = commit_seq + 1, clock_us = $1 WHERE id = 1";
         let now = self.now();
-        if let Err(error) = self.connection.execute(STAMP, None, &[Value::from(now)]) {
+        let added = stored::merged(&self.connection.added);
+        let counted = self.count(&added);
+        if let Err(error) = counted.and_then(|()| self.connection.execute(STAMP, None, &[Value::from(now)])) {
             return self.roll_back(Ended::Void(error));
         }
         #[cfg(feature = "sabotage")]
@@ -417,6 +426,7 @@ impl Batcher {
             sabotage::point("after_commit_before_reply");
             self.state.commit_seq += 1;
             self.state.mark.publish(self.state.commit_seq, now.micros());
+            self.state.stored.committed(&added);
             self.meters.commits.increment(1);
             self.meters.fsyncs.increment(1);
             return Ended::Committed;
@@ -433,6 +443,15 @@ impl Batcher {
             return self.roll_back(Ended::Unknown(unknown(&error)));
         }
         self.fail("a commit", &error)
+    }
+
+    /// Once for all that the batch has stored.
+    fn count(&mut self, added: &[Added]) -> Result<()> {
+        for (tenant, kind, bytes) in added {
+            let params = [Value::from(tenant.0), Value::from(kind.as_str()), Value::from(*bytes)];
+            self.connection.execute(stored::ADD.sqlite, None, &params)?;
+        }
+        Ok(())
     }
 
     /// Ends the transaction if SQLite has not, with `ended` if that succeeds.

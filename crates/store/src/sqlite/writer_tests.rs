@@ -87,6 +87,7 @@ impl Bench {
             commit_seq: meta.commit_seq + ahead,
             options: options.clone(),
             runtime: None,
+            stored: Arc::default(),
         };
         let writer = Writer::start(state, connection).unwrap();
         Self { folder, options, writer, condition, wal, mark }

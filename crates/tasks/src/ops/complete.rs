@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Code, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Row, Statement, Stored, Tx, Value};
 
 use crate::Settings;
 use crate::anomaly::{self, Anomaly};
@@ -195,6 +195,7 @@ impl Complete {
         let end = end_lease(self.task_id.as_bytes(), epoch, ctx.now, EndReason::Completed, Some(&work.digest), None);
         let [artifacts, proof] = [&work.artifacts, &work.proof].map(|tree| tree.as_ref().map(Tree::to_string));
         let result = self.result_row(ctx, artifacts.as_deref(), proof.as_deref(), &completed_id);
+        tx.add(Stored::Rows, self.result.as_str().len());
         receipts::emit_all(tx, ctx, vec![result, end], &[completed, ready]).await?;
         if !work.is_located() {
             self.report_unlocated(ctx, tx, owner, assigned, worker).await?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
 use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Code, Error, Example, Json, OperationSpec, Principal, Result, Role, Route, Scope};
-use waybill_store::{Ctx, Operation, Reply, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Stored, Tx, Value};
 
 use crate::Settings;
 use crate::lease;
@@ -115,6 +115,7 @@ impl Operation for CreateTask {
                 "requirements": {"capabilities": ["pdf"]}, "priority": 5, "idempotency_key": "report-2025-12"}"#,
             answer: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "status": "queued"}"#,
         },
+        stores: true,
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
@@ -250,6 +251,9 @@ impl CreateTask {
                 &params,
             )
             .await?;
+        if inserted == 1 {
+            tx.add(Stored::Rows, payload.len());
+        }
         Ok(inserted == 1)
     }
 

@@ -67,6 +67,7 @@ impl Operation for ReportProgress {
                 "lease_id": "0198c0df-2b3c-7d4e-9f50-6b7c8d9e0f1a", "progress": {"percent": 80}}"#,
             answer: r#"{"ok": true}"#,
         },
+        stores: true,
         ..OperationSpec::WRITE
     };
     type Output = Reported;

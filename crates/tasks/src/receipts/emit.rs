@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value as Json, json};
 use waybill_kernel::id::{Uuid, digest_id_near};
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::{Ctx, Statement, Tx, Value};
+use waybill_store::{Ctx, Statement, Stored, Tx, Value};
 
 use super::{ReceiptId, ReceiptType, archive, inbox, written};
 use crate::Settings;
@@ -73,6 +73,7 @@ pub async fn emit_all(
     for receipt in receipts {
         texts.push((receipt.checked_body(settings)?, receipt.parents_bytes()));
     }
+    tx.add(Stored::Rows, texts.iter().map(|(body, _)| body.len()).sum());
     let mut statements = others;
     let rows =
         receipts.iter().zip(&texts).flat_map(|(receipt, (body, parents))| receipt.row(ctx, settings, body, parents));
@@ -147,6 +148,7 @@ pub async fn emit_once(tx: &mut Tx<'_>, ctx: &Ctx<'_>, receipt: Receipt<'_>) -> 
         tx.execute(UNDO, &[receipt.id.as_bytes().into()]).await?;
         return Ok(false);
     }
+    tx.add(Stored::Rows, body.len());
     let links: Vec<Statement<'_>> = receipt.parents.iter().map(|parent| (LINK, receipt.link(parent))).collect();
     tx.execute_all(&links).await?;
     wake(tx, ctx, &receipt);

@@ -13,6 +13,7 @@ mod feeds;
 mod model;
 mod race;
 mod rls;
+mod stored;
 mod support;
 mod tasks;
 mod void_batch;

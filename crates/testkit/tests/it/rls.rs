@@ -68,7 +68,7 @@ async fn every_tenant_table_is_closed_to_other_tenants() {
                     mail_reservations mail_search mesh_audit mesh_connections mesh_counters mesh_dedupe mesh_deliveries mesh_epoch_boxes mesh_events \
                     mesh_file_chunks mesh_files mesh_history mesh_invites mesh_keys mesh_members mesh_mentions mesh_messages mesh_queues \
                     mesh_subscriptions mesh_topics meshes messages move_tasks parts queues receipt_archive receipt_parents receipts \
-                    relationships required_capabilities results schedule_watch shard_changes task_progress tasks tenants \
+                    relationships required_capabilities results schedule_watch shard_changes stored_bytes task_progress tasks tenants \
                     transfers webhook_deliveries webhooks";
     assert_eq!(tables.join(" "), expected);
 }

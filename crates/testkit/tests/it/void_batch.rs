@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Code, Error, Mode, Result};
-use waybill_store::{Ctx, Tx, Value, Work};
+use waybill_kernel::{Code, Error, Mode, Result, Tenant};
+use waybill_store::{Ctx, Stored, Tx, Value, Work};
 use waybill_testkit::stores::{self, TestStore};
 
 use crate::support::{ok, plain_task, refusal};
@@ -75,6 +75,8 @@ impl Work for Note {
             "INSERT INTO results (tenant, task_id, outcome, error, completed_at) VALUES (7, $1, 'noted', $2, 0)";
         self.seen.lock().unwrap().push(ctx.ids.next());
         let text = "x".repeat(self.bytes);
+        // Counted first: what is not kept must not count either.
+        tx.as_tenant(Tenant(7)).add(Stored::Rows, self.bytes);
         tx.execute(INSERT, &[Value::from(self.name.as_bytes()), Value::from(&text)]).await?;
         match self.then {
             Then::End => {}
@@ -126,6 +128,13 @@ async fn noted(on: &TestStore) -> Vec<String> {
     rows.iter().map(|row| String::from_utf8_lossy(row.bytes(0).unwrap()).into_owned()).collect()
 }
 
+/// Bytes of the notes that were kept, and bytes that were counted.
+async fn counted(on: &TestStore) -> [i64; 2] {
+    let kept = "SELECT coalesce(sum(length(error)), 0) FROM results WHERE tenant = 7";
+    let counted = "SELECT coalesce(sum(bytes), 0) FROM stored_bytes WHERE tenant = 7";
+    [on.count(kept).await.unwrap(), on.count(counted).await.unwrap()]
+}
+
 async fn is_sound(on: &TestStore) {
     let check = on.rows("PRAGMA integrity_check").await.unwrap();
     assert_eq!(check.len(), 1);
@@ -158,7 +167,26 @@ async fn a_write_that_does_not_fit_is_told_so_and_its_neighbours_are_kept() {
     let codes: Vec<_> = answers.iter().map(|(answer, _)| answer.as_ref().err().map(Error::code)).collect();
     assert_eq!(codes, [None, Some(Code::StorageFull), None, Some(Code::StorageFull), None]);
     assert_eq!(noted(&on).await, ["before", "behind", "between"]);
+    assert_eq!(counted(&on).await, [30, 30]);
     is_sound(&on).await;
+}
+
+#[tokio::test]
+async fn what_failed_is_not_counted_among_what_is_stored() {
+    let on = stores::open_sqlite().await.unwrap();
+    let notes = vec![
+        Note::new("before", 10, Then::End),
+        Note::new("panics", 100, Then::Panic),
+        Note::new("between", 10, Then::End),
+        Note::new("waits", 100, Then::AwaitNothing),
+        Note::new("behind", 10, Then::End),
+    ];
+    let answers = batch(&on, notes).await;
+    assert_eq!(answers.iter().filter(|(answer, _)| answer.is_ok()).count(), 3);
+    assert_eq!(counted(&on).await, [30, 30]);
+    assert_eq!(on.store.stored_bytes(Tenant(7), Stored::Rows), 30);
+    is_sound(&on).await;
+    assert_eq!(counted(&on).await, [31, 31]);
 }
 
 #[tokio::test]

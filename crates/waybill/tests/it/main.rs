@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod caps;
 mod cli;
 mod demo;
 mod equivalence;

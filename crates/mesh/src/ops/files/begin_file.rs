@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Error, OperationSpec, Result};
 use waybill_mesh_protocol::{FileId, MemberId, MeshId, PublicKey, TopicName};
-use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Stored, Topic, Tx, Value};
 
 use super::CHUNK_BYTES;
 use crate::mesh::one_at_a_time;
@@ -94,6 +94,9 @@ impl Operation for BeginFile {
         members::live(tx, self.mesh, self.member).await?;
         let recipient = self.recipient(tx).await?;
         one_at_a_time(tx, Topic::new("mesh.files", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        let bytes = usize::try_from(size).map_err(Error::internal)?;
+        tx.check_room(ctx, Stored::Blobs, bytes).await?;
+        tx.add(Stored::Blobs, bytes);
         let file_id = FileId(ctx.ids.next());
         let params = [
             Value::from(self.mesh.as_bytes()),

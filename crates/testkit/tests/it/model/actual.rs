@@ -81,6 +81,7 @@ impl<'a> Actual<'a> {
 
     /// What the store holds after the step: every receipt, and who holds which task.
     pub async fn compare(&mut self, world: &mut World, step: &Transition) -> anyhow::Result<()> {
+        self.on.check_stored_bytes().await;
         let tenants = [self.ours.tenant.0, self.theirs.tenant.0];
         let (receipts, tasks) = self.on.store.system().run(Held { tenants }).await.map_err(readable)?;
         let receipts = receipts.iter().map(|row| self.receipt(row)).collect::<Result<Vec<_>>>().map_err(readable)?;

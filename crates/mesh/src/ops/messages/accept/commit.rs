@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::{Caller, Code, Error, OperationSpec, Result};
 use waybill_mesh_protocol::{DestinationKind, Envelope, Fingerprint, HistoryId, MemberId, MessageId, PublicKey};
-use waybill_store::{Ctx, Kind, Operation, Reply, STATEMENTS_MAX, Sql, Statement, Tx, Value};
+use waybill_store::{Ctx, Kind, Operation, Reply, STATEMENTS_MAX, Sql, Statement, Stored, Tx, Value};
 
 use super::{AcceptMessage, Accepted, Known, known_columns};
 use crate::counters::{self, Counter};
@@ -280,6 +280,8 @@ impl Commit {
         const TO_MEMBER: &str = "INSERT INTO mesh_deliveries (tenant, mesh_id, member_id, seq, message_id, created_at) \
             VALUES ($1, $2, $3, $4, $5, $6)";
         let envelope = serde_json::to_string(self.envelope()).map_err(Error::internal)?;
+        tx.check_room(ctx, Stored::Rows, envelope.len()).await?;
+        tx.add(Stored::Rows, envelope.len());
         let (message, seq, now) = (Value::from(new.message.as_bytes()), Value::from(new.seq), Value::from(ctx.now));
         let of_message = vec![
             self.mesh(),

@@ -1,0 +1,54 @@
+//! How much a tenant may store, at every door.
+
+use serde_json::json;
+use waybill_kernel::Code;
+
+use crate::sqs::Client;
+use crate::world::{Engine, World, until};
+
+const SETTINGS: &str = "[access]\nstored_bytes_max = 4000\n[background]\nmeasure_interval_s = 1\n";
+const REFUSED: &str = "waybill_caps_refused_total";
+
+#[tokio::test]
+async fn a_tenant_stores_as_many_bytes_as_it_may_on_sqlite() {
+    a_tenant_stores_as_many_bytes_as_it_may(Engine::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_tenant_stores_as_many_bytes_as_it_may_on_postgres() {
+    a_tenant_stores_as_many_bytes_as_it_may(Engine::Postgres).await;
+}
+
+async fn a_tenant_stores_as_many_bytes_as_it_may(engine: Engine) {
+    let world = World::with(engine, SETTINGS, &[]).await;
+    let sqs = Client::new(&world).await;
+    let queue = sqs.queue("jobs").await;
+    let send = || sqs.call("SendMessage", json!({ "QueueUrl": queue, "MessageBody": "x".repeat(5_000) }));
+    assert_eq!(send().await.status, 200);
+
+    // SQS clients hear it in the words of SQS, the others in those of the catalogue.
+    let refused = send().await;
+    assert_eq!(refused.status, 403, "{}", refused.text);
+    assert!(refused.text.contains("OverLimit"), "{}", refused.text);
+    let key = world.key(json!({ "principal": "agent:alice" })).await;
+    let refused = world.post(&key, "/v1/tasks", &json!({ "type": "echo" })).await;
+    refused.must_be(Code::TooManyStoredBytes, "a task");
+    let told = refused.json();
+    assert_eq!((&told["limit"], &told["kind"]), (&json!(4_000), &json!("rows")), "{told}");
+    assert!(told["used"].as_i64().is_some_and(|used| used >= 5_000), "{told}");
+    assert_eq!(world.counter(REFUSED).await, 2);
+
+    // What gives room is done all the same, and then there is room.
+    let received = sqs.receive(&queue, 0).await;
+    let handle = received[0]["ReceiptHandle"].clone();
+    sqs.ok("DeleteMessage", json!({ "QueueUrl": queue, "ReceiptHandle": handle })).await;
+    until("there is room again", || async {
+        world.post(&key, "/v1/tasks", &json!({ "type": "echo" })).await.status == 201
+    })
+    .await;
+    let figures = world.get(&world.server.admin_key, "/metrics").await.text;
+    let shown = |kind: &str| {
+        figures.lines().any(|line| line.starts_with("waybill_tenant_stored_bytes{") && line.contains(kind))
+    };
+    assert!(shown("kind=\"rows\""), "{figures}");
+}
