@@ -23,6 +23,8 @@ struct Offer {
     entry: Arc<dyn Entry>,
     resource: &'static Resource,
     kinds: Kinds,
+    /// Fields of a query that mean nothing here, and are no mistake.
+    ignored: &'static [&'static str],
 }
 
 /// The resources of one endpoint.
@@ -40,12 +42,14 @@ impl Shelf {
     pub(super) fn new(registry: &Registry, domain: Option<&'static str>) -> Self {
         let mut offers = Vec::new();
         for entry in registry.entries().filter(|entry| domain.is_none_or(|domain| entry.spec().domain == domain)) {
+            let known = registry.domains().find(|known| known.name == entry.spec().domain);
+            let ignored = known.and_then(|known| known.mcp).map_or(&[][..], |mcp| mcp.ignored);
             for resource in entry.spec().resources {
                 let kinds = Kinds::of(&entry.input_schema());
                 for field in fields(resource) {
                     assert!(kinds.knows(field), "{} has no field {field}", entry.spec().name);
                 }
-                offers.push(Offer { entry: Arc::clone(entry), resource, kinds });
+                offers.push(Offer { entry: Arc::clone(entry), resource, kinds, ignored });
             }
         }
         Self(offers)
@@ -107,7 +111,7 @@ impl<'a> Found<'a> {
     }
 
     fn arguments(&self) -> Result<String> {
-        let Offer { resource, kinds, .. } = self.offer;
+        let Offer { resource, kinds, ignored, .. } = self.offer;
         let (path, query) = self.uri.split_once('?').unwrap_or((self.uri, ""));
         let mut input = Input::default();
         for (field, json) in resource.fixed {
@@ -120,6 +124,9 @@ impl<'a> Found<'a> {
         }
         for (name, text) in address::query_fields(query)? {
             let Some(known) = resource.query().find(|known| *known == name) else {
+                if ignored.iter().any(|ignored| *ignored == name) {
+                    continue;
+                }
                 let shown: String = name.chars().take(64).collect();
                 return Err(Error::invalid(format!("This resource has no field {shown:?} in its query.")));
             };
