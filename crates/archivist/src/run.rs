@@ -210,7 +210,7 @@ impl Archivist {
             }
             self.slot(whose, now).in_hand = true;
             self.hands.spawn(self.hand.clone().turn(task));
-            metrics::pending(self.hands.len());
+            self.tell_pending();
         }
         Ok(wait)
     }
@@ -266,7 +266,7 @@ impl Archivist {
     }
 
     fn told(&mut self, ended: std::result::Result<Ended, tokio::task::JoinError>) {
-        metrics::pending(self.hands.len());
+        self.tell_pending();
         let now = Instant::now();
         let settings = Arc::clone(&self.hand.settings);
         let Ok(Ended { whose, outcome }) = ended else {
@@ -322,10 +322,16 @@ impl Archivist {
             }
             After::GiveUp => {
                 metrics::given_up(locked);
+                self.health.commit_given_up();
                 let rest = settings.breaker_s;
                 tracing::error!(project = whose.1, %error, rest, "the archive could not be written and rests; mail goes on without it");
             }
         }
+    }
+
+    fn tell_pending(&self) {
+        metrics::pending(self.hands.len());
+        self.health.set_committing(self.hands.len() as u64);
     }
 
     fn tell_health(&self) {

@@ -239,6 +239,7 @@ impl Hand {
     /// Answers with the beginning that the archive has to be completed from; empty for none.
     async fn write_window(&self, draft: Draft, size: usize, done: &mut Done) -> std::result::Result<String, Trouble> {
         let (began, draft) = (Instant::now(), Arc::new(draft));
+        metrics::window_begun();
         let applied = match self.apply(&draft).await {
             Err(Trouble::Store(error)) => {
                 // Whoever wrote it has died. It is written again by another, and nothing is lost.
@@ -250,6 +251,7 @@ impl Hand {
         };
         let took = began.elapsed();
         done.took += took;
+        metrics::window_ended();
         if applied.written > 0 {
             metrics::committed(size, took);
         }
@@ -258,8 +260,9 @@ impl Hand {
 
     async fn apply(&self, draft: &Arc<Draft>) -> std::result::Result<Applied, Trouble> {
         let (archive, draft) = (Arc::clone(&self.archive), Arc::clone(draft));
-        let watch = self.watch.clone();
+        let (watch, asked) = (self.watch.clone(), Instant::now());
         let apply = move || -> ArchiveResult<Applied> {
+            metrics::window_taken(asked.elapsed());
             if let Some(watch) = watch {
                 watch();
             }

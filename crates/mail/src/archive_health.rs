@@ -53,6 +53,9 @@ struct Inner {
     disk: AtomicU64,
     /// Messages without their file that the probe has found.
     missing: AtomicU64,
+    /// Windows that are being written, and those that were given up since the start.
+    committing: AtomicU64,
+    commit_errors: AtomicU64,
     error: Mutex<Option<String>>,
 }
 
@@ -100,6 +103,8 @@ pub struct ArchiveState {
     pub failing: u64,
     pub disk: Pressure,
     pub missing: u64,
+    pub committing: u64,
+    pub commit_errors: u64,
     pub error: Option<String>,
 }
 
@@ -138,6 +143,14 @@ impl ArchiveHealth {
         self.0.missing.store(missing, Ordering::Relaxed);
     }
 
+    pub fn set_committing(&self, windows: u64) {
+        self.0.committing.store(windows, Ordering::Relaxed);
+    }
+
+    pub fn commit_given_up(&self) {
+        self.0.commit_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn state(&self) -> ArchiveState {
         let disk = match self.0.disk.load(Ordering::Relaxed) {
             0 => Pressure::None,
@@ -150,6 +163,8 @@ impl ArchiveHealth {
             failing: self.0.failing.load(Ordering::Relaxed),
             disk,
             missing: self.0.missing.load(Ordering::Relaxed),
+            committing: self.0.committing.load(Ordering::Relaxed),
+            commit_errors: self.0.commit_errors.load(Ordering::Relaxed),
             error: self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
