@@ -151,7 +151,7 @@ mod tests {
     use serde_json::json;
     use waybill_kernel::id::Uuid;
     use waybill_kernel::{Code, OperationSpec, Principal, PrincipalKind, Role, Roles, Route, Scope, Scopes, Tenant};
-    use waybill_store::{Ctx, Operation, Reply, Tx};
+    use waybill_store::{Ctx, Domain, Mcp, Naming, Operation, Reply, Tx};
 
     use super::*;
 
@@ -270,6 +270,22 @@ mod tests {
         );
         assert_eq!(input("resource://projects"), json!({}));
         assert_eq!(input("resource://projects?limit=x"), json!({ "limit": "x" }));
+    }
+
+    #[test]
+    fn a_field_that_the_domain_ignores_is_no_mistake() {
+        const MAIL: Domain = Domain {
+            name: "mail",
+            title: "Mail",
+            mcp: Some(Mcp { names: Naming::OfDomain, instructions: "", ignored: &["format"], typed_errors: true }),
+            migrations: &[],
+            register: |registry| registry.with::<Inbox>(),
+            sweeps: |runner, _| runner,
+        };
+        let shelf = Shelf::new(&Registry::default().with_domain(&MAIL).with::<Projects>(), None);
+        let found = shelf.find("resource://inbox/a?format=json&limit=5").unwrap().input().unwrap();
+        assert_eq!(serde_json::from_str::<Json>(&found).unwrap(), json!({ "agent_name": "a", "limit": 5 }));
+        assert!(shelf.find("resource://projects?format=json").unwrap().input().is_err(), "another domain's");
     }
 
     #[test]

@@ -135,7 +135,10 @@ mod tests {
                 assert_eq!(&shown[name], value, "{code}: nothing of REST is lost");
             }
             let kind = shown["type"].as_str().unwrap();
-            assert!(kind.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'), "{kind}");
+            assert!(
+                kind.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'),
+                "{kind}"
+            );
             let own = code.entry().code;
             assert!(COMMON.contains(&kind) || kind == own.to_ascii_uppercase(), "{own}: {kind}");
             let hopeless = ["UNHANDLED_EXCEPTION", "CONFIGURATION_ERROR", "DATABASE_CORRUPTION"].contains(&kind);

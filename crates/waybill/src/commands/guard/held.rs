@@ -95,7 +95,8 @@ async fn exclusive(session: &Session, project: &str) -> Result<Vec<Held>> {
 
 /// Whoever holds what was not looked at would be passed by in silence.
 fn cut() -> Error {
-    let message = format!("The project has more than {} exclusive reservations: not all were looked at.", guard::HELD_MAX);
+    let message =
+        format!("The project has more than {} exclusive reservations: not all were looked at.", guard::HELD_MAX);
     let cure = "Release those that are not needed, or pass the guard by with `--no-verify` or AGENT_MAIL_BYPASS=1.";
     Error::new(Code::ChecksFailed, message).with_cure(cure)
 }
