@@ -239,6 +239,8 @@ async fn a_reservation_that_was_forgotten_leaves_the_tree_and_stays_in_the_histo
 }
 
 async fn what_came_and_what_went_is_counted(on: TestStore) {
+    // Begins to count: what went before is in one of the figures and not in the other.
+    rendered();
     let world = World::new(on).await;
     world.settle().await;
     let names = ["wbq_enqueued_total", "wbq_drained_total", "commit_enqueued_total", "commit_drained_total"];
