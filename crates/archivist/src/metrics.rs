@@ -1,6 +1,6 @@
 //! The metrics of the archive, each with its unit and meaning. The names behind the prefix are those of the existing tools.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -8,11 +8,15 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 const WBQ_DEPTH: &str = "waybill_mail_wbq_depth";
 const WBQ_CAPACITY: &str = "waybill_mail_wbq_capacity";
 const WBQ_PEAK_DEPTH: &str = "waybill_mail_wbq_peak_depth";
+const WBQ_ENQUEUED: &str = "waybill_mail_wbq_enqueued_total";
 const WBQ_DRAINED: &str = "waybill_mail_wbq_drained_total";
 const WBQ_ERRORS: &str = "waybill_mail_wbq_errors_total";
 const WBQ_FALLBACKS: &str = "waybill_mail_wbq_fallbacks_total";
 const WBQ_LATENCY: &str = "waybill_mail_wbq_queue_latency_us";
 const COMMITS: &str = "waybill_mail_lockfree_commits_total";
+const COMMIT_ENQUEUED: &str = "waybill_mail_commit_enqueued_total";
+const COMMIT_DRAINED: &str = "waybill_mail_commit_drained_total";
+const COMMIT_LATENCY: &str = "waybill_mail_commit_queue_latency_us";
 const COMMIT_ERRORS: &str = "waybill_mail_commit_errors_total";
 const COMMIT_FALLBACKS: &str = "waybill_mail_commit_sync_fallbacks_total";
 const COMMIT_PENDING: &str = "waybill_mail_commit_pending_requests";
@@ -26,16 +30,22 @@ const DISK_FREE: &str = "waybill_mail_disk_effective_free_bytes";
 const LAG: &str = "waybill_mail_archive_lag_seconds";
 
 static PEAK: AtomicI64 = AtomicI64::new(0);
+/// Rows that were written since the start.
+static DRAINED: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn describe(capacity: i64) {
     describe_gauge!(WBQ_DEPTH, "Rows that the archive of mail has not written yet");
     describe_gauge!(WBQ_CAPACITY, "Unwritten rows at which the archive counts as full");
     describe_gauge!(WBQ_PEAK_DEPTH, "The most unwritten rows seen since the start");
+    describe_counter!(WBQ_ENQUEUED, "Rows that were found to be written, those of before the start included");
     describe_counter!(WBQ_DRAINED, "Rows that were written to the archive");
     describe_counter!(WBQ_ERRORS, "Windows that could not be written and are tried again");
     describe_counter!(WBQ_FALLBACKS, "Rows that were passed over because of a full disk or of failures");
     describe_histogram!(WBQ_LATENCY, "From the commit of a row to that of the archive, in microseconds");
     describe_counter!(COMMITS, "Commits to repositories of the archive, all of them without an index");
+    describe_counter!(COMMIT_ENQUEUED, "Windows that were to be written");
+    describe_counter!(COMMIT_DRAINED, "Windows that were written");
+    describe_histogram!(COMMIT_LATENCY, "How long windows waited for a thread that writes them, in microseconds");
     describe_counter!(COMMIT_ERRORS, "Windows that were given up for a while after all tries");
     describe_counter!(COMMIT_FALLBACKS, "Windows that were written again after whoever wrote them had died");
     describe_gauge!(COMMIT_PENDING, "Windows that are being written");
@@ -56,6 +66,9 @@ pub(crate) fn depth(rows: i64, lag: Duration) {
     gauge!(WBQ_DEPTH).set(rows as f64);
     gauge!(WBQ_PEAK_DEPTH).set(PEAK.fetch_max(rows, Ordering::Relaxed).max(rows) as f64);
     gauge!(LAG).set(lag.as_secs_f64());
+    // Rows come by transactions of any process: those that are left and those that went are all there were. A counter that
+    // is told less than before stays as it is.
+    counter!(WBQ_ENQUEUED).absolute(DRAINED.load(Ordering::Relaxed).saturating_add_signed(rows));
 }
 
 pub(crate) fn needs_reindex(count: u64) {
@@ -78,6 +91,20 @@ pub(crate) fn drained(latencies: impl Iterator<Item = Duration>) {
         rows += 1;
     }
     counter!(WBQ_DRAINED).increment(rows);
+    DRAINED.fetch_add(rows, Ordering::Relaxed);
+}
+
+pub(crate) fn window_begun() {
+    counter!(COMMIT_ENQUEUED).increment(1);
+}
+
+/// A thread has taken it.
+pub(crate) fn window_taken(waited: Duration) {
+    histogram!(COMMIT_LATENCY).record(waited.as_micros() as f64);
+}
+
+pub(crate) fn window_ended() {
+    counter!(COMMIT_DRAINED).increment(1);
 }
 
 pub(crate) fn committed(size: usize, took: Duration) {

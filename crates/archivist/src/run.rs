@@ -225,7 +225,7 @@ impl Archivist {
 
     fn begin(&mut self, whose: Whose, turn: impl Future<Output = Ended> + Send + 'static) {
         self.tasks.insert(self.hands.spawn(turn).id(), whose);
-        metrics::pending(self.hands.len());
+        self.tell_pending();
     }
 
     /// Projects with rows, and how long it can be until the next look. Changes are added to those that nobody has begun yet.
@@ -288,7 +288,7 @@ impl Archivist {
     }
 
     fn told(&mut self, ended: std::result::Result<(Id, Ended), JoinError>) {
-        metrics::pending(self.hands.len());
+        self.tell_pending();
         let now = Instant::now();
         let settings = Arc::clone(&self.hand.settings);
         let (id, ended) = match ended {
@@ -352,10 +352,17 @@ impl Archivist {
             }
             After::GiveUp => {
                 metrics::given_up(locked);
+                self.health.commit_given_up();
+                self.health.commit_given_up();
                 let rest = settings.breaker_s;
                 tracing::error!(project = whose.1, %error, rest, "the archive could not be written and rests; mail goes on without it");
             }
         }
+    }
+
+    fn tell_pending(&self) {
+        metrics::pending(self.hands.len());
+        self.health.set_committing(self.hands.len() as u64);
     }
 
     fn tell_health(&mut self) {

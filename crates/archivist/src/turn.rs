@@ -261,6 +261,7 @@ impl Hand {
         done: &mut Done,
     ) -> std::result::Result<String, Trouble> {
         let began = Instant::now();
+        metrics::window_begun();
         let applied = match self.apply(&draft).await {
             Err(Trouble::Store(error)) => {
                 // Whoever wrote it has died. It is written again by another, and nothing is lost.
@@ -272,6 +273,7 @@ impl Hand {
         };
         let took = began.elapsed();
         done.took += took;
+        metrics::window_ended();
         if applied.written > 0 {
             metrics::committed(size, took);
         }
@@ -280,8 +282,9 @@ impl Hand {
 
     async fn apply(&self, draft: &Arc<Draft>) -> std::result::Result<Applied, Trouble> {
         let (archive, draft) = (Arc::clone(&self.archive), Arc::clone(draft));
-        let watch = self.watch.clone();
+        let (watch, asked) = (self.watch.clone(), Instant::now());
         let apply = move || -> ArchiveResult<Applied> {
+            metrics::window_taken(asked.elapsed());
             if let Some(watch) = watch {
                 watch();
             }

@@ -16,6 +16,7 @@ const CAPS_REFUSED: &str = "waybill_caps_refused_total";
 const HTTP_SECONDS: &str = "waybill_http_request_duration_seconds";
 const HTTP_REQUESTS: &str = "waybill_http_requests_total";
 const HTTP_OPEN: &str = "waybill_http_requests_open";
+const RSS: &str = "waybill_memory_rss_bytes";
 pub(crate) const CONNECTIONS: &str = "waybill_http_connections_open";
 pub(crate) const CONNECTIONS_CLOSED: &str = "waybill_http_connections_closed_total";
 
@@ -41,6 +42,7 @@ pub fn install() -> Result<PrometheusHandle> {
     describe_counter!(HTTP_REQUESTS, "HTTP requests answered, by status class");
     describe_histogram!(HTTP_SECONDS, "Time from a request's headers to its answer, waits included");
     describe_gauge!(HTTP_OPEN, "HTTP requests of callers whose answers have not been read to their end");
+    describe_gauge!(RSS, "Memory of the process that is in use, by the second");
     describe_gauge!(CONNECTIONS, "Open connections");
     describe_counter!(
         CONNECTIONS_CLOSED,
@@ -57,7 +59,17 @@ pub async fn keep(handle: PrometheusHandle, stopping: CancellationToken) {
             () = stopping.cancelled() => return,
             () = tokio::time::sleep(UPKEEP_INTERVAL) => handle.run_upkeep(),
         }
+        if let Some(bytes) = resident_bytes() {
+            metrics::gauge!(RSS).set(bytes as f64);
+        }
     }
+}
+
+/// None where the system does not say.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// One counter per operation and outcome: names are written in the program, so there are only so many.
@@ -106,5 +118,15 @@ impl HttpMeters {
             counter.get_or_init(|| metrics::counter!(HTTP_REQUESTS, "status" => *name)).increment(1);
         }
         self.seconds.record(took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_the_process_is_known() {
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 20), "{:?}", resident_bytes());
     }
 }

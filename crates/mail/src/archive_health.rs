@@ -47,6 +47,9 @@ struct Inner {
     history: OnceLock<History>,
     bounds: Mutex<HealthBounds>,
     disk: AtomicU64,
+    /// Windows that are being written, and those that were given up since the start, of all tenants.
+    committing: AtomicU64,
+    commit_errors: AtomicU64,
     troubles: Mutex<HashMap<Tenant, Troubles>>,
 }
 
@@ -107,6 +110,8 @@ pub struct ArchiveState {
     pub failing: u64,
     pub disk: Pressure,
     pub missing: u64,
+    pub committing: u64,
+    pub commit_errors: u64,
     pub error: Option<String>,
 }
 
@@ -133,6 +138,14 @@ impl ArchiveHealth {
         self.0.disk.store(u64::from(disk.level()), Ordering::Relaxed);
     }
 
+    pub fn set_committing(&self, windows: u64) {
+        self.0.committing.store(windows, Ordering::Relaxed);
+    }
+
+    pub fn commit_given_up(&self) {
+        self.0.commit_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn state(&self, tenant: Tenant) -> ArchiveState {
         let disk = match self.0.disk.load(Ordering::Relaxed) {
             0 => Pressure::None,
@@ -142,6 +155,8 @@ impl ArchiveHealth {
         let troubles = self.0.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let Troubles { breakers_open, failing, missing, error } = troubles.get(&tenant).cloned().unwrap_or_default();
         let bounds = *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner);
-        ArchiveState { bounds, breakers_open, failing, disk, missing, error }
+        let [committing, commit_errors] =
+            [&self.0.committing, &self.0.commit_errors].map(|count| count.load(Ordering::Relaxed));
+        ArchiveState { bounds, breakers_open, failing, disk, missing, committing, commit_errors, error }
     }
 }

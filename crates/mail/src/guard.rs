@@ -9,8 +9,8 @@ use waybill_kernel::{Tenant, Time, hex};
 use crate::rules::globs::{Budget, Pattern};
 use crate::rules::projects;
 
-/// More than a project has; what is beyond it is not looked at.
-const HELD_MAX: usize = 20_000;
+/// As many as a project may have by any setting. [`held_sql`] gives one more where there are more.
+pub const HELD_MAX: usize = 20_000;
 
 /// One reservation, as [`held_sql`] gives them in a list.
 #[derive(Clone, Debug, Deserialize)]
@@ -27,12 +27,12 @@ pub struct Row {
 pub fn held_sql(project_key: &str, now: Time) -> String {
     let digest = hex::encode(&projects::digest(&projects::human_key(project_key)));
     let slug = hex::encode(project_key.as_bytes());
-    let (tenant, now) = (Tenant::DEFAULT.0, now.micros());
+    let (tenant, now, more) = (Tenant::DEFAULT.0, now.micros(), HELD_MAX + 1);
     format!(
         "SELECT (SELECT json_group_array(json_object('agent', h.name, 'path', h.path, 'reason', h.reason, \
          'expires_at', h.expires_at)) FROM (SELECT a.name, r.path, r.reason, r.expires_at FROM mail_reservations r \
          JOIN mail_agents a ON a.agent = r.agent WHERE r.tenant = {tenant} AND r.project = p.project \
-         AND r.released_at IS NULL AND r.expires_at > {now} AND r.exclusive = 1 LIMIT {HELD_MAX}) h) \
+         AND r.released_at IS NULL AND r.expires_at > {now} AND r.exclusive = 1 LIMIT {more}) h) \
          FROM mail_projects p WHERE p.tenant = {tenant} \
          AND (p.digest = x'{digest}' OR p.slug = CAST(x'{slug}' AS TEXT)) LIMIT 1"
     )

@@ -14,6 +14,7 @@ pub mod guard;
 mod images;
 pub mod import;
 mod inbox;
+mod inlining;
 pub mod keys;
 mod metrics;
 pub mod ops;
@@ -35,7 +36,13 @@ use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 pub const DOMAIN: Domain = Domain {
     name: NAME,
     title: "Mail",
-    mcp: Some(Mcp { names: Naming::OfDomain, instructions: INSTRUCTIONS }),
+    mcp: Some(Mcp {
+        names: Naming::OfDomain,
+        instructions: INSTRUCTIONS,
+        // JSON is what this server answers with, whatever other form is asked for.
+        ignored: &["format"],
+        typed_errors: true,
+    }),
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,

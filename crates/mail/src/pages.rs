@@ -13,6 +13,7 @@ use waybill_store::{Row, STATEMENTS_MAX, Statement, Tx, Value};
 
 use crate::acting::{Agent, Project};
 use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
+use crate::inlining::inline;
 use crate::rules::addresses::Kind;
 
 pub(crate) const LIMIT_USUAL: i64 = 20;
@@ -32,6 +33,11 @@ pub(crate) enum List {
     UrgentUnread,
     /// An acknowledgement is asked for and has not been given.
     AckOpen,
+    /// Of those, the ones that are urgent, unread, or both. No index has these together, so a bounded number is looked at.
+    AckOpenAnd {
+        urgent: bool,
+        unread: bool,
+    },
 }
 
 /// What is asked for.
@@ -84,8 +90,23 @@ impl List {
             List::Unread => inbox_sql!(" AND r.read_at IS NULL"),
             List::Urgent => inbox_sql!(" AND r.urgent = 1"),
             List::UrgentUnread => inbox_sql!(" AND r.urgent = 1 AND r.read_at IS NULL"),
-            List::AckOpen => inbox_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL"),
+            List::AckOpen | List::AckOpenAnd { .. } => inbox_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL"),
         }
+    }
+
+    /// Whether a message of the index is one of the list.
+    fn has(self, message: &MessageView) -> bool {
+        match self {
+            List::AckOpenAnd { urgent, unread } => {
+                (!urgent || message.importance.is_urgent()) && (!unread || message.read_ts.is_none())
+            }
+            _ => true,
+        }
+    }
+
+    /// How many messages of the index are looked at for a page of so many.
+    fn looked_at(self, limit: i64) -> i64 {
+        if matches!(self, List::AckOpenAnd { .. }) { LIMIT_MAX } else { limit }
     }
 
     pub(crate) const fn count_sql(self) -> &'static str {
@@ -103,14 +124,42 @@ impl List {
             List::Unread => count_sql!(" AND r.read_at IS NULL"),
             List::Urgent => count_sql!(" AND r.urgent = 1"),
             List::UrgentUnread => count_sql!(" AND r.urgent = 1 AND r.read_at IS NULL"),
-            List::AckOpen => count_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL"),
+            List::AckOpen | List::AckOpenAnd { .. } => count_sql!(" AND r.ack_required = 1 AND r.ack_at IS NULL"),
         }
     }
 }
 
 /// What the agent has got, as it is read in its project.
 pub(crate) async fn read(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: Page) -> Result<Shown> {
-    let listed = got(tx, home, agent, page).await?;
+    let mut listed = got(tx, home, agent, page).await?;
+    let is_cut = matches!(page.list, List::AckOpenAnd { .. }) && listed.len() as i64 > LIMIT_MAX;
+    if is_cut {
+        // The one that only told of more.
+        listed.pop();
+    }
+    listed.retain(|one| page.list.has(&one.view));
+    let mut shown = shown(tx, listed, page).await?;
+    shown.has_more |= is_cut;
+    Ok(shown)
+}
+
+/// Messages without their texts, with them: as many of the first as a page has room for.
+pub(crate) async fn with_bodies(tx: &mut Tx<'_>, messages: Vec<MessageView>) -> Result<Shown> {
+    const LENGTH: &str =
+        "SELECT CAST(octet_length(body) AS BIGINT) FROM mail_messages WHERE tenant = $1 AND message = $2";
+    let limit = i64::try_from(messages.len()).unwrap_or(i64::MAX);
+    let page = Page { list: List::All, after: None, before: None, limit, bodies: true };
+    let mut listed = Vec::with_capacity(messages.len());
+    let mut messages = messages.into_iter().peekable();
+    while messages.peek().is_some() {
+        let some: Vec<MessageView> = messages.by_ref().take(STATEMENTS_MAX).collect();
+        let asked: Vec<Statement<'_>> = some.iter().map(|view| (LENGTH, vec![view.id.into()])).collect();
+        for (view, rows) in some.into_iter().zip(tx.query_all(&asked).await?) {
+            let row = rows.first().ok_or_else(|| Error::internal("a message of a list is gone"))?;
+            let bytes = serde_json::to_string(&view).map_err(Error::internal)?.len();
+            listed.push(Listed { view, bytes, body_bytes: usize::try_from(row.int(0)?).unwrap_or(usize::MAX) });
+        }
+    }
     shown(tx, listed, page).await
 }
 
@@ -158,7 +207,7 @@ impl Page {
     fn params(&self, agent: &Agent) -> [Value<'static>; 4] {
         let after = self.after.unwrap_or(Time::from_micros(i64::MIN));
         let before = self.before.unwrap_or(Time::from_micros(i64::MAX));
-        [agent.id.into(), after.into(), before.into(), (self.limit + 1).into()]
+        [agent.id.into(), after.into(), before.into(), (self.list.looked_at(self.limit) + 1).into()]
     }
 }
 
@@ -176,7 +225,7 @@ impl Listed {
 /// As many as a page has room for, and always one.
 async fn shown(tx: &mut Tx<'_>, mut listed: Vec<Listed>, page: Page) -> Result<Shown> {
     const BODY: &str = "SELECT body FROM mail_messages WHERE tenant = $1 AND message = $2";
-    let all = listed.len();
+    let (all, mut room) = (listed.len(), 0);
     listed.truncate(usize::try_from(page.limit).unwrap_or(usize::MAX));
     listed.truncate(fitting(listed.iter().map(|one| one.bytes + one.body_bytes)));
     if page.bodies {
@@ -190,9 +239,18 @@ async fn shown(tx: &mut Tx<'_>, mut listed: Vec<Listed>, page: Page) -> Result<S
         // Only now it is known how much longer they are as JSON.
         let bytes = |one: &Listed| one.bytes + one.view.body_md.as_deref().map_or(0, json_bytes);
         listed.truncate(fitting(listed.iter().map(bytes)));
+        room = PAGE_BYTES_MAX.saturating_sub(listed.iter().map(bytes).sum());
     }
-    let messages: Vec<MessageView> = listed.into_iter().map(|one| one.view).collect();
+    let mut messages: Vec<MessageView> = listed.into_iter().map(|one| one.view).collect();
+    inline(tx, &mut messages, room).await?;
     Ok(Shown { has_more: messages.len() < all, messages })
+}
+
+/// As [`inline`], for one message that is shown alone.
+pub(crate) async fn inline_one(tx: &mut Tx<'_>, message: &mut MessageView) -> Result<()> {
+    let texts = json_bytes(&message.subject) + message.body_md.as_deref().map_or(0, json_bytes);
+    let room = PAGE_BYTES_MAX.saturating_sub(FIELDS_BYTES + texts);
+    inline(tx, std::slice::from_mut(message), room).await
 }
 
 /// How many of the first fit a page.

@@ -50,6 +50,10 @@ pub struct Attachment {
     pub media_type: String,
     pub bytes: usize,
     pub sha256: String,
+    /// Its bytes, where the text is shown: of files up to 64 KiB as far as the page has room, and as the sender's
+    /// attachments_policy says. get_attachment has every file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_base64: Option<String>,
 }
 
 /// A file that is to come with a message: its name, its media type and its bytes.
@@ -124,7 +128,8 @@ impl Files {
 
 fn digested((name, media_type, content): Named) -> (Attachment, [u8; 32], Vec<u8>) {
     let digest: [u8; 32] = Sha256::digest(&content).into();
-    (Attachment { name, media_type, bytes: content.len(), sha256: hex::encode(&digest) }, digest, content)
+    let (bytes, sha256) = (content.len(), hex::encode(&digest));
+    (Attachment { name, media_type, bytes, sha256, content_base64: None }, digest, content)
 }
 
 impl File {

@@ -157,3 +157,20 @@ impl Settings {
         Duration::from_secs(self.ack_ttl_s)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_of_nothing_would_refuse_everything_and_is_refused_itself() {
+        Settings::default().check().unwrap();
+        for none in [
+            Settings { subject_bytes_max: 0, ..Settings::default() },
+            Settings { body_bytes_max: 0, ..Settings::default() },
+            Settings { attachment_bytes_max: 0, ..Settings::default() },
+        ] {
+            assert!(none.check().unwrap_err().contains("bytes_max"), "{none:?}");
+        }
+    }
+}

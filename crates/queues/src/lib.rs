@@ -46,7 +46,12 @@ use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 pub const DOMAIN: Domain = Domain {
     name: NAME,
     title: "Queues",
-    mcp: Some(Mcp { names: Naming::OfProtocol, instructions: INSTRUCTIONS }),
+    mcp: Some(Mcp {
+        names: Naming::OfProtocol,
+        instructions: INSTRUCTIONS,
+        ignored: &[],
+        typed_errors: false,
+    }),
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,

@@ -25,6 +25,10 @@ pub struct Mcp {
     /// What a client puts before its model, next to the list of tools. `{operation}` becomes the name that the tool has
     /// where this is read.
     pub instructions: &'static str,
+    /// Arguments that clients of existing servers send with every tool and that mean nothing here: they are left away.
+    pub ignored: &'static [&'static str],
+    /// Errors also say what those clients read: `type`, `recoverable` and `data`.
+    pub typed_errors: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

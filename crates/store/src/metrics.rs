@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use metrics::{Histogram, describe_counter, describe_gauge, describe_histogram};
+use metrics::{Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram};
 
 pub(crate) const OPS: &str = "waybill_store_ops_total";
 pub(crate) const OPERATION_SECONDS: &str = "waybill_operation_duration_seconds";
@@ -21,6 +21,7 @@ pub(crate) const POOL_LATENCY: &str = "waybill_pool_acquire_latency_us";
 pub(crate) const POOL_ACQUIRES: &str = "waybill_pool_acquires_total";
 pub(crate) const POOL_ERRORS: &str = "waybill_pool_acquire_errors_total";
 pub(crate) const POOL_ACTIVE: &str = "waybill_pool_active_connections";
+pub(crate) const INTEGRITY_FAILURES: &str = "waybill_integrity_failures_total";
 pub(crate) const CLOCK_OFFSET: &str = "waybill_clock_offset_microseconds";
 
 pub(crate) const SWEEP_RUNS: &str = "waybill_sweep_runs_total";
@@ -55,6 +56,13 @@ pub(crate) fn describe() {
     describe_counter!(POOL_ACQUIRES, "Calls that got a connection");
     describe_counter!(POOL_ERRORS, "Calls that got none");
     describe_gauge!(POOL_ACTIVE, "Connections that run something");
+    describe_counter!(INTEGRITY_FAILURES, "Checks that found the database damaged");
+    counter!(INTEGRITY_FAILURES).increment(0);
+    for tools in TOOLS {
+        describe_counter!(tools.calls, "Calls of each operation, by any door");
+        describe_counter!(tools.errors, "Of them, those that were answered with an error");
+        describe_histogram!(tools.latency, "Time of each call, with its wait for the database, in microseconds");
+    }
     describe_gauge!(CLOCK_OFFSET, "How far the wall clock is ahead of the program's clock");
     describe_counter!(SWEEP_RUNS, "Runs of each sweep on this node");
     describe_counter!(SWEEP_ROWS, "Rows each sweep has done on this node");
@@ -85,9 +93,50 @@ pub struct OperationFigures {
     pub total_us: u64,
 }
 
+/// What the calls of a domain are counted as besides, for those who know its tools by other servers. The label is the name of
+/// the operation.
+struct Tools {
+    domain: &'static str,
+    calls: &'static str,
+    errors: &'static str,
+    latency: &'static str,
+}
+
+const TOOLS: &[Tools] = &[Tools {
+    domain: "mail",
+    calls: "waybill_mail_tool_calls_total",
+    errors: "waybill_mail_tool_errors_total",
+    latency: "waybill_mail_tool_latency_us",
+}];
+
+/// The same of one operation.
+struct ToolMeter {
+    calls: Counter,
+    errors: Counter,
+    latency: Histogram,
+}
+
+impl ToolMeter {
+    fn of(domain: &str, operation: &'static str) -> Option<Self> {
+        let tools = TOOLS.iter().find(|tools| tools.domain == domain)?;
+        Some(Self {
+            calls: counter!(tools.calls, "tool" => operation),
+            errors: counter!(tools.errors, "tool" => operation),
+            latency: metrics::histogram!(tools.latency, "tool" => operation),
+        })
+    }
+
+    fn record(&self, took_us: u64, failed: bool) {
+        self.calls.increment(1);
+        self.errors.increment(u64::from(failed));
+        self.latency.record(took_us as f64);
+    }
+}
+
 /// The meters of one operation.
 pub(crate) struct Meter {
     seconds: Histogram,
+    tool: Option<ToolMeter>,
     calls: AtomicU64,
     errors: AtomicU64,
     total_us: AtomicU64,
@@ -100,6 +149,9 @@ impl Meter {
         self.errors.fetch_add(u64::from(failed), Ordering::Relaxed);
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.total_us.fetch_add(took, Ordering::Relaxed);
+        if let Some(tool) = &self.tool {
+            tool.record(took, failed);
+        }
     }
 }
 
@@ -114,6 +166,7 @@ impl OperationTimes {
         known.unwrap_or_else(|| {
             let made = Arc::new(Meter {
                 seconds: metrics::histogram!(OPERATION_SECONDS, "operation" => operation),
+                tool: ToolMeter::of(domain, operation),
                 calls: AtomicU64::new(0),
                 errors: AtomicU64::new(0),
                 total_us: AtomicU64::new(0),

@@ -320,6 +320,9 @@ async fn rule_49_the_figures_of_the_contract_move(on: TestStore) {
     for (name, before) in names.into_iter().zip(before) {
         assert!(figure(name) > before, "{name}");
     }
+    let archive = world.health_check().await["archive"].clone();
+    assert_eq!(archive["commit_pending_requests"], 0, "{archive}");
+    assert!(archive["commit_errors_total"].as_u64().is_some_and(|errors| errors > 0), "{archive}");
     assert_eq!(figure("wbq_depth"), 0.0);
     // A file that is missing.
     let (path, _) = world.file(&["messages/2", "__one__"]);

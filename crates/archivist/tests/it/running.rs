@@ -24,6 +24,7 @@ waybill_testkit::both! {
     rule_47_gauges_return_to_nothing_and_health_to_green,
     a_reservation_that_was_forgotten_leaves_the_tree_and_stays_in_the_history,
     what_waits_is_written_before_the_end,
+    what_came_and_what_went_is_counted,
     rule_35_whoever_dies_before_the_record_writes_the_window_again,
 }
 
@@ -269,4 +270,22 @@ async fn a_reservation_that_was_forgotten_leaves_the_tree_and_stays_in_the_histo
     assert!(!world.files().contains_key(&path));
     let kept = git(&world.project().join("archive.git"), &["log", "--all", "--format=%H", "--", &path]);
     assert_eq!(kept.lines().count(), 2, "written once and removed once");
+}
+
+async fn what_came_and_what_went_is_counted(on: TestStore) {
+    // Begins to count: what went before is in one of the figures and not in the other.
+    rendered();
+    let world = World::new(on).await;
+    world.settle().await;
+    let names = ["wbq_enqueued_total", "wbq_drained_total", "commit_enqueued_total", "commit_drained_total"];
+    let before = names.map(figure);
+    for n in 0..5 {
+        world.send(&format!("note {n}"), json!({})).await;
+    }
+    world.settle().await;
+    let moved: Vec<f64> = names.iter().zip(before).map(|(name, before)| figure(name) - before).collect();
+    assert_eq!(moved[..2], [5.0, 5.0], "a row for each message");
+    assert!(moved[2] > 0.0 && moved[2] == moved[3], "every window that was begun was written: {moved:?}");
+    let shown = rendered();
+    assert!(shown.contains("waybill_mail_commit_queue_latency_us"), "{shown}");
 }

@@ -6,6 +6,7 @@
 //! a broken promise, so they are refused here by name. `ping` and the negotiation of revisions are right as they are.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rmcp::model::{
@@ -19,12 +20,13 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use waybill_kernel::{Caller, Code, Error, Result};
-use waybill_store::{Answer, Entry};
+use waybill_store::{Answer, Entry, Mcp};
 
 use super::McpSettings;
 use super::body::{Call, Output};
 use super::resources::Shelf;
 use super::tools::{Missing, Namer, Toolbox};
+use super::typed::{typed, without};
 use crate::driver::Driver;
 
 /// Made once per endpoint, cloned for every request.
@@ -37,6 +39,8 @@ struct Endpoint {
     resources: Shelf,
     /// What a client puts before its model, next to the list of tools; by domain.
     instructions: Vec<(&'static str, String)>,
+    /// How each domain wants to be met.
+    manners: BTreeMap<&'static str, Mcp>,
 }
 
 impl Handler {
@@ -56,7 +60,12 @@ impl Handler {
         });
         let (tools, resources) = (Toolbox::new(registry, domain, settings), Shelf::new(registry, domain));
         let instructions = instructions.collect();
-        Self(Arc::new(Endpoint { driver, tools, resources, instructions }))
+        let manners = registry.domains().filter_map(|known| Some((known.name, known.mcp?))).collect();
+        Self(Arc::new(Endpoint { driver, tools, resources, instructions, manners }))
+    }
+
+    fn manner(&self, entry: &dyn Entry) -> (&'static [&'static str], bool) {
+        self.0.manners.get(entry.spec().domain).map_or((&[], false), |mcp| (mcp.ignored, mcp.typed_errors))
     }
 
     /// Of the domains in which the caller may run something, or of all.
@@ -160,13 +169,14 @@ impl ServerHandler for Handler {
             Ok(entry) => entry,
             Err(missing) => return Err(ErrorData::invalid_params(no_tool(&request.name, &missing), None)),
         };
-        let arguments = || Ok(Cow::Borrowed(call.arguments()));
+        let (ignored, is_typed) = self.manner(entry);
+        let arguments = || Ok(without(call.arguments(), ignored));
         match self.make(&context, call, entry, arguments).await? {
             Ok(answer) => {
                 call.give(Output::Tool(answer));
                 Ok(CallToolResult::success(Vec::new()).into())
             }
-            Err(error) => Ok(failure(&error).into()),
+            Err(error) => Ok(failure(&error, is_typed).into()),
         }
     }
 
@@ -213,7 +223,7 @@ impl ServerHandler for Handler {
                 call.give(Output::Resource(request.uri.clone(), answer));
                 Ok(ReadResourceResult::new(Vec::new()).into())
             }
-            Err(error) => Err(refusal(&found.explained(error))),
+            Err(error) => Err(refusal(&found.explained(error), self.manner(found.entry()).1)),
         }
     }
 
@@ -279,21 +289,26 @@ fn log_cause(operation: &str, error: &Error) {
 }
 
 /// A read that failed: the object REST sends, beside the two sentences a person needs.
-fn refusal(error: &Error) -> ErrorData {
+fn refusal(error: &Error, is_typed: bool) -> ErrorData {
     let text = format!("{} {}", error.message(), error.cure());
+    let data = Some(object(error, is_typed));
     match error.code() {
         // What MCP calls it; the library knows which revision has which number for it.
-        Code::NotFound => ErrorData::resource_not_found(text, Some(error.to_json())),
-        code => ErrorData::new(ErrorCode(code.entry().mcp), text, Some(error.to_json())),
+        Code::NotFound => ErrorData::resource_not_found(text, data),
+        code => ErrorData::new(ErrorCode(code.entry().mcp), text, data),
     }
 }
 
 /// The object REST sends, and as text the two sentences a model needs.
-fn failure(error: &Error) -> CallToolResult {
+fn failure(error: &Error, is_typed: bool) -> CallToolResult {
     let text = format!("{} {}", error.message(), error.cure());
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
-    result.structured_content = Some(error.to_json());
+    result.structured_content = Some(object(error, is_typed));
     result
+}
+
+fn object(error: &Error, is_typed: bool) -> serde_json::Value {
+    if is_typed { typed(error) } else { error.to_json() }
 }
 
 #[cfg(test)]
@@ -311,7 +326,7 @@ mod tests {
         let error = Error::new(Code::Forbidden, "create_task needs another role than this key has.")
             .with("required_role", "agent")
             .because("secret");
-        let result = wire(failure(&error));
+        let result = wire(failure(&error, false));
         assert_eq!(result["isError"], true);
         assert_eq!(result["structuredContent"], error.to_json());
         assert_eq!(
@@ -319,15 +334,18 @@ mod tests {
             "create_task needs another role than this key has. Use a key with the role and scope the message names."
         );
         assert!(!result.to_string().contains("secret"));
+        let result = wire(failure(&error, true));
+        assert_eq!(result["structuredContent"], typed(&error));
+        assert!(!result.to_string().contains("secret"));
     }
 
     #[test]
     fn a_failed_read_is_a_protocol_error_with_the_object_of_rest() {
         let error = Error::not_found("task").because("secret");
-        let refused = serde_json::to_value(refusal(&error)).unwrap();
+        let refused = serde_json::to_value(refusal(&error, false)).unwrap();
         assert_eq!((&refused["code"], &refused["data"]), (&Value::from(-32002), &error.to_json()));
         let error = Error::new(Code::Forbidden, "No.");
-        assert_eq!(refusal(&error).code.0, Code::Forbidden.entry().mcp);
+        assert_eq!(refusal(&error, true).code.0, Code::Forbidden.entry().mcp);
         assert!(!refused.to_string().contains("secret"));
     }
 

@@ -37,6 +37,7 @@ mod handler;
 mod resources;
 mod schema;
 mod tools;
+mod typed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -23,6 +23,8 @@ struct Offer {
     entry: Arc<dyn Entry>,
     resource: &'static Resource,
     kinds: Kinds,
+    /// Fields of a query that mean nothing here, and are no mistake.
+    ignored: &'static [&'static str],
 }
 
 /// The resources of one endpoint.
@@ -40,12 +42,14 @@ impl Shelf {
     pub(super) fn new(registry: &Registry, domain: Option<&'static str>) -> Self {
         let mut offers = Vec::new();
         for entry in registry.entries().filter(|entry| domain.is_none_or(|domain| entry.spec().domain == domain)) {
+            let known = registry.domains().find(|known| known.name == entry.spec().domain);
+            let ignored = known.and_then(|known| known.mcp).map_or(&[][..], |mcp| mcp.ignored);
             for resource in entry.spec().resources {
                 let kinds = Kinds::of(&entry.input_schema());
                 for field in fields(resource) {
                     assert!(kinds.knows(field), "{} has no field {field}", entry.spec().name);
                 }
-                offers.push(Offer { entry: Arc::clone(entry), resource, kinds });
+                offers.push(Offer { entry: Arc::clone(entry), resource, kinds, ignored });
             }
         }
         Self(offers)
@@ -107,7 +111,7 @@ impl<'a> Found<'a> {
     }
 
     fn arguments(&self) -> Result<String> {
-        let Offer { resource, kinds, .. } = self.offer;
+        let Offer { resource, kinds, ignored, .. } = self.offer;
         let (path, query) = self.uri.split_once('?').unwrap_or((self.uri, ""));
         let mut input = Input::default();
         for (field, json) in resource.fixed {
@@ -120,6 +124,9 @@ impl<'a> Found<'a> {
         }
         for (name, text) in address::query_fields(query)? {
             let Some(known) = resource.query().find(|known| *known == name) else {
+                if ignored.iter().any(|ignored| *ignored == name) {
+                    continue;
+                }
                 let shown: String = name.chars().take(64).collect();
                 return Err(Error::invalid(format!("This resource has no field {shown:?} in its query.")));
             };
@@ -144,7 +151,7 @@ mod tests {
     use serde_json::json;
     use waybill_kernel::id::Uuid;
     use waybill_kernel::{Code, OperationSpec, Principal, PrincipalKind, Role, Roles, Route, Scope, Scopes, Tenant};
-    use waybill_store::{Ctx, Operation, Reply, Tx};
+    use waybill_store::{Ctx, Domain, Mcp, Naming, Operation, Reply, Tx};
 
     use super::*;
 
@@ -263,6 +270,22 @@ mod tests {
         );
         assert_eq!(input("resource://projects"), json!({}));
         assert_eq!(input("resource://projects?limit=x"), json!({ "limit": "x" }));
+    }
+
+    #[test]
+    fn a_field_that_the_domain_ignores_is_no_mistake() {
+        const MAIL: Domain = Domain {
+            name: "mail",
+            title: "Mail",
+            mcp: Some(Mcp { names: Naming::OfDomain, instructions: "", ignored: &["format"], typed_errors: true }),
+            migrations: &[],
+            register: |registry| registry.with::<Inbox>(),
+            sweeps: |runner, _| runner,
+        };
+        let shelf = Shelf::new(&Registry::default().with_domain(&MAIL).with::<Projects>(), None);
+        let found = shelf.find("resource://inbox/a?format=json&limit=5").unwrap().input().unwrap();
+        assert_eq!(serde_json::from_str::<Json>(&found).unwrap(), json!({ "agent_name": "a", "limit": 5 }));
+        assert!(shelf.find("resource://projects?format=json").unwrap().input().is_err(), "another domain's");
     }
 
     #[test]

@@ -205,7 +205,7 @@ mod tests {
     const TASKS: Domain = Domain {
         name: "tasks",
         title: "Tasks",
-        mcp: Some(Mcp { names: Naming::OfProtocol, instructions: "" }),
+        mcp: Some(Mcp { names: Naming::OfProtocol, instructions: "", ignored: &[], typed_errors: false }),
         migrations: &[],
         register: |registry| registry.with::<Create>().with::<Cancel>().with::<Get>().with::<Hidden>(),
         sweeps,
@@ -214,7 +214,7 @@ mod tests {
     const MAIL: Domain = Domain {
         name: "mail",
         title: "Mail",
-        mcp: Some(Mcp { names: Naming::OfDomain, instructions: "" }),
+        mcp: Some(Mcp { names: Naming::OfDomain, instructions: "", ignored: &[], typed_errors: false }),
         register: |registry| registry.with::<Send>().with::<Fetch>().with::<Product>(),
         ..TASKS
     };

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use waybill_kernel::{Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_kernel::{Example, Json, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting;
@@ -26,6 +26,15 @@ pub struct CreateAgentIdentity {
     pub task_description: Option<String>,
     #[schemars(extend("x-rare" = true))]
     pub attachments_policy: Option<AttachmentsPolicy>,
+    /// Never retired for being inactive.
+    #[schemars(extend("x-rare" = true))]
+    pub reaper_exempt: Option<bool>,
+    /// Accepted and without effect: who an agent is does not depend on where it is shown.
+    #[schemars(extend("deprecated" = true))]
+    pub pane_id: Option<String>,
+    /// Accepted and without effect: a key says who is calling.
+    #[schemars(extend("deprecated" = true))]
+    pub registration_proof: Option<Json>,
 }
 
 impl Operation for CreateAgentIdentity {
@@ -56,7 +65,7 @@ impl Operation for CreateAgentIdentity {
             model: &self.model,
             task: self.task_description.as_deref(),
             attachments_policy: self.attachments_policy,
-            reaper_exempt: None,
+            reaper_exempt: self.reaper_exempt,
         };
         let project = acting::project(tx, &self.project_key).await?;
         Ok(Reply::Done(agents::create(ctx, tx, &project, self.name_hint.as_deref(), &profile).await?))

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::principal::out_of_scope;
-use waybill_kernel::{Error, Example, Mode, OperationSpec, Result, Role, Route, Scope, Time};
+use waybill_kernel::{Code, Error, Example, Mode, OperationSpec, Result, Role, Route, Scope, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
@@ -44,13 +44,17 @@ pub struct FetchInbox {
     /// The agent's token, where another key has registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
+    /// Not offered.
+    #[schemars(extend("deprecated" = true))]
+    pub topic: Option<String>,
 }
 
 /// Messages, the newest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Inbox {
     pub result: Vec<MessageView>,
-    /// There are more: a page ends at its limit, or at 2 MiB. What is left out was not marked as read.
+    /// There are more: a page ends at its limit, or at 2 MiB; with ack_overdue_only and another filter 1,000 that are overdue
+    /// are looked at. What is left out was not marked as read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_more: bool,
 }
@@ -101,16 +105,16 @@ impl Operation for FetchInbox {
 
 impl FetchInbox {
     fn page(&self, ctx: &Ctx<'_>) -> Result<Page> {
+        if self.topic.as_deref().is_some_and(|topic| !topic.is_empty()) {
+            return Err(Error::new(Code::FeatureDisabled, "`topic` is not offered: no message has one."));
+        }
         let list = match (self.ack_overdue_only, self.urgent_only, self.unread_only) {
             (false, false, false) => List::All,
             (false, true, false) => List::Urgent,
             (false, false, true) => List::Unread,
             (false, true, true) => List::UrgentUnread,
             (true, false, false) => List::AckOpen,
-            // No index has these together: a page might walk over everything the agent has got.
-            (true, ..) => {
-                return Err(Error::invalid("ack_overdue_only goes with neither urgent_only nor unread_only."));
-            }
+            (true, urgent, unread) => List::AckOpenAnd { urgent, unread },
         };
         let before = self.ack_overdue_only.then(|| inbox::overdue(ctx.now, ctx.settings::<Settings>()));
         let limit = page(self.limit, LIMIT_USUAL, LIMIT_MAX)?;

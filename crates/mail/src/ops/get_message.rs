@@ -7,6 +7,7 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting::{self, Project};
 use crate::inbox::{self, MESSAGE_COLUMNS, MessageView, SENT, message_columns};
+use crate::pages;
 use crate::rules::addresses::Kind;
 use crate::rules::message::check_id;
 
@@ -56,7 +57,9 @@ impl Operation for GetMessage {
     type Output = Message;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Message>> {
-        Ok(Reply::Done(Message { message: self.shown(ctx, tx).await? }))
+        let mut message = self.shown(ctx, tx).await?;
+        pages::inline_one(tx, &mut message).await?;
+        Ok(Reply::Done(Message { message }))
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Health {
     pub health_level: Level,
     pub probed_at: Time,
     pub projects: i64,
+    /// Search is by words; there is no other index that could be ready.
+    pub semantic_ready: bool,
     pub pool: PoolView,
     /// Absent where this server writes no archive.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,6 +108,10 @@ pub struct ArchiveView {
     pub lag_seconds: i64,
     /// Those that were passed over because of a full disk or of failures, and what the probe has missed: they are written later.
     pub needs_reindex_total: i64,
+    /// Windows of this server's archive that are being written.
+    pub commit_pending_requests: u64,
+    /// Those that were given up for a while after all tries, since the start.
+    pub commit_errors_total: u64,
     pub disk_pressure: Pressure,
     /// What the last failure was, while it lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,9 +132,9 @@ impl Operation for HealthCheck {
         example: Example {
             arguments: "{}",
             answer: r#"{"status": "ok", "health_level": "green", "probed_at": "2026-01-05T12:30:00.000000Z",
-                "projects": 3, "pool": {"health_level": "green", "pool_acquire_latency_us": 40, "pool_acquires_total": 812,
+                "projects": 3, "semantic_ready": false, "pool": {"health_level": "green", "pool_acquire_latency_us": 40, "pool_acquires_total": 812,
                 "pool_acquire_errors_total": 0, "pool_active_connections": 1}, "archive": {"health_level": "green", "wbq_depth": 0, "wbq_capacity": 8192, "lag_seconds": 0,
-                "needs_reindex_total": 0, "disk_pressure": "none"}}"#,
+                "needs_reindex_total": 0, "commit_pending_requests": 0, "commit_errors_total": 0, "disk_pressure": "none"}}"#,
         },
         ..OperationSpec::WRITE
     };
@@ -153,7 +159,8 @@ impl Operation for HealthCheck {
         let pool = PoolView::new(&self.pool, ctx.settings());
         let health_level = archive.as_ref().map_or(Level::Green, |archive| archive.health_level).max(pool.health_level);
         let status = if health_level == Level::Green { "ok" } else { "degraded" };
-        Ok(Reply::Done(Health { status, health_level, probed_at: ctx.now, projects: number(1)?, pool, archive }))
+        let (projects, semantic_ready) = (number(1)?, false);
+        Ok(Reply::Done(Health { status, health_level, probed_at: ctx.now, projects, semantic_ready, pool, archive }))
     }
 }
 
@@ -199,6 +206,8 @@ async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, state: &ArchiveState) -> Result
         wbq_capacity: bounds.capacity,
         lag_seconds: i64::try_from(lag.as_secs()).unwrap_or(i64::MAX),
         needs_reindex_total,
+        commit_pending_requests: state.committing,
+        commit_errors_total: state.commit_errors,
         disk_pressure: state.disk,
         last_error: state.error.clone(),
     })

@@ -31,9 +31,15 @@ pub struct RequestContact {
     /// Your agent's token, where another key has registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
-    /// Accepted and without effect: nobody is registered by being asked.
+    /// Accepted and without effect, as the three that follow: nobody is registered by being asked.
     #[schemars(extend("deprecated" = true))]
     pub register_if_missing: Option<bool>,
+    #[schemars(extend("deprecated" = true))]
+    pub program: Option<String>,
+    #[schemars(extend("deprecated" = true))]
+    pub model: Option<String>,
+    #[schemars(extend("deprecated" = true))]
+    pub task_description: Option<String>,
 }
 
 impl Operation for RequestContact {

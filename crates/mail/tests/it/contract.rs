@@ -15,6 +15,7 @@ waybill_testkit::both! {
     rule_03_what_failed_can_be_repeated_and_is_done_once,
     rule_06_reads_go_on_while_somebody_writes,
     every_field_that_clients_of_other_servers_send_is_taken,
+    other_names_of_a_field_mean_the_same,
 }
 
 /// Everything that a send writes.
@@ -136,21 +137,132 @@ async fn rule_06_reads_go_on_while_somebody_writes(on: TestStore) {
     assert!(took < HELD_FOR && still_held, "the read took {took:?}");
 }
 
-/// As the known servers name them; one that is not given may be sent as null.
-async fn every_field_that_clients_of_other_servers_send_is_taken(on: TestStore) {
-    let (alice, _) = two(&on).await;
-    let id = send(&on, &alice, letter("a")).await;
+/// A tool, a call of it, values of further fields, and the fields that the known servers have for it besides. One that is
+/// not given may be sent as null.
+type Known = (&'static str, Json, Json, &'static [&'static str]);
+
+/// Everybody's call about messages.
+fn of_messages(id: i64) -> Vec<Known> {
+    let reply = json!({ "project_key": HOME, "message_id": id, "sender_name": "GreenCastle", "body_md": "x" });
+    vec![
+        (
+            "send_message",
+            letter("b"),
+            json!({ "convert_images": false, "auto_contact_if_blocked": true }),
+            &[
+                "cc",
+                "bcc",
+                "attachment_paths",
+                "convert_images",
+                "importance",
+                "ack_required",
+                "thread_id",
+                "topic",
+                "broadcast",
+                "auto_contact_if_blocked",
+                "sender_token",
+                "idempotency_key",
+            ],
+        ),
+        (
+            "reply_message",
+            reply,
+            json!({}),
+            &[
+                "to",
+                "cc",
+                "bcc",
+                "subject_prefix",
+                "importance",
+                "ack_required",
+                "attachments",
+                "sender_token",
+                "idempotency_key",
+            ],
+        ),
+        (
+            "fetch_inbox",
+            of("GreenCastle"),
+            json!({ "topic": "" }),
+            &[
+                "urgent_only",
+                "since_ts",
+                "limit",
+                "include_bodies",
+                "unread_only",
+                "ack_overdue_only",
+                "mark_read",
+                "topic",
+                "registration_token",
+            ],
+        ),
+        ("fetch_inbox_events", of("GreenCastle"), json!({}), &["after", "limit", "position_now", "registration_token"]),
+        ("mark_message_read", message("BlueLake", id), json!({}), &["registration_token"]),
+        ("acknowledge_message", message("BlueLake", id), json!({}), &["registration_token", "idempotency_key"]),
+        (
+            "search_messages",
+            json!({ "project_key": HOME, "query": "a" }),
+            json!({ "agent_name": "GreenCastle" }),
+            &[
+                "limit",
+                "offset",
+                "cursor",
+                "ranking",
+                "sender",
+                "from_agent",
+                "sender_name",
+                "importance",
+                "thread_id",
+                "date_start",
+                "date_end",
+                "date_from",
+                "date_to",
+                "after",
+                "before",
+                "since",
+                "until",
+                "explain",
+                "include_body_md",
+                "agent_name",
+                "registration_token",
+            ],
+        ),
+        (
+            "summarize_thread",
+            json!({ "project_key": HOME, "thread_id": "T" }),
+            json!({ "llm_mode": true, "llm_model": "m", "agent_name": "GreenCastle" }),
+            &["include_examples", "llm_mode", "llm_model", "per_thread_limit", "agent_name", "registration_token"],
+        ),
+        ("health_check", json!({}), json!({}), &[]),
+    ]
+}
+
+fn of_agents() -> Vec<Known> {
     let profile = json!({ "project_key": HOME, "program": "p", "model": "m" });
     let pair = json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "BlueLake" });
-    let calls: [(&str, Json, Json, &[&str]); 12] = [
-        ("ensure_project", json!({ "human_key": HOME }), json!({}), &["identity_mode"]),
+    let answer = json!({ "project_key": HOME, "to_agent": "BlueLake", "from_agent": "GreenCastle", "accept": true });
+    let wanted = json!({ "register_if_missing": true, "program": "p", "model": "m", "task_description": "t" });
+    vec![
+        ("ensure_project", json!({ "human_key": HOME }), json!({ "identity_mode": "git-remote" }), &["identity_mode"]),
         (
             "register_agent",
             with(profile.clone(), json!({ "name": "GreenCastle" })),
             json!({ "pane_id": "%1", "registration_proof": { "nonce": [1] } }),
-            &["task_description", "attachments_policy", "reaper_exempt", "pane_id", "registration_proof"],
+            &[
+                "task_description",
+                "attachments_policy",
+                "reaper_exempt",
+                "pane_id",
+                "registration_proof",
+                "registration_token",
+            ],
         ),
-        ("create_agent_identity", profile, json!({}), &["name_hint", "task_description", "attachments_policy"]),
+        (
+            "create_agent_identity",
+            profile,
+            json!({ "reaper_exempt": true, "pane_id": "%1", "registration_proof": "x" }),
+            &["name_hint", "task_description", "attachments_policy", "reaper_exempt", "pane_id", "registration_proof"],
+        ),
         (
             "whois",
             of("BlueLake"),
@@ -158,67 +270,240 @@ async fn every_field_that_clients_of_other_servers_send_is_taken(on: TestStore) 
             &["include_recent_commits", "commit_limit"],
         ),
         ("list_agents", json!({ "project_key": HOME }), json!({}), &["limit", "active_within_days"]),
-        (
-            "fetch_inbox",
-            of("GreenCastle"),
-            json!({}),
-            &["urgent_only", "since_ts", "limit", "include_bodies", "unread_only", "ack_overdue_only", "mark_read"],
-        ),
-        ("fetch_inbox_events", of("GreenCastle"), json!({}), &["after", "limit", "position_now"]),
-        (
-            "reply_message",
-            json!({ "project_key": HOME, "message_id": id, "sender_name": "GreenCastle", "body_md": "x" }),
-            json!({}),
-            &["to", "cc", "bcc", "subject_prefix", "importance", "ack_required", "attachments", "idempotency_key"],
-        ),
+        ("retire_agent", of("RedFox"), json!({}), &["registration_token"]),
+        ("unretire_agent", of("RedFox"), json!({}), &["registration_token"]),
         (
             "request_contact",
             pair,
-            json!({ "register_if_missing": true }),
-            &["to_project", "reason", "ttl_seconds", "register_if_missing"],
+            wanted,
+            &[
+                "to_project",
+                "reason",
+                "ttl_seconds",
+                "register_if_missing",
+                "program",
+                "model",
+                "task_description",
+                "registration_token",
+            ],
         ),
+        ("respond_contact", answer, json!({}), &["from_project", "ttl_seconds", "registration_token"]),
+        ("list_contacts", of("GreenCastle"), json!({}), &["registration_token"]),
+        (
+            "set_contact_policy",
+            with(of("GreenCastle"), json!({ "policy": "open" })),
+            json!({}),
+            &["registration_token"],
+        ),
+    ]
+}
+
+fn of_files() -> Vec<Known> {
+    let slot = with(of("GreenCastle"), json!({ "slot": "build" }));
+    let src = with(of("GreenCastle"), json!({ "paths": ["src"] }));
+    vec![
         (
             "file_reservation_paths",
-            with(of("GreenCastle"), json!({ "paths": ["src"] })),
+            src.clone(),
             json!({}),
-            &["ttl_seconds", "exclusive", "reason", "idempotency_key"],
+            &["ttl_seconds", "exclusive", "reason", "idempotency_key", "registration_token"],
+        ),
+        ("check_file_reservation_conflicts", src.clone(), json!({}), &["exclusive"]),
+        (
+            "renew_file_reservations",
+            of("GreenCastle"),
+            json!({}),
+            &["extend_seconds", "paths", "file_reservation_ids", "registration_token"],
         ),
         (
-            "search_messages",
-            json!({ "project_key": HOME, "query": "a" }),
+            "macro_file_reservation_cycle",
+            src,
+            json!({ "auto_release": true }),
+            &["ttl_seconds", "exclusive", "reason", "auto_release", "registration_token"],
+        ),
+        (
+            "release_file_reservations",
+            of("GreenCastle"),
             json!({}),
+            &["paths", "file_reservation_ids", "registration_token"],
+        ),
+        (
+            "acquire_build_slot",
+            slot.clone(),
+            json!({ "branch": "main" }),
+            &["ttl_seconds", "exclusive", "branch", "registration_token"],
+        ),
+        (
+            "renew_build_slot",
+            slot.clone(),
+            json!({ "branch": "main" }),
+            &["extend_seconds", "branch", "registration_token"],
+        ),
+        ("release_build_slot", slot, json!({ "branch": "main" }), &["branch", "registration_token"]),
+    ]
+}
+
+fn of_macros_and_products() -> Vec<Known> {
+    let session = json!({ "human_key": HOME, "program": "p", "model": "m", "agent_name": "GreenCastle" });
+    let thread = json!({ "project_key": HOME, "thread_id": "T", "program": "p", "model": "m",
+        "agent_name": "GreenCastle" });
+    let hello = json!({ "project_key": HOME, "requester": "GreenCastle", "target": "BlueLake" });
+    let shop = |further: Json| with(json!({ "product_key": "shop" }), further);
+    let wanted = json!({ "register_if_missing": true, "program": "p", "model": "m", "task_description": "t",
+        "thread_id": "T" });
+    vec![
+        (
+            "macro_start_session",
+            session,
+            json!({ "reaper_exempt": true, "pane_id": "%1", "registration_proof": "x" }),
             &[
-                "limit",
-                "offset",
-                "cursor",
-                "ranking",
-                "sender",
-                "importance",
-                "thread_id",
-                "date_start",
-                "date_end",
-                "explain",
-                "include_body_md",
+                "task_description",
+                "file_reservation_paths",
+                "file_reservation_reason",
+                "file_reservation_ttl_seconds",
+                "inbox_limit",
+                "reaper_exempt",
+                "pane_id",
+                "registration_proof",
+                "registration_token",
             ],
         ),
         (
-            "summarize_thread",
-            json!({ "project_key": HOME, "thread_id": id.to_string() }),
-            json!({}),
-            &["include_examples", "llm_mode", "llm_model"],
+            "macro_prepare_thread",
+            thread,
+            json!({ "register_if_missing": false, "llm_mode": true, "llm_model": "m", "registration_proof": "x" }),
+            &[
+                "task_description",
+                "register_if_missing",
+                "include_examples",
+                "inbox_limit",
+                "include_inbox_bodies",
+                "llm_mode",
+                "llm_model",
+                "registration_proof",
+                "registration_token",
+            ],
         ),
-    ];
+        (
+            "macro_contact_handshake",
+            hello,
+            wanted,
+            &[
+                "agent_name",
+                "to_agent",
+                "to_project",
+                "reason",
+                "ttl_seconds",
+                "auto_accept",
+                "welcome_subject",
+                "welcome_body",
+                "thread_id",
+                "register_if_missing",
+                "program",
+                "model",
+                "task_description",
+                "sender_token",
+                "requester_registration_token",
+                "target_registration_token",
+            ],
+        ),
+        ("ensure_product", shop(json!({})), json!({}), &["name"]),
+        ("products_link", shop(json!({ "project_key": HOME })), json!({}), &[]),
+        (
+            "search_messages_product",
+            shop(json!({ "query": "a" })),
+            json!({ "agent_name": "GreenCastle", "project": HOME, "cursor": "", "ranking": "recency" }),
+            &[
+                "limit",
+                "cursor",
+                "project",
+                "project_key_filter",
+                "project_slug",
+                "proj",
+                "sender",
+                "from_agent",
+                "sender_name",
+                "importance",
+                "thread_id",
+                "ranking",
+                "date_start",
+                "date_end",
+                "date_from",
+                "date_to",
+                "after",
+                "before",
+                "since",
+                "until",
+                "include_body_md",
+                "agent_name",
+                "registration_token",
+            ],
+        ),
+        (
+            "fetch_inbox_product",
+            shop(json!({ "agent_name": "GreenCastle" })),
+            json!({ "include_bodies": true }),
+            &["limit", "urgent_only", "include_bodies", "since_ts", "registration_token"],
+        ),
+        (
+            "summarize_thread_product",
+            shop(json!({ "thread_id": "T" })),
+            json!({ "include_examples": true, "llm_mode": true, "llm_model": "m", "agent_name": "GreenCastle" }),
+            &["include_examples", "llm_mode", "llm_model", "per_thread_limit", "agent_name", "registration_token"],
+        ),
+    ]
+}
+
+/// Tools that no field of another server is for, or that other cases are about: their calls have more to say.
+const APART: &[&str] =
+    &["force_release_file_reservation", "get_attachment", "install_precommit_guard", "uninstall_precommit_guard"];
+
+/// As the known servers name them.
+async fn every_field_that_clients_of_other_servers_send_is_taken(on: TestStore) {
+    let (alice, _) = two(&on).await;
+    agent(&on, &alice, "RedFox").await;
+    let id = send(&on, &alice, with(letter("a"), json!({ "thread_id": "T" }))).await;
+    let calls = [of_messages(id), of_agents(), of_files(), of_macros_and_products()].concat();
+    let directory = ok(&on, &alice, "list_tools", json!({})).await;
+    for tool in directory["tools"].as_array().unwrap() {
+        let name = text(tool, "name");
+        assert!(APART.contains(&&*name) || calls.iter().any(|(known, ..)| *known == name), "{name} is in no table");
+    }
     for (name, input, values, fields) in calls {
+        // An admin may act for both agents.
+        let caller = &on.admin;
         let unknown = with(input.clone(), json!({ "colour": null }));
-        assert_eq!(refusal(&on, &alice, name, unknown).await, Code::InvalidRequest, "{name}");
-        ok(&on, &alice, name, with(input.clone(), values)).await;
+        assert_eq!(refusal(&on, caller, name, unknown).await, Code::InvalidRequest, "{name}");
+        ok(&on, caller, name, with(input.clone(), values)).await;
         for field in fields {
             let mut nothing = input.clone();
             nothing[*field] = Json::Null;
-            ok(&on, &alice, name, nothing).await;
+            ok(&on, caller, name, nothing).await;
         }
     }
     let nobody = json!({ "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "NobodyHere",
         "register_if_missing": true });
     assert_eq!(refusal(&on, &alice, "request_contact", nobody).await, Code::NotFound, "nobody is made by being asked");
+    let topic = with(of("GreenCastle"), json!({ "topic": "builds" }));
+    assert_eq!(refusal(&on, &alice, "fetch_inbox", topic).await, Code::FeatureDisabled);
+}
+
+async fn other_names_of_a_field_mean_the_same(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    policy(&on, &bob, "BlueLake", "contacts_only").await;
+    let hello = json!({ "project_key": HOME, "agent_name": "GreenCastle", "to_agent": "BlueLake" });
+    let asked = ok(&on, &alice, "macro_contact_handshake", hello).await;
+    assert_eq!((&asked["from"], &asked["to"]), (&json!("GreenCastle"), &json!("BlueLake")), "{asked}");
+    let wrong = json!({ "project_key": HOME, "requester": "GreenCastle", "target": "BlueLake", "sender_token": "x" });
+    assert_eq!(refusal(&on, &alice, "macro_contact_handshake", wrong).await, Code::SenderTokenMismatch);
+    // An agent that is not there is made, unless that is not wanted.
+    let join = json!({ "project_key": HOME, "thread_id": "T", "program": "p", "model": "m", "agent_name": "RedFox" });
+    let alone = with(join.clone(), json!({ "register_if_missing": false }));
+    assert_eq!(refusal(&on, &alice, "macro_prepare_thread", alone.clone()).await, Code::NotFound);
+    ok(&on, &alice, "macro_prepare_thread", join).await;
+    let same = ok(&on, &alice, "macro_prepare_thread", with(alone, json!({ "program": "other" }))).await;
+    assert_eq!((&same["agent"]["name"], &same["agent"]["program"]), (&json!("RedFox"), &json!("p")), "{same}");
+    let named = ok(&on, &alice, "ensure_product", json!({ "name": "The shop" })).await;
+    assert_eq!((&named["product_key"], &named["name"]), (&json!("the-shop"), &json!("The shop")));
+    assert_eq!(refusal(&on, &alice, "ensure_product", json!({})).await, Code::InvalidRequest);
 }

@@ -99,9 +99,15 @@ async fn what_is_no_project_is_refused(on: TestStore) {
         let code = refusal(&on, &alice, "ensure_project", json!({ "human_key": path })).await;
         assert_eq!(code, Code::InvalidRequest, "{path:?}");
     }
-    let mode = json!({ "human_key": HOME, "identity_mode": "git-remote" });
+    let mode = json!({ "human_key": HOME, "identity_mode": "branch" });
     assert_eq!(refusal(&on, &alice, "ensure_project", mode).await, Code::InvalidRequest);
-    ok(&on, &alice, "ensure_project", json!({ "human_key": HOME, "identity_mode": null })).await;
+    let plain = ok(&on, &alice, "ensure_project", json!({ "human_key": HOME, "identity_mode": null })).await;
+    assert_eq!((&plain["identity_mode"], &plain["identity_mode_used"]), (&json!("dir"), &json!("dir")), "{plain}");
+    assert_eq!(plain["canonical_path"], HOME);
+    for mode in ["dir", "git-remote", "git-toplevel", "git-common-dir"] {
+        let asked = json!({ "human_key": format!("{HOME}/"), "identity_mode": mode });
+        assert_eq!(ok(&on, &alice, "ensure_project", asked).await, plain, "{mode}: the path names the project");
+    }
     let error = refused(&on, &alice, "get_project", json!({ "project_key": "data-projects-backand" })).await;
     assert_eq!(error.detail("suggestions"), Some(&json!(["data-projects-backend"])), "{error}");
 }

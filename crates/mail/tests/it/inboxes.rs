@@ -16,6 +16,7 @@ waybill_testkit::both! {
     rule_08_the_first_read_counts,
     rule_09_the_first_acknowledgement_counts_and_reads,
     an_inbox_is_shown_by_its_filters_and_reading_marks_nothing,
+    filters_that_no_index_has_together_look_so_far_and_say_so,
     a_page_has_its_room_and_marks_only_what_it_shows,
     an_inbox_costs_the_same_at_a_hundred_thousand,
     views_show_what_they_are_called,
@@ -84,18 +85,18 @@ async fn an_inbox_is_shown_by_its_filters_and_reading_marks_nothing(on: TestStor
     assert_eq!(inbox(&on, &bob, "BlueLake", json!({ "include_bodies": true })).await[0]["body_md"], "Hello.");
     pass(&on, 1_900);
     assert_eq!(shown(json!({ "ack_overdue_only": true })).await, ["c", "a"]);
+    assert_eq!(shown(json!({ "ack_overdue_only": true, "urgent_only": true })).await, ["c"]);
+    assert_eq!(shown(json!({ "ack_overdue_only": true, "unread_only": true })).await, ["c", "a"]);
+    ok(&on, &bob, "mark_message_read", message("BlueLake", number(&all[1], "id"))).await;
+    assert_eq!(shown(json!({ "ack_overdue_only": true, "unread_only": true })).await, ["a"]);
+    assert!(shown(json!({ "ack_overdue_only": true, "unread_only": true, "urgent_only": true })).await.is_empty());
     ok(&on, &bob, "acknowledge_message", message("BlueLake", number(&all[3], "id"))).await;
     assert_eq!(shown(json!({ "ack_overdue_only": true })).await, ["c"]);
     let marked = inbox(&on, &bob, "BlueLake", json!({ "limit": 2, "mark_read": true })).await;
     assert!(marked.iter().all(|message| message.get("read_ts").is_some()), "{marked:?}");
     assert_eq!(shown(json!({ "unread_only": true })).await, ["b"]);
     assert_eq!(shown(json!({ "unread_only": true, "urgent_only": true })).await, ["b"]);
-    for bad in [
-        json!({ "limit": 0 }),
-        json!({ "limit": -1 }),
-        json!({ "since_ts": "yesterday" }),
-        json!({ "ack_overdue_only": true, "urgent_only": true }),
-    ] {
+    for bad in [json!({ "limit": 0 }), json!({ "limit": -1 }), json!({ "since_ts": "yesterday" })] {
         assert_eq!(
             refusal(&on, &bob, "fetch_inbox", with(of("BlueLake"), bad.clone())).await,
             Code::InvalidRequest,
@@ -143,6 +144,41 @@ async fn a_page_has_its_room_and_marks_only_what_it_shows(on: TestStore) {
     assert_eq!((few["result"].as_array().unwrap().len(), &few["has_more"]), (5, &json!(true)));
     let all = ok(&on, &bob, "fetch_inbox", with(of("BlueLake"), json!({ "limit": 6 }))).await;
     assert_eq!((all["result"].as_array().unwrap().len(), all.get("has_more")), (6, None));
+}
+
+/// What is overdue and urgent is looked for among a bounded number of those that are overdue.
+async fn filters_that_no_index_has_together_look_so_far_and_say_so(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    send(&on, &alice, with(letter("old"), json!({ "ack_required": true, "importance": "urgent" }))).await;
+    pass(&on, 10);
+    let id = send(&on, &alice, with(letter("first"), json!({ "ack_required": true }))).await;
+    let copies = |count: usize| {
+        format!(
+            "INSERT INTO mail_messages (tenant, project, sender, sender_name, subject, body, importance, ack_required, \
+             names, created_at) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) \
+             SELECT tenant, project, sender, sender_name, 'more', 'x', 'normal', 1, names, created_at + n.i \
+             FROM mail_messages, n WHERE message = {id}"
+        )
+    };
+    let delivered = format!(
+        "INSERT INTO mail_recipients (tenant, message, agent, kind, sender, urgent, ack_required, intro, created_at) \
+         SELECT m.tenant, m.message, r.agent, 'to', m.sender, 0, 1, 0, m.created_at FROM mail_messages m, mail_recipients r \
+         WHERE r.message = {id} AND m.subject = 'more' \
+         AND NOT EXISTS (SELECT 1 FROM mail_recipients k WHERE k.message = m.message)"
+    );
+    let wanted = with(of("BlueLake"), json!({ "ack_overdue_only": true, "urgent_only": true, "limit": 5 }));
+    for (more, shown, has_more) in [(998, 1, false), (1, 0, true)] {
+        on.write(&copies(more)).await.unwrap();
+        on.write(&delivered).await.unwrap();
+        pass(&on, 2_000);
+        let page = ok(&on, &bob, "fetch_inbox", wanted.clone()).await;
+        let found = page["result"].as_array().unwrap().len();
+        assert_eq!((found, page["has_more"] == true), (shown, has_more), "{more} more");
+    }
+    // As many as one page may have: the same bound.
+    let all = with(wanted, json!({ "limit": 1_000, "urgent_only": false, "unread_only": true }));
+    let page = ok(&on, &bob, "fetch_inbox", all).await;
+    assert_eq!((page["result"].as_array().unwrap().len(), &page["has_more"]), (1_000, &json!(true)));
 }
 
 /// Not by time, which a busy machine distorts, but by what the engine says it walks over.
@@ -294,5 +330,6 @@ async fn health_is_told_after_a_write(on: TestStore) {
         (&health["status"], &health["health_level"], &health["projects"]),
         (&json!("ok"), &json!("green"), &json!(1))
     );
+    assert_eq!(health["semantic_ready"], false, "{health}");
     assert_eq!(on.count("SELECT count(*) FROM mail_probes").await.unwrap(), 1);
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
-use waybill_kernel::Code;
+use serde_json::{Value as Json, json};
+use waybill_kernel::{Caller, Code};
 use waybill_testkit::stores::TestStore;
 
 use crate::support::*;
@@ -26,6 +26,7 @@ waybill_testkit::both! {
     threads_have_names_and_numbers_are_for_replies,
     files_come_as_bytes_and_paths_are_refused,
     files_are_given_back_to_the_parties_of_the_message,
+    small_files_are_shown_with_the_text_as_their_sender_wants,
     what_is_not_understood_is_refused_and_null_is_absent,
     a_message_is_for_its_parties,
     a_token_proves_the_sender,
@@ -370,6 +371,56 @@ async fn files_are_given_back_to_the_parties_of_the_message(on: TestStore) {
     for bad in [json!({ "position": -1 }), json!({ "offset": -1 }), json!({ "offset": i64::MAX })] {
         assert_eq!(refusal(&on, &bob, "get_attachment", with(of_file(0), bad)).await, Code::InvalidRequest);
     }
+}
+
+/// Which of the first message's files come with their bytes.
+async fn shown_files(on: &TestStore, caller: &Caller, further: Json) -> Vec<bool> {
+    let page = inbox(on, caller, "BlueLake", with(json!({ "include_bodies": true }), further)).await;
+    page[0]["attachments"].as_array().unwrap().iter().map(|file| file.get("content_base64").is_some()).collect()
+}
+
+async fn small_files_are_shown_with_the_text_as_their_sender_wants(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let file = |bytes: usize| json!({ "name": "x", "content_base64": STANDARD.encode(vec![7; bytes]) });
+    let sizes = [0, 5, 64 << 10, (64 << 10) + 1, 400_000, 1_400_000];
+    let files: Vec<Json> = sizes.into_iter().map(file).collect();
+    let id = send(&on, &alice, with(letter("a"), json!({ "attachments": files }))).await;
+    for (policy, expected) in [
+        ("auto", [true, true, true, false, false, false]),
+        // 1,400,000 bytes are 1,866,668 characters, and there is no room for them beside the others.
+        ("inline", [true, true, true, true, true, false]),
+        ("file", [false; 6]),
+    ] {
+        let profile = json!({ "project_key": HOME, "program": "p", "model": "m", "name": "GreenCastle",
+            "attachments_policy": policy });
+        ok(&on, &alice, "register_agent", profile).await;
+        assert_eq!(shown_files(&on, &bob, json!({})).await, expected, "{policy}");
+        let message = ok(&on, &bob, "get_message", json!({ "project_key": HOME, "message_id": id })).await;
+        for (position, shown) in expected.into_iter().enumerate() {
+            let content = message["attachments"][position].get("content_base64");
+            let whole = STANDARD.encode(vec![7; sizes[position]]);
+            assert_eq!(content, shown.then(|| json!(whole)).as_ref(), "{policy} {position}");
+        }
+        assert!(message.to_string().len() <= 2 << 20, "a page has its bound");
+        let resource = with(of("BlueLake"), json!({ "view": "inbox", "include_bodies": true }));
+        let page = ok(&on, &bob, "read_mailbox", resource).await;
+        assert_eq!(page["messages"][0]["attachments"], message["attachments"], "{policy}");
+    }
+    // Without the text there are no files either, and what is stored has none of it.
+    assert!(inbox(&on, &bob, "BlueLake", json!({})).await[0]["attachments"][1].get("content_base64").is_none());
+    assert_eq!(on.count("SELECT count(*) FROM mail_messages WHERE attachments LIKE '%base64%'").await.unwrap(), 0);
+    // All messages of a page share its room.
+    let profile = json!({ "project_key": HOME, "program": "p", "model": "m", "name": "GreenCastle",
+        "attachments_policy": "inline" });
+    ok(&on, &alice, "register_agent", profile).await;
+    for _ in 0..2 {
+        pass(&on, 1);
+        send(&on, &alice, with(letter("b"), json!({ "attachments": [file(1_200_000)] }))).await;
+    }
+    let page = inbox(&on, &bob, "BlueLake", json!({ "include_bodies": true, "limit": 2 })).await;
+    let shown: Vec<bool> =
+        page.iter().map(|message| message["attachments"][0].get("content_base64").is_some()).collect();
+    assert_eq!(shown, [true, false], "the newest first");
 }
 
 async fn what_is_not_understood_is_refused_and_null_is_absent(on: TestStore) {

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::{Caller, Code};
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{HOME, agent_in, letter, number, of, ok, pass, refusal, send, two, with};
+use crate::support::{HOME, agent_in, letter, number, of, ok, pass, refusal, send, subjects, text, two, with};
 
 waybill_testkit::both! {
     a_slot_is_always_given_and_names_the_others,
@@ -78,7 +78,30 @@ async fn a_product_is_made_once_and_looked_through_for_its_parties_alone(on: Tes
     let thread = json!({ "product_key": "shop", "thread_id": "T" });
     let summed = ok(&on, &bob, "summarize_thread_product", thread.clone()).await;
     assert_eq!((summed["projects"].as_array().unwrap().len(), &summed["summary"]["total_messages"]), (2, &json!(2)));
-    assert_eq!(ok(&on, &alice, "summarize_thread_product", thread).await["summary"]["total_messages"], 1);
+    assert_eq!(ok(&on, &alice, "summarize_thread_product", thread.clone()).await["summary"]["total_messages"], 1);
+    // The fields by which the same calls ask for less, or for more.
+    let examples = with(thread, json!({ "include_examples": true, "agent_name": "BlueLake" }));
+    let examples = ok(&on, &bob, "summarize_thread_product", examples).await;
+    assert_eq!(subjects(examples["examples"].as_array().unwrap()), ["walrus here", "walrus there"]);
+    let bodies = json!({ "product_key": "shop", "agent_name": "BlueLake", "include_bodies": true });
+    let bodies = ok(&on, &bob, "fetch_inbox_product", bodies).await;
+    let shown: Vec<String> = bodies["result"].as_array().unwrap().iter().map(|item| text(item, "body_md")).collect();
+    assert_eq!(shown, ["- a point", "Hello."]);
+    for (further, expected) in [
+        (json!({ "proj": AWAY }), vec![there]),
+        (json!({ "sender_name": "GreenCastle" }), vec![there, here]),
+        (json!({ "sender": "NobodyHere" }), vec![]),
+        (json!({ "thread_id": "T", "agent_name": "BlueLake" }), vec![there, here]),
+        (json!({ "importance": "high" }), vec![]),
+        (json!({ "until": "2000-01-01" }), vec![]),
+    ] {
+        let input = with(json!({ "product_key": "shop", "query": "walrus" }), further.clone());
+        let answer = ok(&on, &bob, "search_messages_product", input).await;
+        let ids: Vec<i64> = answer["result"].as_array().unwrap().iter().map(|hit| number(hit, "id")).collect();
+        assert_eq!(ids, expected, "{further}");
+    }
+    let whole = json!({ "product_key": "shop", "query": "walrus", "include_body_md": true });
+    assert_eq!(ok(&on, &bob, "search_messages_product", whole).await["result"][0]["body_md"], "- a point");
 }
 
 async fn what_is_asked_wrongly_is_refused(on: TestStore) {

@@ -401,6 +401,20 @@ async fn lists_show_what_is_active_or_all_by_pages(on: TestStore) {
         }
         assert_eq!(seen, expected);
     }
+    // Only what stops somebody: the shared ones take no room of a page.
+    for n in 0..4 {
+        reserve(&on, &alice, "GreenCastle", json!({ "paths": [format!("s{n}")], "exclusive": false })).await;
+    }
+    let exclusive = json!({ "project_key": HOME, "exclusive_only": true, "limit": 2 });
+    let page = ok(&on, &alice, "list_file_reservations", exclusive.clone()).await;
+    assert_eq!(paths(&page["file_reservations"], "path_pattern"), ["f4", "f2"]);
+    let next = with(exclusive.clone(), json!({ "cursor": page["next_cursor"] }));
+    let last = ok(&on, &alice, "list_file_reservations", next.clone()).await;
+    assert_eq!((paths(&last["file_reservations"], "path_pattern"), last.get("next_cursor")), (vec!["f0".into()], None));
+    let other = with(next, json!({ "exclusive_only": false }));
+    assert_eq!(refusal(&on, &alice, "list_file_reservations", other).await, Code::InvalidCursor);
+    let over = with(exclusive, json!({ "active_only": false }));
+    assert_eq!(refusal(&on, &alice, "list_file_reservations", over).await, Code::InvalidRequest);
     for limit in [0, 1_001] {
         let input = json!({ "project_key": HOME, "limit": limit });
         assert_eq!(refusal(&on, &alice, "list_file_reservations", input).await, Code::InvalidRequest);

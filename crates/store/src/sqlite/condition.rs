@@ -4,6 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use waybill_kernel::{Code, Error};
 
+use crate::metrics::INTEGRITY_FAILURES;
+
 #[derive(Default)]
 pub(super) struct Condition(Mutex<State>);
 
@@ -62,6 +64,7 @@ impl Condition {
 
     /// For good: only another start, on another file, gets out of it. Callers read `why`: no path belongs in it.
     pub(super) fn set_damaged(&self, why: impl Into<String>) {
+        metrics::counter!(INTEGRITY_FAILURES).increment(1);
         self.lock().damaged = Some(why.into());
     }
 

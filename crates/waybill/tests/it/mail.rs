@@ -220,6 +220,47 @@ async fn resources_of_mail_are_what_rest_reads() {
     assert!(refused["error"]["data"]["template"].as_str().unwrap().contains("{?project"), "{refused}");
 }
 
+/// As clients of the existing servers call, and as they read what went wrong.
+#[tokio::test]
+async fn clients_of_existing_servers_are_understood() {
+    let world = World::start().await;
+    let admin = &world.server.admin_key;
+    let tool = async |name: &str, arguments: Json| {
+        let params = json!({ "name": name, "arguments": arguments });
+        world.mcp(admin, "/mcp/mail?profile=full", "tools/call", &params).await.json()["result"].clone()
+    };
+    let made =
+        tool("ensure_project", json!({ "human_key": PROJECT, "identity_mode": "git-remote", "format": "toon" })).await;
+    assert_eq!(made["structuredContent"]["identity_mode"], "dir", "{made}");
+    for (name, arguments, kind) in [
+        ("whois", json!({ "project_key": PROJECT, "agent_name": "NobodyHere", "format": null }), "NOT_FOUND"),
+        ("whois", json!({ "project_key": PROJECT }), "MISSING_FIELD"),
+        ("fetch_inbox", json!({ "project_key": PROJECT, "agent_name": "A", "limit": "many" }), "TYPE_ERROR"),
+        ("ensure_project", json!({ "human_key": "backend" }), "INVALID_ARGUMENT"),
+        (
+            "register_agent",
+            json!({ "project_key": PROJECT, "program": "p", "model": "m", "name": "claude" }),
+            "INVALID_AGENT_NAME",
+        ),
+    ] {
+        let refused = tool(name, arguments).await;
+        let error = &refused["structuredContent"];
+        assert_eq!((&refused["isError"], &error["type"]), (&json!(true), &json!(kind)), "{refused}");
+        assert_eq!(error["recoverable"], true, "{refused}");
+        assert!(error["data"].is_object() && error["message"].is_string() && error["error"].is_string(), "{refused}");
+    }
+    let read = json!({ "uri": "resource://projects?format=json" });
+    let read = world.mcp(admin, "/mcp/mail", "resources/read", &read).await.json();
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains(PROJECT), "{read}");
+    // Figures by tool, under the names that they have there.
+    let shown = world.get(admin, "/metrics").await.text;
+    assert!(shown.contains("waybill_mail_tool_calls_total{tool=\"whois\"} 1"), "{shown}");
+    for name in ["tool_errors_total", "tool_latency_us", "contact_enforcement_bypass_total 0", "wbq_enqueued_total"] {
+        assert!(shown.contains(&format!("waybill_mail_{name}")), "{name}: {shown}");
+    }
+    assert!(shown.contains("waybill_integrity_failures_total 0"), "{shown}");
+}
+
 /// An answer over MCP is several times as long as what it says, and is refused where a key has too much waiting: whatever was
 /// marked as read by then would be lost.
 #[tokio::test]

@@ -18,6 +18,8 @@ pub struct ListFileReservations {
     pub project_key: String,
     /// True unless given: without those that were released or have expired.
     pub active_only: Option<bool>,
+    /// Only those that are exclusive, of the active ones.
+    pub exclusive_only: Option<bool>,
     /// 100 unless given.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: Option<i64>,
@@ -96,7 +98,7 @@ impl Operation for ListFileReservations {
             reservation_columns!(),
             " FROM mail_reservations r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
              WHERE r.tenant = $1 AND r.project = $2 AND r.released_at IS NULL AND r.expires_at > $3 AND r.reservation < $4 \
-             ORDER BY r.reservation DESC LIMIT $5"
+             AND r.exclusive >= $5 ORDER BY r.reservation DESC LIMIT $6"
         );
         const ALL: &str = concat!(
             "SELECT ",
@@ -109,10 +111,15 @@ impl Operation for ListFileReservations {
             return Err(Error::invalid(format!("limit must be from 1 to {LIMIT_MAX}.")));
         }
         let project = project(tx, &self.project_key).await?;
-        let active_only = self.active_only.unwrap_or(true);
+        let (active_only, exclusive_only) = (self.active_only.unwrap_or(true), self.exclusive_only.unwrap_or(false));
+        if exclusive_only && !active_only {
+            // What is over is long, and no index tells the two apart there.
+            return Err(Error::invalid("exclusive_only is for active reservations."));
+        }
         let tenant = ctx.caller.tenant.0.to_be_bytes();
         let id = project.id.to_be_bytes();
-        let scope: [&[u8]; 4] = [b"file_reservations", &tenant, &id, &[u8::from(active_only)]];
+        let filters = [u8::from(active_only) | u8::from(exclusive_only) << 1];
+        let scope: [&[u8]; 4] = [b"file_reservations", &tenant, &id, &filters];
         let before = match &self.cursor {
             Some(cursor) => {
                 let bytes = cursor::decode(&scope, cursor)?;
@@ -122,7 +129,10 @@ impl Operation for ListFileReservations {
         };
         let more = limit + 1;
         let mut rows = match active_only {
-            true => tx.query(ACTIVE, &[project.id.into(), ctx.now.into(), before.into(), more.into()]).await?,
+            true => {
+                let params = [project.id.into(), ctx.now.into(), before.into(), exclusive_only.into(), more.into()];
+                tx.query(ACTIVE, &params).await?
+            }
             false => tx.query(ALL, &[project.id.into(), Value::from(before), more.into()]).await?,
         };
         let has_more = rows.len() as i64 > limit;

@@ -39,7 +39,7 @@ pub enum Ranking {
     Recency,
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchMessages {
     /// The project's absolute path or slug.
@@ -66,6 +66,9 @@ pub struct SearchMessages {
     /// Only what this agent of yours has sent or got. A page may be short then; next_cursor says whether there is more.
     #[schemars(extend("x-rare" = true))]
     pub agent_name: Option<String>,
+    /// That agent's token, where another key has registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
     /// Only of this importance, or of one of these: low, normal, high, urgent.
     #[schemars(extend("x-rare" = true))]
     pub importance: Option<Names>,
@@ -180,7 +183,7 @@ impl Operation for SearchMessages {
         let (mut found, mut next) = look(ctx, tx, &wanted, ranking, self.position(&scope)?, page).await?;
         if let Some(name) = &self.agent_name {
             // One's own alone: whether another agent got a message may be hidden.
-            let agent = acting::act_as(ctx, tx, &project, name, None).await?.agent;
+            let agent = acting::act_as(ctx, tx, &project, name, self.registration_token.as_deref()).await?.agent;
             found = of_agent(tx, agent.id, found).await?;
             for _ in 1..PAGES_MAX {
                 let left = page.limit - found.len();
@@ -203,7 +206,7 @@ impl Operation for SearchMessages {
 }
 
 /// Those that the agent has sent or got.
-async fn of_agent(tx: &mut Tx<'_>, agent: i64, found: Vec<Found>) -> Result<Vec<Found>> {
+pub(crate) async fn of_agent(tx: &mut Tx<'_>, agent: i64, found: Vec<Found>) -> Result<Vec<Found>> {
     const PARTY: &str = "SELECT 1 FROM mail_messages m WHERE m.tenant = $1 AND m.message = $2 AND (m.sender = $3 OR EXISTS \
         (SELECT 1 FROM mail_recipients r WHERE r.tenant = $1 AND r.message = $2 AND r.agent = $3))";
     let mut kept = Vec::with_capacity(found.len());
@@ -281,7 +284,7 @@ pub(crate) async fn look(
 }
 
 impl SearchMessages {
-    fn page(&self) -> Result<Page> {
+    pub(crate) fn page(&self) -> Result<Page> {
         let limit = self.limit.unwrap_or(LIMIT);
         if !(1..=LIMIT_MAX).contains(&limit) {
             return Err(Error::invalid(format!("limit must be from 1 to {LIMIT_MAX}.")));
@@ -317,7 +320,7 @@ impl SearchMessages {
     }
 
     /// None where nothing can fit; the assistance says why.
-    async fn wanted(
+    pub(crate) async fn wanted(
         &self,
         ctx: &Ctx<'_>,
         tx: &mut Tx<'_>,

@@ -8,8 +8,10 @@ use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route, Time
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::get_thread::of_thread;
-use crate::acting::{Project, project};
+use super::search_messages::of_agent;
+use crate::acting::{Project, act_as, project};
 use crate::rules::summary::{ITEMS_MAX, Said, Summary, most_often, summarize};
+use crate::search::find::Found;
 
 /// Threads of one digest.
 const THREADS_MAX: usize = 20;
@@ -36,6 +38,12 @@ pub struct SummarizeThread {
     #[schemars(range(min = 1, max = 200))]
     #[schemars(extend("x-rare" = true))]
     pub per_thread_limit: Option<i64>,
+    /// Only what this agent of yours has sent or got.
+    #[schemars(extend("x-rare" = true))]
+    pub agent_name: Option<String>,
+    /// That agent's token, where another key has registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
     /// Accepted and without effect: summaries are made by rules.
     #[schemars(extend("deprecated" = true))]
     pub llm_mode: Option<bool>,
@@ -125,8 +133,13 @@ impl Operation for SummarizeThread {
             return Err(Error::invalid(format!("per_thread_limit must be from 1 to {MESSAGES_MAX}.")));
         }
         let project = project(tx, &self.project_key).await?;
+        let agent = match &self.agent_name {
+            Some(name) => Some(act_as(ctx, tx, &project, name, self.registration_token.as_deref()).await?.agent.id),
+            None => None,
+        };
+        let wanted = Wanted { project: &project, agent, limit };
         if let [id] = ids[..] {
-            let Some((summary, count, examples)) = read(ctx, tx, &project, id, limit).await? else {
+            let Some((summary, count, examples)) = read(ctx, tx, &wanted, id).await? else {
                 return Err(Error::not_found("thread"));
             };
             return Ok(Reply::Done(Summarized {
@@ -140,7 +153,7 @@ impl Operation for SummarizeThread {
         let mut all = Vec::new();
         for id in ids {
             // What the caller may not read, or does not exist, is missing from a digest.
-            if let Some((summary, count, _)) = read(ctx, tx, &project, id, limit).await? {
+            if let Some((summary, count, _)) = read(ctx, tx, &wanted, id).await? {
                 all.push(summary.clone());
                 threads.push(ThreadSummary { thread_id: id.to_owned(), summary: SummaryView::new(summary, count) });
             }
@@ -167,28 +180,43 @@ impl SummarizeThread {
     }
 }
 
+/// What is read of a thread.
+struct Wanted<'a> {
+    project: &'a Project,
+    /// Only what this one has sent or got.
+    agent: Option<i64>,
+    limit: i64,
+}
+
 /// None where the caller may read nothing of it.
 async fn read(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
-    project: &Project,
+    wanted: &Wanted<'_>,
     id: &str,
-    limit: i64,
 ) -> Result<Option<(Summary, usize, Vec<ExampleView>)>> {
-    let mut found = of_thread(ctx, tx, project, id, i64::MAX, limit, BODY_CHARS_MAX).await?;
+    let mut found = of_thread(ctx, tx, wanted.project, id, i64::MAX, wanted.limit, BODY_CHARS_MAX).await?;
+    if let Some(agent) = wanted.agent {
+        found = of_agent(tx, agent, found).await?;
+    }
     if found.is_empty() {
         return Ok(None);
     }
     found.reverse();
     let summary = summarize(found.iter().map(|found| Said { from: &found.view.from, body: &found.body }));
     let count = found.len();
-    let examples = found.into_iter().take(EXAMPLES_MAX).map(|found| ExampleView {
+    Ok(Some((summary, count, examples(found))))
+}
+
+/// The first messages of a thread, of which the oldest comes first.
+pub(crate) fn examples(found: Vec<Found>) -> Vec<ExampleView> {
+    let shown = |found: Found| ExampleView {
         id: found.view.id,
         subject: found.view.subject,
         from: found.view.from,
         created_ts: found.view.created_ts,
-    });
-    Ok(Some((summary, count, examples.collect())))
+    };
+    found.into_iter().take(EXAMPLES_MAX).map(shown).collect()
 }
 
 impl SummaryView {

@@ -20,8 +20,10 @@ pub struct MacroContactHandshake {
     /// The project's absolute path or slug.
     pub project_key: String,
     /// Your agent's name.
+    #[serde(alias = "agent_name", alias = "from_agent")]
     pub requester: String,
     /// The agent that is asked.
+    #[serde(alias = "to_agent")]
     pub target: String,
     /// Its project, where that is another.
     #[schemars(extend("x-rare" = true))]
@@ -42,10 +44,20 @@ pub struct MacroContactHandshake {
     /// The thread of the first message.
     pub thread_id: Option<String>,
     /// Your agent's token, where another key has registered it.
+    #[serde(alias = "requester_registration_token", alias = "sender_token")]
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
     /// The other agent's, for auto_accept.
     pub target_registration_token: Option<String>,
+    /// Accepted and without effect, as the three that follow: nobody is registered by being asked.
+    #[schemars(extend("deprecated" = true))]
+    pub register_if_missing: Option<bool>,
+    #[schemars(extend("deprecated" = true))]
+    pub program: Option<String>,
+    #[schemars(extend("deprecated" = true))]
+    pub model: Option<String>,
+    #[schemars(extend("deprecated" = true))]
+    pub task_description: Option<String>,
 }
 
 /// What came of the request.

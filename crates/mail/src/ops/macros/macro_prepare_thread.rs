@@ -2,11 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Code, Error, Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_kernel::{Code, Error, Example, Json, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting;
-use crate::agents::{self, Profile, Registered, TASK_CHARS_MAX, WORD_CHARS_MAX};
+use crate::acting::{self, Project};
+use crate::agents::{self, AgentView, Profile, Registered, TASK_CHARS_MAX, WORD_CHARS_MAX};
 use crate::inbox::MessageView;
 use crate::ops::find::summarize_thread::{SummarizeThread, Summarized};
 use crate::pages::{self, LIMIT_MAX, List, Page};
@@ -42,9 +42,21 @@ pub struct MacroPrepareThread {
     /// With the text of each message.
     #[serde(default)]
     pub include_inbox_bodies: bool,
+    /// With false an agent that is not there is not made, and one that is stays as it is: true unless given.
+    #[schemars(extend("x-rare" = true))]
+    pub register_if_missing: Option<bool>,
     /// The agent's token, where another key has registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
+    /// Accepted and without effect: summaries are made by rules.
+    #[schemars(extend("deprecated" = true))]
+    pub llm_mode: Option<bool>,
+    /// Accepted and without effect.
+    #[schemars(extend("deprecated" = true))]
+    pub llm_model: Option<String>,
+    /// Accepted and without effect: a key says who is calling.
+    #[schemars(extend("deprecated" = true))]
+    pub registration_proof: Option<Json>,
 }
 
 /// Everything to join a thread with.
@@ -88,16 +100,8 @@ impl Operation for MacroPrepareThread {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Prepared>> {
         let limit = page(self.inbox_limit, INBOX_USUAL, LIMIT_MAX)?;
         threads::check(&self.thread_id)?;
-        let profile = Profile {
-            program: &self.program,
-            model: &self.model,
-            task: self.task_description.as_deref(),
-            attachments_policy: None,
-            reaper_exempt: None,
-        };
         let project = acting::project(tx, &self.project_key).await?;
-        let (name, token) = (self.agent_name.as_deref(), self.registration_token.as_deref());
-        let registered = agents::register(ctx, tx, &project, name, &profile, token, false).await?;
+        let registered = self.agent(ctx, tx, &project).await?;
         let agent = acting::agent(tx, &project, &registered.agent.name).await?;
         let thread = self.summary(ctx, tx).await?;
         let page = Page { list: List::All, after: None, before: None, limit, bodies: self.include_inbox_bodies };
@@ -113,6 +117,23 @@ impl Operation for MacroPrepareThread {
 }
 
 impl MacroPrepareThread {
+    async fn agent(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, project: &Project) -> Result<Registered> {
+        let (name, token) = (self.agent_name.as_deref(), self.registration_token.as_deref());
+        if self.register_if_missing == Some(false) {
+            let name = name.ok_or_else(|| Error::invalid("agent_name must be given where none is registered."))?;
+            let agent = acting::act_as(ctx, tx, project, name, token).await?.agent;
+            return Ok(Registered { agent: AgentView::from(&agent), registration_token: None });
+        }
+        let profile = Profile {
+            program: &self.program,
+            model: &self.model,
+            task: self.task_description.as_deref(),
+            attachments_policy: None,
+            reaper_exempt: None,
+        };
+        agents::register(ctx, tx, project, name, &profile, token, false).await
+    }
+
     async fn summary(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Summarized>> {
         let summarize = SummarizeThread {
             project_key: self.project_key.clone(),
@@ -121,6 +142,8 @@ impl MacroPrepareThread {
             per_thread_limit: None,
             llm_mode: None,
             llm_model: None,
+            agent_name: None,
+            registration_token: None,
         };
         match summarize.run(ctx, tx).await {
             Ok(Reply::Done(summarized)) => Ok(Some(summarized)),

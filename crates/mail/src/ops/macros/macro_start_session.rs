@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Example, OperationSpec, Result, Role, Route, Scope};
+use waybill_kernel::{Example, Json, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting;
@@ -46,9 +46,18 @@ pub struct MacroStartSession {
     #[schemars(range(min = 1))]
     #[schemars(extend("x-rare" = true))]
     pub inbox_limit: Option<i64>,
+    /// Never retired for being inactive.
+    #[schemars(extend("x-rare" = true))]
+    pub reaper_exempt: Option<bool>,
     /// The agent's token, where another key has registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
+    /// Accepted and without effect: who an agent is does not depend on where it is shown.
+    #[schemars(extend("deprecated" = true))]
+    pub pane_id: Option<String>,
+    /// Accepted and without effect: a key says who is calling.
+    #[schemars(extend("deprecated" = true))]
+    pub registration_proof: Option<Json>,
 }
 
 /// Everything to begin with.
@@ -103,7 +112,7 @@ impl Operation for MacroStartSession {
             model: &self.model,
             task: self.task_description.as_deref(),
             attachments_policy: self.attachments_policy,
-            reaper_exempt: None,
+            reaper_exempt: self.reaper_exempt,
         };
         let (name, token) = (self.agent_name.as_deref(), self.registration_token.as_deref());
         let registered = agents::register(ctx, tx, &project, name, &profile, token, false).await?;

@@ -5,15 +5,16 @@ use serde::Deserialize;
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
-use super::{NAME_CHARS_MAX, Product, check_key, product};
+use super::{KEY_CHARS_MAX, NAME_CHARS_MAX, Product, check_key, product};
 use crate::archive_rows::{ArchiveKind, NO_PROJECT, note};
+use crate::rules::projects::slug;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnsureProduct {
-    /// Letters, digits, dots, underscores and hyphens.
+    /// Letters, digits, dots, underscores and hyphens. Left out, it is made from the name.
     #[schemars(length(min = 1, max = 64))]
-    pub product_key: String,
+    pub product_key: Option<String>,
     /// For people; the key unless given. A product that exists keeps its name.
     #[schemars(length(max = 200))]
     pub name: Option<String>,
@@ -38,13 +39,19 @@ impl Operation for EnsureProduct {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Product>> {
         const INSERT: &str = "INSERT INTO mail_products (tenant, key, name, created_at) VALUES ($1, $2, $3, $4) \
                               ON CONFLICT (tenant, key) DO NOTHING";
-        check_key(&self.product_key)?;
-        let name = self.name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&self.product_key);
+        let name = self.name.as_deref().map(str::trim).filter(|name| !name.is_empty());
+        let key = match (&self.product_key, name) {
+            (Some(key), _) => key.clone(),
+            (None, Some(name)) => slug(name).chars().take(KEY_CHARS_MAX).collect(),
+            (None, None) => return Err(Error::invalid("product_key or name must be given.")),
+        };
+        check_key(&key)?;
+        let name = name.unwrap_or(&key);
         if name.chars().count() > NAME_CHARS_MAX {
             return Err(Error::invalid(format!("name must have at most {NAME_CHARS_MAX} characters.")));
         }
-        let made = tx.execute(INSERT, &[Value::from(&self.product_key), Value::from(name), ctx.now.into()]).await? == 1;
-        let product = product(tx, &self.product_key).await?;
+        let made = tx.execute(INSERT, &[Value::from(&key), Value::from(name), ctx.now.into()]).await? == 1;
+        let product = product(tx, &key).await?;
         if made {
             note(tx, ctx.now, NO_PROJECT, ArchiveKind::Product, product.id).await?;
         }

@@ -2,11 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Code, Error, Example, OperationSpec, Profile, Result, Route, Time};
+use waybill_kernel::{Example, OperationSpec, Profile, Result, Route, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use super::{product, projects};
-use crate::acting::{find_agent, may_act};
+use super::{nobody, own_agent, product, projects};
 use crate::inbox::MessageView;
 use crate::pages::{self, LIMIT_USUAL, List};
 use crate::rules::message::page;
@@ -26,13 +25,18 @@ pub struct FetchInboxProduct {
     pub urgent_only: Option<bool>,
     /// Only those that came after this time.
     pub since_ts: Option<Time>,
+    /// With the text of each message.
+    pub include_bodies: Option<bool>,
+    /// The agent's token, where another key has registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ProductInbox {
     /// Newest first.
     pub result: Vec<ProductMessage>,
-    /// There are more: a page ends at its limit.
+    /// There are more: a page ends at its limit, or at 2 MiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_more: bool,
 }
@@ -66,15 +70,12 @@ impl Operation for FetchInboxProduct {
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ProductInbox>> {
         let limit = page(self.limit, LIMIT_USUAL, LIMIT_MAX)?;
         let product = product(tx, &self.product_key).await?;
+        let token = self.registration_token.as_deref();
         let list = if self.urgent_only.unwrap_or(false) { List::Urgent } else { List::All };
         let wanted = pages::Page { list, after: self.since_ts, before: None, limit, bodies: false };
         let (mut all, mut is_known, mut has_more): (Vec<ProductMessage>, bool, bool) = (Vec::new(), false, false);
         for project in projects(tx, &product).await? {
-            let Some(agent) = find_agent(tx, project.id, &self.agent_name).await? else { continue };
-            // The same name in another project may be another principal's.
-            if may_act(ctx, &agent, None).is_err() {
-                continue;
-            }
+            let Some(agent) = own_agent(ctx, tx, &project, &self.agent_name, token).await? else { continue };
             is_known = true;
             let shown = pages::read(tx, &project, &agent, wanted).await?;
             has_more |= shown.has_more;
@@ -83,7 +84,7 @@ impl Operation for FetchInboxProduct {
             );
         }
         if !is_known {
-            return Err(Error::new(Code::NotFound, "No agent of yours has that name in the product's projects."));
+            return Err(nobody());
         }
         all.sort_by(|one, other| {
             let key = |item: &ProductMessage| (item.message.created_ts, item.message.id);
@@ -91,6 +92,14 @@ impl Operation for FetchInboxProduct {
         });
         has_more |= all.len() > limit as usize;
         all.truncate(limit as usize);
+        if self.include_bodies.unwrap_or(false) {
+            let (slugs, messages): (Vec<_>, Vec<_>) = all.into_iter().map(|item| (item.project, item.message)).unzip();
+            // Of all projects together: what is held does not grow with their number.
+            let shown = pages::with_bodies(tx, messages).await?;
+            has_more |= shown.has_more;
+            let pairs = slugs.into_iter().zip(shown.messages);
+            all = pairs.map(|(project, message)| ProductMessage { project, message }).collect();
+        }
         Ok(Reply::Done(ProductInbox { result: all, has_more }))
     }
 }

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use waybill_kernel::{Code, Error, Result, Time};
-use waybill_store::{Registry, Row, Tx, Value};
+use waybill_store::{Ctx, Registry, Row, Tx, Value};
 
-use crate::acting::{Project, project_columns};
+use crate::acting::{Agent, Project, find_agent, may_act, project_columns};
 
 pub mod ensure_product;
 pub mod fetch_inbox_product;
@@ -72,6 +72,24 @@ async fn projects(tx: &mut Tx<'_>, product: &Product) -> Result<Vec<Project>> {
     );
     let rows = tx.query(LINKED, &[product.id.into(), PROJECTS_MAX.into()]).await?;
     rows.iter().map(Project::read).collect()
+}
+
+/// The agent of this name in the project, if the caller may act for it: the same name in another project may be another
+/// principal's, and a token is that of one of them.
+async fn own_agent(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    project: &Project,
+    name: &str,
+    token: Option<&str>,
+) -> Result<Option<Agent>> {
+    let found = find_agent(tx, project.id, name).await?;
+    Ok(found.filter(|agent| may_act(ctx, agent, token).is_ok() || may_act(ctx, agent, None).is_ok()))
+}
+
+/// No agent of the caller has the name anywhere in the product.
+fn nobody() -> Error {
+    Error::new(Code::NotFound, "No agent of yours has that name in the product's projects.")
 }
 
 /// Letters, digits, dots, underscores and hyphens.

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use super::{product, projects};
+use super::{own_agent, product, projects};
 use crate::ops::find::get_thread::of_thread;
-use crate::ops::find::summarize_thread::SummaryView;
+use crate::ops::find::search_messages::of_agent;
+use crate::ops::find::summarize_thread::{ExampleView, SummaryView, examples};
 use crate::rules::summary::{Said, summarize};
 
 const MESSAGES: i64 = 50;
@@ -25,6 +26,19 @@ pub struct SummarizeThreadProduct {
     #[schemars(range(min = 1, max = 200))]
     #[schemars(extend("x-rare" = true))]
     pub per_thread_limit: Option<i64>,
+    /// With the first messages of the thread.
+    pub include_examples: Option<bool>,
+    /// Only what your agents of this name have sent or got.
+    pub agent_name: Option<String>,
+    /// The agent's token, where another key has registered it.
+    #[schemars(extend("x-rare" = true))]
+    pub registration_token: Option<String>,
+    /// Accepted and without effect: summaries are made by rules.
+    #[schemars(extend("deprecated" = true))]
+    pub llm_mode: Option<bool>,
+    /// Accepted and without effect.
+    #[schemars(extend("deprecated" = true))]
+    pub llm_model: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -33,6 +47,8 @@ pub struct ProductSummary {
     /// The slugs of the projects that have messages of it.
     pub projects: Vec<String>,
     pub summary: SummaryView,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub examples: Vec<ExampleView>,
 }
 
 impl Operation for SummarizeThreadProduct {
@@ -62,9 +78,20 @@ impl Operation for SummarizeThreadProduct {
             return Err(Error::invalid("thread_id must have 1 to 128 characters."));
         }
         let product = product(tx, &self.product_key).await?;
+        let token = self.registration_token.as_deref();
         let (mut found, mut slugs) = (Vec::new(), Vec::new());
         for project in projects(tx, &product).await? {
-            let some = of_thread(ctx, tx, &project, thread, i64::MAX, limit, BODY_CHARS_MAX).await?;
+            let agent = match &self.agent_name {
+                Some(name) => match own_agent(ctx, tx, &project, name, token).await? {
+                    Some(agent) => Some(agent),
+                    None => continue,
+                },
+                None => None,
+            };
+            let mut some = of_thread(ctx, tx, &project, thread, i64::MAX, limit, BODY_CHARS_MAX).await?;
+            if let Some(agent) = agent {
+                some = of_agent(tx, agent.id, some).await?;
+            }
             if !some.is_empty() {
                 slugs.push(project.slug);
             }
@@ -80,6 +107,7 @@ impl Operation for SummarizeThreadProduct {
         found.reverse();
         let summary = summarize(found.iter().map(|found| Said { from: &found.view.from, body: &found.body }));
         let summary = SummaryView::new(summary, found.len());
-        Ok(Reply::Done(ProductSummary { thread_id: thread.to_owned(), projects: slugs, summary }))
+        let examples = if self.include_examples.unwrap_or(false) { examples(found) } else { Vec::new() };
+        Ok(Reply::Done(ProductSummary { thread_id: thread.to_owned(), projects: slugs, summary, examples }))
     }
 }

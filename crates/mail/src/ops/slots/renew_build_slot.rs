@@ -26,6 +26,9 @@ pub struct RenewBuildSlot {
     /// The agent's token, where somebody else registered it.
     #[schemars(extend("x-rare" = true))]
     pub registration_token: Option<String>,
+    /// Accepted and without effect: an agent has a slot once, whatever it builds there.
+    #[schemars(extend("deprecated" = true))]
+    pub branch: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

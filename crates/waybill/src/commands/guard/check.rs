@@ -35,7 +35,7 @@ pub struct Check {
     /// made from].
     #[arg(long, env = "WAYBILL_PROJECT", value_name = "PATH")]
     project: Option<String>,
-    /// Whose own reservations are no hindrance. Without a name none is one: what is held is only told.
+    /// Whose own reservations are no hindrance. Without a name nothing passes, unless what is held is only to be told.
     #[arg(long, env = "AGENT_NAME", value_name = "NAME")]
     agent: Option<String>,
     /// Say what is held by others, and let it pass.
@@ -82,11 +82,32 @@ pub async fn run(flags: Check) -> Result<()> {
     if wishes.passes_by {
         return output::note("waybill guard: passed by, as the environment says.");
     }
+    let warns = flags.warn || wishes.warns;
+    if !warns {
+        must_be_known(&flags)?;
+    }
     match tokio::time::timeout(PATIENCE, look(&flags, &refs)).await {
-        Ok(Ok(found)) => judge(&flags, &found, flags.warn || wishes.warns),
+        Ok(Ok(found)) => judge(&flags, &found, warns),
+        // It was looked, and not all could be seen: that is no server which is away.
+        Ok(Err(error)) if error.code() == Code::ChecksFailed && !warns => Err(error),
         Ok(Err(error)) => unknown(&format!("{} {}", error.message(), error.cure())),
         Err(_) => unknown("No answer came in time."),
     }
+}
+
+fn is_known(flags: &Check) -> bool {
+    flags.agent.as_deref().is_some_and(|agent| !agent.trim().is_empty())
+}
+
+/// Nobody can say of somebody unknown which reservations are its own.
+fn must_be_known(flags: &Check) -> Result<()> {
+    if is_known(flags) {
+        return Ok(());
+    }
+    let message = format!("AGENT_NAME is not set, so it is not known whose this {} is.", what(flags.hook));
+    let cure = "Set it to your agent's name, which `waybill mail register` gives. Who commits as no agent sets \
+                AGENT_MAIL_BYPASS=1 or says `--no-verify`; AGENT_MAIL_GUARD_MODE=warn only tells.";
+    Err(Error::new(Code::ChecksFailed, message).with_cure(cure))
 }
 
 /// Only a reservation stops anybody.
@@ -139,7 +160,6 @@ async fn look(flags: &Check, refs: &str) -> Result<Vec<Met>> {
 }
 
 fn judge(flags: &Check, met: &[Met], warns: bool) -> Result<()> {
-    let is_known = flags.agent.as_deref().is_some_and(|agent| !agent.trim().is_empty());
     if flags.reach.json {
         let conflicts: Vec<_> = met.iter().map(|met| json!({ "path": met.file, "holder": met.held })).collect();
         output::json(&json!({ "clear": met.is_empty(), "conflicts": conflicts }))?;
@@ -152,13 +172,9 @@ fn judge(flags: &Check, met: &[Met], warns: bool) -> Result<()> {
         lines.push(format!("… and {} more files", met.len() - SHOWN_MAX));
     }
     let told = format!("Others have reserved files of this {}:\n  {}", what(flags.hook), lines.join("\n  "));
-    if !is_known {
-        let told =
-            format!("waybill guard: {told}\n  AGENT_NAME is not set, so it is not known whether one of them is you.");
-        return output::note(&told);
-    }
     if warns {
-        return output::note(&format!("waybill guard: {told}"));
+        let who = if is_known(flags) { "" } else { "\n  AGENT_NAME is not set: one of them may be you." };
+        return output::note(&format!("waybill guard: {told}{who}"));
     }
     let cure = "Ask them by `waybill mail send`, or leave these files out. If you must, `--no-verify` or AGENT_MAIL_BYPASS=1 \
                 passes the guard by.";
@@ -242,9 +258,20 @@ mod tests {
         assert!(error.cure().contains("--no-verify"));
         judge(&flags(Some("RedFox")), &met(), true).unwrap();
         judge(&flags(Some("RedFox")), &[], false).unwrap();
+    }
+
+    #[test]
+    fn somebody_without_a_name_is_stopped_and_told_what_to_do() {
         for nobody in [None, Some(""), Some(" ")] {
-            judge(&flags(nobody), &met(), false).unwrap();
+            let error = must_be_known(&flags(nobody)).unwrap_err();
+            assert_eq!(error.code(), Code::ChecksFailed);
+            assert!(error.message().contains("AGENT_NAME"), "{error}");
+            for way in ["waybill mail register", "AGENT_MAIL_BYPASS=1", "--no-verify", "AGENT_MAIL_GUARD_MODE=warn"] {
+                assert!(error.cure().contains(way), "{way}: {}", error.cure());
+            }
+            judge(&flags(nobody), &met(), true).unwrap();
         }
+        must_be_known(&flags(Some("RedFox"))).unwrap();
     }
 
     #[test]

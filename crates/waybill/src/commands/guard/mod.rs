@@ -10,7 +10,8 @@
 //! first. [`git`] says which files are meant, [`check`] asks who holds them.
 //!
 //! # What may fail
-//! A guard that cannot look lets the commit pass and says so: only a reservation stops one, never a server that is away.
+//! A guard that cannot look lets the commit pass and says so: never does a server that is away stop one. What stops it is a
+//! reservation, a name that is not known, or more reservations than are looked at.
 
 mod check;
 mod git;

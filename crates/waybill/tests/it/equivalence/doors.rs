@@ -90,6 +90,12 @@ async fn mcp(world: &World, key: &str, spec: &OperationSpec, args: Json) -> Outc
         // Some have a cure of their own: that it is the other door's as well is seen when the two are compared.
         assert!(body["help"].as_str().is_some_and(|help| help.ends_with('.')), "{body}");
         assert!(text.contains(body["message"].as_str().unwrap()), "the model is not told: {text}");
+        if spec.domain == "mail" {
+            // What clients of the existing servers read, beside what the other door says.
+            for field in ["type", "recoverable", "data"] {
+                assert!(body.as_object_mut().unwrap().remove(field).is_some(), "{field}: {body}");
+            }
+        }
         return Outcome { body, code: Some(code), replay: false };
     }
     assert_eq!(serde_json::from_str::<Json>(text).unwrap(), body, "text and structured content differ");
