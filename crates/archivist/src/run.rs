@@ -353,7 +353,6 @@ impl Archivist {
             After::GiveUp => {
                 metrics::given_up(locked);
                 self.health.commit_given_up();
-                self.health.commit_given_up();
                 let rest = settings.breaker_s;
                 tracing::error!(project = whose.1, %error, rest, "the archive could not be written and rests; mail goes on without it");
             }
