@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_digest_id_near_another_has_its_time_and_depends_on_every_part() {
-        let (early, late) = (uuid_v7(Time::from_micros(1_000), 0, &[1; 8]), uuid_v7(Time::from_micros(9_000), 0, &[2; 8]));
+        let (early, late) =
+            (uuid_v7(Time::from_micros(1_000), 0, &[1; 8]), uuid_v7(Time::from_micros(9_000), 0, &[2; 8]));
         let id = digest_id_near(&early, &[b"ab", b"c"]);
         assert_eq!(id, digest_id_near(&early, &[b"ab", b"c"]));
         assert_eq!(id.get_version_num(), 8);

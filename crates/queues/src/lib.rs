@@ -46,12 +46,7 @@ use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 pub const DOMAIN: Domain = Domain {
     name: NAME,
     title: "Queues",
-    mcp: Some(Mcp {
-        names: Naming::OfProtocol,
-        instructions: INSTRUCTIONS,
-        ignored: &[],
-        typed_errors: false,
-    }),
+    mcp: Some(Mcp { names: Naming::OfProtocol, instructions: INSTRUCTIONS, ignored: &[], typed_errors: false }),
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,

@@ -32,12 +32,7 @@ use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 pub const DOMAIN: Domain = Domain {
     name: "tasks",
     title: "Tasks",
-    mcp: Some(Mcp {
-        names: Naming::OfProtocol,
-        instructions: INSTRUCTIONS,
-        ignored: &[],
-        typed_errors: false,
-    }),
+    mcp: Some(Mcp { names: Naming::OfProtocol, instructions: INSTRUCTIONS, ignored: &[], typed_errors: false }),
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,

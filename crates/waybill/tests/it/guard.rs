@@ -135,8 +135,7 @@ async fn a_commit_of_what_another_agent_holds_is_stopped() {
     let off = [place, ("FILE_RESERVATIONS_ENFORCEMENT_ENABLED", "false")];
     let warn = [place, ("AGENT_NAME", two), ("AGENT_MAIL_GUARD_MODE", "warn")];
     let warn_nobody = [place, ("AGENT_MAIL_GUARD_MODE", "warn")];
-    let passes: [&[(&str, &str)]; 5] =
-        [&[place, ("AGENT_NAME", lower.as_str())], &bypass, &off, &warn, &warn_nobody];
+    let passes: [&[(&str, &str)]; 5] = [&[place, ("AGENT_NAME", lower.as_str())], &bypass, &off, &warn, &warn_nobody];
     for (number, env) in passes.iter().enumerate() {
         repository.write("src/a.rs", &format!("3.{number}"));
         let passed = repository.commit(env);
