@@ -65,7 +65,7 @@ pub struct Event {
 
 /// The text of an event, written without a copy of its data.
 #[derive(Serialize)]
-struct Written<'a> {
+struct Wording<'a> {
     at: Time,
     data: &'a Value,
     event: &'static str,
@@ -146,9 +146,9 @@ impl Ring {
     fn push(&mut self, kind: EventKind, at: Time, data: Value) -> Arc<Event> {
         self.last_id += 1;
         let id = self.last_id;
-        let written = Written { at, data: &data, event: kind.name(), id: id.to_string() };
+        let told = Wording { at, data: &data, event: kind.name(), id: id.to_string() };
         // Nothing in it can fail to be written.
-        let text = serde_json::to_string(&written).unwrap_or_default();
+        let text = serde_json::to_string(&told).unwrap_or_default();
         self.bytes += text.len();
         let event = Arc::new(Event { id, kind, at, data, text });
         self.events.push_back(Arc::clone(&event));
