@@ -41,6 +41,22 @@ async fn a_delivery_is_in_the_inbox_before_it_is_acknowledged_and_a_repeat_is_no
 }
 
 #[tokio::test]
+async fn a_known_member_with_a_box_key_that_it_has_not_signed_is_not_believed() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut connection = broker.ready().await;
+    let mut forged = from_bob(1, "forged");
+    forged.sender.x25519 = identity(3).public().x25519;
+    for message in [forged, from_bob(2, "own")] {
+        connection.deliver(message).await;
+        connection.acknowledged().await;
+    }
+    let bodies: Vec<String> = daemon.inbox().await.into_iter().map(|message| message.body).collect();
+    assert_eq!(bodies, ["own"]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_cut_between_send_and_answer_sends_the_same_bytes_again() {
     let mut broker = FakeBroker::start(true).await;
     let daemon = Linked::start(&broker, CONFIG).await;

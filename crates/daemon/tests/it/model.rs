@@ -12,7 +12,7 @@ use waybill_kernel::entropy::SeededEntropy;
 use waybill_kernel::{Clock, Code, Entropy};
 
 const STEPS: usize = 400;
-const IDS: u64 = 24;
+const IDS: u64 = 48;
 const DESTINATIONS: u64 = 3;
 
 #[derive(Clone, Debug)]
