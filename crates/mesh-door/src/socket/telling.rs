@@ -34,10 +34,9 @@ impl Session<'_> {
                 What::KeyThere { topic, epoch } => is_asked |= self.give_key(topic, *epoch).await?,
             }
             // Nothing is taken that would not be told.
-            match if left > 0 { self.listening.more() } else { None } {
-                Some(next) => told = next,
-                None => break,
-            }
+            let next = if left > 0 { self.listening.more() } else { None };
+            let Some(next) = next else { break };
+            told = next;
         }
         // Once for all of them: it finds whatever is wanted.
         if is_asked { self.find_work().await } else { Ok(()) }
