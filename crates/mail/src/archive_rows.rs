@@ -45,7 +45,7 @@ const CHANGED: &str = "INSERT INTO mail_changes (tenant, project, agent, changes
     ON CONFLICT (tenant, project, agent) DO UPDATE SET changes = mail_changes.changes + 1, \
     changed_at = CASE WHEN mail_changes.changes > mail_changes.archived THEN mail_changes.changed_at ELSE excluded.changed_at END";
 const CHANGED_LONG_AGO: &str = "INSERT INTO mail_changes (tenant, project, agent, changes, changed_at) \
-    SELECT tenant, project, agent, 1, $3 FROM mail_agents WHERE tenant = $1 AND agent = $2 \
+    SELECT $1, project, agent, 1, $3 FROM mail_agents WHERE tenant = $1 AND agent = $2 \
     ON CONFLICT (tenant, project, agent) DO UPDATE SET changes = mail_changes.changes + 1, archived_until = 0, \
     changed_at = CASE WHEN mail_changes.changes > mail_changes.archived THEN mail_changes.changed_at ELSE excluded.changed_at END";
 

@@ -283,7 +283,8 @@ async fn the_archive_learns_what_came_in_for_agents_that_were_there(on: TestStor
     assert!(consistent().await.consistent);
 
     let report = import_from(&other, place.path(), true).await;
-    assert_eq!((report.agents.written, report.read, report.contacts.written, report.build_slots.written), (0, 3, 1, 1));
+    assert_eq!((report.agents.written, report.contacts.written, report.build_slots.written), (0, 1, 1));
+    assert!(report.read > 0);
     assert!(!consistent().await.consistent);
     archivist.settle().await.map_err(readable).unwrap();
     let report = consistent().await;
