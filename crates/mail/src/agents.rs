@@ -103,14 +103,18 @@ pub struct Named {
 
 /// Takes an agent out of use, or brings it back. One that is so already is left as it is.
 pub(crate) async fn retire(ctx: &Ctx<'_>, tx: &mut Tx<'_>, named: &Named, is_retired: bool) -> Result<AgentView> {
-    const UPDATE: &str = "UPDATE mail_agents SET retired_at = $3 WHERE tenant = $1 AND agent = $2";
+    const UPDATE: &str = "UPDATE mail_agents SET retired_at = $3, active_at = $4 WHERE tenant = $1 AND agent = $2";
     let project = acting::project(tx, &named.project_key).await?;
     let token = named.registration_token.as_deref();
     let agent = acting::act_as(ctx, tx, &project, &named.agent_name, token).await?.agent;
     let mut agent = acting::locked(tx, &agent).await?;
     if agent.retired_at.is_some() != is_retired {
         agent.retired_at = is_retired.then_some(ctx.now);
-        tx.execute(UPDATE, &[agent.id.into(), agent.retired_at.into()]).await?;
+        if !is_retired {
+            // Who is brought back counts as active, or it would be retired again for what it did not do meanwhile.
+            agent.active_at = agent.active_at.max(ctx.now);
+        }
+        tx.execute(UPDATE, &[agent.id.into(), agent.retired_at.into(), agent.active_at.into()]).await?;
         archive_rows::note(tx, ctx.now, project.id, ArchiveKind::Agent, agent.id).await?;
     }
     Ok(AgentView::from(&agent))

@@ -71,6 +71,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "mail_overdue_and_inactive",
         sql: include_str!("../schema/V0047__mail_overdue_and_inactive.sql"),
     },
+    Migration {
+        version: 70,
+        name: "mail_imported_and_due",
+        sql: include_str!("../schema/V0070__mail_imported_and_due.sql"),
+    },
 ];
 
 fn register(registry: Registry) -> Registry {

@@ -175,12 +175,12 @@ async fn insert(
     const NUMBERED: waybill_store::Sql = numbered!(
         "mail_agents",
         "tenant, project, name, name_key, program, model, task, policy, attachments_policy, reaper_exempt, principal, token, \
-         created_at, active_at, retired_at, agent",
-        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16"
+         created_at, active_at, retired_at, imported_at, agent",
+        "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17"
     );
     const DRAWN: &str = "INSERT INTO mail_agents (tenant, project, name, name_key, program, model, task, policy, \
-        attachments_policy, reaper_exempt, principal, token, created_at, active_at, retired_at) \
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT DO NOTHING";
+        attachments_policy, reaper_exempt, principal, token, created_at, active_at, retired_at, imported_at) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) ON CONFLICT DO NOTHING";
     let key = names::key(&record.name);
     let token = record.token.unwrap_or_else(|| nobodys(ctx));
     let policy = record.policy.as_deref().map_or(Policy::Auto, Policy::stored);
@@ -203,6 +203,7 @@ async fn insert(
         record.created_at.into(),
         record.active_at.into(),
         record.retired_at.into(),
+        ctx.now.into(),
     ];
     match number {
         None => tx.execute(DRAWN, &params).await,

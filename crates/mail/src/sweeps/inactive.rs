@@ -12,7 +12,8 @@ use super::before;
 use crate::archive_rows::ArchiveKind;
 use crate::{Settings, archive_rows, metrics};
 
-/// Looks at an inbox that mark nothing are no sign of life: they write nothing. Agents that are exempt stay.
+/// Looks at an inbox that mark nothing are no sign of life: they write nothing. Agents that are exempt stay, and those that were imported
+/// have as much time from then on to show that they live.
 #[derive(Debug)]
 pub struct InactiveAgents {
     interval: Duration,
@@ -41,7 +42,7 @@ impl Sweep for InactiveAgents {
         // Asked again outside: on PostgreSQL one of them may have done something since it was chosen.
         const RETIRE: &str = "UPDATE mail_agents SET retired_at = $1 WHERE agent IN \
             (SELECT agent FROM mail_agents WHERE retired_at IS NULL AND reaper_exempt = 0 AND active_at < $2 \
-             ORDER BY active_at LIMIT $3) \
+             AND (imported_at IS NULL OR imported_at < $2) ORDER BY active_at LIMIT $3) \
             AND retired_at IS NULL AND reaper_exempt = 0 AND active_at < $2 RETURNING tenant, project, agent";
         let idle_since = before(ctx.now, self.after);
         let rows = tx.query(RETIRE, &[ctx.now.into(), idle_since.into(), limit.into()]).await?;

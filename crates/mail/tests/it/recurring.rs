@@ -12,9 +12,11 @@ waybill_testkit::both! {
     an_overdue_acknowledgement_is_found_once,
     an_overdue_acknowledgement_reserves_the_inbox_for_all_to_see,
     agents_that_do_nothing_are_retired_and_exempt_ones_are_not,
+    who_is_brought_back_is_not_retired_again_at_once,
 }
 
 const ACK_TTL_S: u64 = 1_800;
+const DAY_S: u64 = 86_400;
 
 fn escalating(how: AckEscalation) -> Option<OverdueAcks> {
     OverdueAcks::new(&Settings { ack_escalation: how, ..Settings::default() })
@@ -79,7 +81,6 @@ async fn an_overdue_acknowledgement_reserves_the_inbox_for_all_to_see(on: TestSt
 }
 
 async fn agents_that_do_nothing_are_retired_and_exempt_ones_are_not(on: TestStore) {
-    const DAY_S: u64 = 86_400;
     let (alice, bob) = two(&on).await;
     let exempt = json!({
         "project_key": HOME, "program": "cron", "model": "none", "name": "RedStone", "reaper_exempt": true,
@@ -112,4 +113,19 @@ async fn agents_that_do_nothing_are_retired_and_exempt_ones_are_not(on: TestStor
     agent(&on, &bob, "BlueLake").await;
     send(&on, &alice, letter("Welcome back")).await;
     assert_eq!(retired().await, 0);
+}
+
+async fn who_is_brought_back_is_not_retired_again_at_once(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let retired = async || sweep(&on, InactiveAgents::new(&Settings::default()).unwrap()).await;
+    pass(&on, 31 * DAY_S);
+    assert_eq!(retired().await, 2);
+    let back = ok(&on, &bob, "unretire_agent", of("BlueLake")).await;
+    assert!(back.get("retired_ts").is_none(), "{back}");
+    assert_eq!(retired().await, 0, "it was brought back just now");
+    assert_eq!(ok(&on, &alice, "whois", of("BlueLake")).await, back, "as it was shown");
+    pass(&on, 30 * DAY_S);
+    assert_eq!(retired().await, 0);
+    pass(&on, 1);
+    assert_eq!(retired().await, 1, "it has done nothing since");
 }
