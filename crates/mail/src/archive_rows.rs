@@ -42,7 +42,12 @@ pub fn topic() -> Topic {
 const NOTE: &str = "INSERT INTO mail_archive_rows (tenant, project, kind, ref, at, state, next_at) \
                     VALUES ($1, $2, $3, $4, $5, 'waiting', $5)";
 const CHANGED: &str = "INSERT INTO mail_changes (tenant, project, agent, changes, changed_at) VALUES ($1, $2, $3, 1, $4) \
-    ON CONFLICT (tenant, project, agent) DO UPDATE SET changes = mail_changes.changes + 1, changed_at = excluded.changed_at";
+    ON CONFLICT (tenant, project, agent) DO UPDATE SET changes = mail_changes.changes + 1, \
+    changed_at = CASE WHEN mail_changes.changes > mail_changes.archived THEN mail_changes.changed_at ELSE excluded.changed_at END";
+const CHANGED_LONG_AGO: &str = "INSERT INTO mail_changes (tenant, project, agent, changes, changed_at) \
+    SELECT $1, project, agent, 1, $3 FROM mail_agents WHERE tenant = $1 AND agent = $2 \
+    ON CONFLICT (tenant, project, agent) DO UPDATE SET changes = mail_changes.changes + 1, archived_until = 0, \
+    changed_at = CASE WHEN mail_changes.changes > mail_changes.archived THEN mail_changes.changed_at ELSE excluded.changed_at END";
 
 /// One row of the archive, in the caller's transaction.
 pub async fn note(tx: &mut Tx<'_>, now: Time, project: i64, kind: ArchiveKind, id: i64) -> Result<()> {
@@ -66,4 +71,10 @@ pub async fn changed(tx: &mut Tx<'_>, now: Time, project: i64, agent: i64) -> Re
 pub fn changing<'a>(tx: &mut Tx<'_>, now: Time, project: i64, agent: i64) -> Statement<'a> {
     tx.wake(topic(), 1);
     (CHANGED, vec![Value::from(project), agent.into(), now.into()])
+}
+
+/// State of this agent was changed to what it was at an earlier time, which the archive has looked at before: it looks at all of it again.
+pub async fn changed_long_ago(tx: &mut Tx<'_>, now: Time, agent: i64) -> Result<()> {
+    tx.wake(topic(), 1);
+    tx.execute(CHANGED_LONG_AGO, &[agent.into(), now.into()]).await.map(drop)
 }

@@ -53,6 +53,7 @@ impl Run<'_> {
 
     pub(crate) async fn seen(&mut self) -> Result<()> {
         let source = Arc::clone(&self.source);
+        let (tenant, archived) = (self.options.tenant, self.options.archived);
         for (at, scanned) in source.projects.iter().enumerate() {
             let Some(project) = self.rows.get(&at).cloned() else { continue };
             for (name, path) in &scanned.seen {
@@ -80,7 +81,7 @@ impl Run<'_> {
                 };
                 let records: Vec<SeenRecord> = seen.0.iter().map(of).collect();
                 for some in records.chunks(BATCH_MAX) {
-                    let work = PutSeen { tenant: self.options.tenant, records: some.to_vec() };
+                    let work = PutSeen { tenant, records: some.to_vec(), archived };
                     self.report.read += self.store.system().run(work).await?;
                 }
             }
@@ -91,6 +92,7 @@ impl Run<'_> {
     /// A contact stands with both of its agents, and is written once.
     pub(crate) async fn contacts(&mut self) -> Result<()> {
         let source = Arc::clone(&self.source);
+        let (tenant, archived) = (self.options.tenant, self.options.archived);
         let mut seen: HashSet<(i64, i64)> = HashSet::new();
         for (at, scanned) in source.projects.iter().enumerate() {
             let Some(project) = self.rows.get(&at).cloned() else { continue };
@@ -105,7 +107,7 @@ impl Run<'_> {
                     }
                 }
                 for some in records.chunks(BATCH_MAX) {
-                    let work = PutContacts { tenant: self.options.tenant, records: some.to_vec() };
+                    let work = PutContacts { tenant, records: some.to_vec(), archived };
                     for put in self.store.system().run(work).await? {
                         self.report.count(|report| &mut report.contacts, put, || file.clone());
                     }
@@ -171,7 +173,8 @@ impl Run<'_> {
                         Err(why) => self.report.refuse(&file, why),
                     }
                 }
-                for put in self.store.system().run(PutSlots { tenant: self.options.tenant, records }).await? {
+                let (tenant, archived) = (self.options.tenant, self.options.archived);
+                for put in self.store.system().run(PutSlots { tenant, records, archived }).await? {
                     self.report.count(|report| &mut report.build_slots, put, || file.clone());
                 }
             }
@@ -197,7 +200,8 @@ impl Run<'_> {
                 created_at: product.created_ts,
                 projects,
             };
-            let put = self.store.system().run(PutProduct { tenant: self.options.tenant, record }).await?;
+            let (tenant, archived) = (self.options.tenant, self.options.archived);
+            let put = self.store.system().run(PutProduct { tenant, record, archived }).await?;
             self.report.count(|report| &mut report.products, put, || file);
         }
         Ok(())

@@ -1,9 +1,13 @@
 //! Build slots and products of an archive.
 
+use std::collections::BTreeSet;
+
 use waybill_kernel::{Mode, Result, Tenant, Time};
 use waybill_store::{Ctx, Tx, Value, Work};
 
+use super::state::tell_archive;
 use super::{BATCH_MAX, Put, check_number, check_text, numbered};
+use crate::archive_rows::{self, ArchiveKind, NO_PROJECT};
 
 const NAME_BYTES_MAX: usize = 1_024;
 
@@ -22,6 +26,7 @@ pub struct SlotRecord {
 pub struct PutSlots {
     pub tenant: Tenant,
     pub records: Vec<SlotRecord>,
+    pub archived: bool,
 }
 
 impl Work for PutSlots {
@@ -32,12 +37,12 @@ impl Work for PutSlots {
         Mode::Write
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Put>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Put>> {
         const INSERT: &str = "INSERT INTO mail_build_slots (tenant, project, slot, agent, exclusive, acquired_at, expires_at, \
             released_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
         assert!(self.records.len() <= BATCH_MAX, "more than {BATCH_MAX} slots at once");
         let tx = &mut *tx.as_tenant(self.tenant);
-        let mut outcomes = Vec::with_capacity(self.records.len());
+        let (mut outcomes, mut agents) = (Vec::with_capacity(self.records.len()), BTreeSet::new());
         for record in &self.records {
             if let Err(why) = check_text("its name", &record.slot, NAME_BYTES_MAX) {
                 outcomes.push(Put::Refused(why));
@@ -53,7 +58,11 @@ impl Work for PutSlots {
                 record.released_at.into(),
             ];
             let written = tx.execute(INSERT, &params).await? == 1;
+            agents.extend(written.then_some(record.agent));
             outcomes.push(if written { Put::Written } else { Put::Known });
+        }
+        if self.archived {
+            tell_archive(tx, ctx.now, agents).await?;
         }
         Ok(outcomes)
     }
@@ -73,6 +82,7 @@ pub struct ProductRecord {
 pub struct PutProduct {
     pub tenant: Tenant,
     pub record: ProductRecord,
+    pub archived: bool,
 }
 
 impl Work for PutProduct {
@@ -82,7 +92,7 @@ impl Work for PutProduct {
         Mode::Write
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Put> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Put> {
         const INSERT: waybill_store::Sql =
             numbered!("mail_products", "tenant, key, name, created_at, product", "$1, $2, $3, $4, $5");
         const LINK: &str = "INSERT INTO mail_product_projects (tenant, product, project, linked_at) VALUES ($1, $2, $3, $4) \
@@ -106,8 +116,12 @@ impl Work for PutProduct {
         let Some(product) = find(tx, &record.key).await? else {
             return Ok(Put::Refused("its number is taken by another product".to_owned()));
         };
+        let mut linked = 0;
         for (project, linked_at) in &record.projects {
-            tx.execute(LINK, &[product.into(), (*project).into(), (*linked_at).into()]).await?;
+            linked += tx.execute(LINK, &[product.into(), (*project).into(), (*linked_at).into()]).await?;
+        }
+        if self.archived && (known.is_none() || linked > 0) {
+            archive_rows::note(tx, ctx.now, NO_PROJECT, ArchiveKind::Product, product).await?;
         }
         Ok(put)
     }

@@ -1,9 +1,12 @@
 //! What agents did with what they have: read and acknowledged messages, contacts.
 
+use std::collections::BTreeSet;
+
 use waybill_kernel::{Mode, Result, Tenant, Time};
 use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value, Work};
 
 use super::{BATCH_MAX, Put, check_text};
+use crate::archive_rows;
 use crate::contacts::REASON_CHARS_MAX;
 
 /// A character has up to four bytes.
@@ -21,6 +24,7 @@ pub struct SeenRecord {
 pub struct PutSeen {
     pub tenant: Tenant,
     pub records: Vec<SeenRecord>,
+    pub archived: bool,
 }
 
 impl Work for PutSeen {
@@ -31,7 +35,7 @@ impl Work for PutSeen {
         Mode::Write
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
         const SEEN: &str = "UPDATE mail_recipients SET read_at = coalesce(read_at, $4), ack_at = coalesce(ack_at, $5) \
             WHERE tenant = $1 AND message = $2 AND agent = $3 \
             AND ((read_at IS NULL AND $4 IS NOT NULL) OR (ack_at IS NULL AND $5 IS NOT NULL))";
@@ -41,10 +45,16 @@ impl Work for PutSeen {
             let times = [Value::from(record.read_at), Value::from(record.ack_at)];
             (SEEN, [record.message.into(), record.agent.into()].into_iter().chain(times).collect())
         };
-        let mut changed = 0;
+        let (mut changed, mut agents) = (0, BTreeSet::new());
         for records in self.records.chunks(STATEMENTS_MAX) {
             let statements: Vec<Statement<'_>> = records.iter().map(statement).collect();
-            changed += tx.execute_all(&statements).await?.iter().sum::<u64>();
+            for (record, count) in records.iter().zip(tx.execute_all(&statements).await?) {
+                changed += count;
+                agents.extend((count > 0).then_some(record.agent));
+            }
+        }
+        if self.archived {
+            tell_archive(tx, ctx.now, agents).await?;
         }
         Ok(changed)
     }
@@ -65,6 +75,7 @@ pub struct ContactRecord {
 pub struct PutContacts {
     pub tenant: Tenant,
     pub records: Vec<ContactRecord>,
+    pub archived: bool,
 }
 
 impl Work for PutContacts {
@@ -75,12 +86,12 @@ impl Work for PutContacts {
         Mode::Write
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Put>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Put>> {
         const INSERT: &str = "INSERT INTO mail_contacts (tenant, from_agent, to_agent, status, reason, created_at, updated_at, \
             expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
         assert!(self.records.len() <= BATCH_MAX, "more than {BATCH_MAX} contacts at once");
         let tx = &mut *tx.as_tenant(self.tenant);
-        let mut outcomes = Vec::with_capacity(self.records.len());
+        let (mut outcomes, mut agents) = (Vec::with_capacity(self.records.len()), BTreeSet::new());
         for record in &self.records {
             if let Err(why) = check(record) {
                 outcomes.push(Put::Refused(why));
@@ -96,10 +107,24 @@ impl Work for PutContacts {
                 record.expires_at.into(),
             ];
             let written = tx.execute(INSERT, &params).await? == 1;
+            if written {
+                agents.extend([record.from, record.to]);
+            }
             outcomes.push(if written { Put::Written } else { Put::Known });
+        }
+        if self.archived {
+            tell_archive(tx, ctx.now, agents).await?;
         }
         Ok(outcomes)
     }
+}
+
+/// Agents that were there already have their files, which lack what came in.
+pub(super) async fn tell_archive(tx: &mut Tx<'_>, now: Time, agents: BTreeSet<i64>) -> Result<()> {
+    for agent in agents {
+        archive_rows::changed_long_ago(tx, now, agent).await?;
+    }
+    Ok(())
 }
 
 fn check(record: &ContactRecord) -> std::result::Result<(), String> {

@@ -9,6 +9,7 @@ use waybill_archivist::reconcile;
 use waybill_kernel::Caller;
 use waybill_reindex::{Options, Report, Source, reindex};
 use waybill_store::Row;
+use waybill_store::effects::{Holder, sweep_once};
 use waybill_testkit::stores::{self, TestStore, person, readable};
 
 use crate::support::rows;
@@ -19,6 +20,8 @@ waybill_testkit::both! {
     a_project_whose_files_are_gone_is_read_from_its_repository,
     a_message_without_what_came_with_it_is_refused,
     files_of_ours_that_contradict_are_refused,
+    imported_agents_have_time_to_show_that_they_live,
+    the_archive_learns_what_came_in_for_agents_that_were_there,
 }
 
 const HOME: &str = "/data/projects/backend";
@@ -105,7 +108,12 @@ async fn exported(on: &TestStore) -> tempfile::TempDir {
 }
 
 async fn import(on: &TestStore, root: &Path) -> Report {
-    let options = Options { tenant: on.admin.tenant, principal: "human:somebody".to_owned(), archived: false };
+    import_from(on, root, false).await
+}
+
+/// `archived` when our own archive is another one, and follows.
+async fn import_from(on: &TestStore, root: &Path, archived: bool) -> Report {
+    let options = Options { tenant: on.admin.tenant, principal: "human:somebody".to_owned(), archived };
     let (tenants, refused) = Source::tenants(root).map_err(readable).unwrap();
     assert_eq!((tenants.len(), refused.count), (1, 0));
     let source = Source::ours(root, &tenants[0].1).map_err(readable).unwrap();
@@ -214,6 +222,80 @@ async fn files_of_ours_that_contradict_are_refused(on: TestStore) {
     assert!(why("x__y__99.md").contains("another project"));
     assert!(why("BlueLake/profile.json").contains("another agent"));
     assert_eq!(report.without_profile, ["BlueLake of /data/projects/backend"]);
+}
+
+/// They were last active long ago, elsewhere: the first sweep after a move retires none of them.
+async fn imported_agents_have_time_to_show_that_they_live(on: TestStore) {
+    const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+    lived_in(&on).await;
+    let place = exported(&on).await;
+    let moved = beside(&on).await;
+    moved.time.pass(40 * DAY);
+    import(&moved, place.path()).await;
+    let active = "SELECT agent, active_at FROM mail_agents ORDER BY agent";
+    assert_eq!(moved.rows(active).await.unwrap(), on.rows(active).await.unwrap(), "what is shown stays as it was");
+    let retired = async || {
+        let sweep = waybill_mail::sweeps::InactiveAgents::new(&waybill_mail::Settings::default()).unwrap();
+        let done = sweep_once(&moved.store, &Arc::new(sweep), Holder::new(&moved.store)).await;
+        done.map_err(readable).unwrap().rows
+    };
+    assert_eq!(retired().await, 0);
+    moved.time.pass(20 * DAY);
+    let again = json!({ "project_key": HOME, "program": "codex-cli", "model": "gpt", "name": "BlueLake" });
+    call(&moved, &person(&moved, "bob"), "register_agent", again).await;
+    moved.time.pass(11 * DAY);
+    assert_eq!(retired().await, 2, "GreenCastle and BrownBear; BlueLake came back, RedStone was retired before");
+}
+
+/// Read marks, contacts, slots and links of agents and products that the database has already.
+async fn the_archive_learns_what_came_in_for_agents_that_were_there(on: TestStore) {
+    lived_in(&on).await;
+    let place = exported(&on).await;
+    let other = beside(&on).await;
+    other.time.pass(std::time::Duration::from_secs(86_400));
+    import(&other, place.path()).await;
+    for forget in [
+        "UPDATE mail_recipients SET read_at = NULL, ack_at = NULL",
+        "DELETE FROM mail_contacts",
+        "DELETE FROM mail_build_slots",
+        "DELETE FROM mail_product_projects",
+    ] {
+        other.write(forget).await.unwrap();
+    }
+    // Its own archive has all of that, and has looked at what its agents did until now.
+    let own = tempfile::tempdir().unwrap();
+    assert!(rebuilt(&other, own.path()).await.consistent);
+    for (caller, path, name) in [("alice", HOME, "GreenCastle"), ("bob", HOME, "BlueLake"), ("bob", OTHER, "BrownBear")]
+    {
+        let policy = json!({ "project_key": path, "agent_name": name, "policy": "auto" });
+        call(&other, &person(&other, caller), "set_contact_policy", policy).await;
+    }
+    let settings = waybill_archivist::Settings {
+        disk_warning_mb: 0,
+        disk_critical_mb: 0,
+        ..waybill_archivist::Settings::default()
+    };
+    let archive = Arc::new(Archive::new(own.path().to_owned(), settings.limits()));
+    let health = waybill_mail::archive_health::ArchiveHealth::default();
+    let mut archivist = waybill_archivist::Archivist::new(other.store.clone(), Arc::clone(&archive), settings, health);
+    archivist.settle().await.map_err(readable).unwrap();
+    let consistent = async || reconcile::check(&other.store, &archive, |_| {}).await.map_err(readable).unwrap();
+    assert!(consistent().await.consistent);
+
+    let report = import_from(&other, place.path(), true).await;
+    assert_eq!((report.agents.written, report.contacts.written, report.build_slots.written), (0, 1, 1));
+    assert!(report.read > 0);
+    assert!(!consistent().await.consistent);
+    archivist.settle().await.map_err(readable).unwrap();
+    let report = consistent().await;
+    assert!(report.consistent, "{report:?}");
+    // What is there already is no news.
+    let changes =
+        async || other.rows("SELECT agent, changes, archived FROM mail_changes ORDER BY agent").await.unwrap();
+    let before = changes().await;
+    import_from(&other, place.path(), true).await;
+    assert_eq!(changes().await, before);
+    assert_eq!(other.count("SELECT count(*) FROM mail_archive_rows").await.unwrap(), 0);
 }
 
 fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
