@@ -177,7 +177,8 @@ impl ReplyMessage {
         })
     }
 
-    /// Those who are named; otherwise who wrote the message, or who got it when the agent wrote it itself.
+    /// Those who are named; otherwise who wrote the message, or who got it when the agent wrote it itself: those in `to`, else those in
+    /// `cc`, else those who were hidden, who stay so.
     async fn recipients(
         &self,
         ctx: &Ctx<'_>,
@@ -190,16 +191,17 @@ impl ReplyMessage {
         if self.to.0.is_empty() {
             own = match parent.sender == sender.id {
                 false => vec![recipients::by_number(tx, parent.sender).await?],
-                true => {
-                    let got = sent::recipients(tx, self.message_id).await?;
-                    got.into_iter().filter(|one| one.kind == Kind::To).collect()
-                }
+                true => sent::recipients(tx, self.message_id).await?,
             };
         }
-        let to: Vec<String> = match own.is_empty() {
-            true => self.to.0.clone(),
-            false => own.iter().map(|one| one.shown(project)).collect(),
-        };
-        recipients::resolve(ctx, tx, project, [&to, &self.cc.0, &self.bcc.0]).await
+        let first = [Kind::To, Kind::Cc, Kind::Bcc].into_iter().find(|kind| own.iter().any(|one| one.kind == *kind));
+        let [mut to, mut cc, mut bcc] = [&self.to, &self.cc, &self.bcc].map(|names| names.0.clone());
+        let names = own.iter().filter(|one| Some(one.kind) == first).map(|one| one.shown(project));
+        match first {
+            Some(Kind::Cc) => cc.extend(names),
+            Some(Kind::Bcc) => bcc.extend(names),
+            Some(Kind::To) | None => to.extend(names),
+        }
+        recipients::resolve(ctx, tx, project, [&to, &cc, &bcc]).await
     }
 }

@@ -22,6 +22,7 @@ waybill_testkit::both! {
     who_is_missing_is_told_at_once_and_nobody_gets_it,
     what_is_told_of_the_missing_does_not_grow_with_their_names,
     a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote,
+    a_reply_to_ones_own_message_reaches_those_who_got_it,
     threads_have_names_and_numbers_are_for_replies,
     files_come_as_bytes_and_paths_are_refused,
     files_are_given_back_to_the_parties_of_the_message,
@@ -263,6 +264,24 @@ async fn a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote(on: TestS
     let named = with(letter("In a thread"), json!({ "thread_id": "FEAT-1" }));
     let id = send(&on, &alice, named).await;
     assert_eq!(ok(&on, &bob, "reply_message", reply(id, "BlueLake")).await["thread_id"], "FEAT-1");
+}
+
+async fn a_reply_to_ones_own_message_reaches_those_who_got_it(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    for name in ["RedFox", "GoldenOwl"] {
+        agent(&on, &bob, name).await;
+        policy(&on, &bob, name, "open").await;
+    }
+    for (lists, to, cc, bcc) in [
+        (json!({ "to": ["BlueLake"], "cc": ["RedFox"] }), json!(["BlueLake"]), json!([]), json!([])),
+        (json!({ "to": [], "cc": ["RedFox"], "bcc": ["GoldenOwl"] }), json!([]), json!(["RedFox"]), json!([])),
+        (json!({ "to": [], "bcc": ["GoldenOwl", "RedFox"] }), json!([]), json!([]), json!(["RedFox", "GoldenOwl"])),
+    ] {
+        let id = send(&on, &alice, with(letter("Plan"), lists.clone())).await;
+        let reply = json!({ "project_key": HOME, "message_id": id, "sender_name": "GreenCastle", "body_md": "One thing more." });
+        let own = ok(&on, &alice, "reply_message", reply).await;
+        assert_eq!((&own["to"], &own["cc"], &own["bcc"]), (&to, &cc, &bcc), "{lists}");
+    }
 }
 
 async fn threads_have_names_and_numbers_are_for_replies(on: TestStore) {
