@@ -48,7 +48,46 @@ impl Error {
         matches!(self, Error::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
+    /// What it is, for those who may not know where: no path, no name, no content.
+    pub fn kind(&self) -> String {
+        let told = match self {
+            Error::Io { .. } if self.is_disk_full() => "the disk is full",
+            Error::Io { what, source, .. } => return format!("{what} failed: {}", source.kind()),
+            Error::Busy { .. } => "it is held by another process: one server at a time writes an archive",
+            Error::Locked { .. } => "it is locked by a git program",
+            Error::Damaged(_) => "a repository is damaged",
+            Error::TooManyAside { .. } => "too many repositories were moved aside: somebody has to look at them",
+            Error::Outrun(_) => "the branch was moved by others while a commit was made",
+            Error::Path(_) => "something has a name that is no path",
+            Error::Format(_) => "something cannot be written as a file, or was not written by this program",
+        };
+        told.to_owned()
+    }
+
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_names_nothing_of_anybodys() {
+        let path = || PathBuf::from("/srv/secret/tenant");
+        let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "/srv/secret");
+        let all = [
+            Error::Io { what: "writing", path: path(), source: denied() },
+            Error::Busy { path: path(), holder: "process secret".to_owned() },
+            Error::Locked { path: path() },
+            Error::Damaged("secret".to_owned()),
+            Error::TooManyAside { path: path(), count: 9 },
+            Error::Outrun(3),
+            Error::Path("secret".to_owned()),
+            Error::Format("secret".to_owned()),
+        ];
+        assert!(all.iter().all(|error| !error.kind().contains("secret") && !error.kind().is_empty()));
+        assert_eq!(all[0].kind(), "writing failed: permission denied");
     }
 }

@@ -7,6 +7,7 @@ use waybill_archive::layout::{
 use waybill_archive::repo::{Author, COMMITTER_NAME, Change, ProjectKey, Window};
 use waybill_archive::{Error, Result};
 use waybill_kernel::{Tenant, Time};
+use waybill_mail::rules::addresses::foreign;
 
 /// Lines that a commit lists; the rest is counted.
 const LINES_MAX: usize = 100;
@@ -96,6 +97,21 @@ impl Item {
         }
     }
 
+    /// What it is, where it cannot be said by a path.
+    pub fn title(&self) -> String {
+        match self {
+            Item::Project(project) => format!("project {}", project.slug),
+            Item::Agent { profile, .. } => format!("agent {}", profile.name),
+            Item::Seen { agent, message, .. } => format!("what {agent} has read from message {message} on"),
+            Item::Message(filed) => format!("message {}", filed.message.id),
+            Item::Attachment { sha256, .. } => format!("attachment {sha256}"),
+            Item::Digest { thread, message, .. } => format!("thread {thread} from message {message} on"),
+            Item::Reservation(Reservation { id, .. }) | Item::ForgottenReservation(id) => format!("reservation {id}"),
+            Item::BuildSlot(held) => format!("build slot {} of {}", held.slot, held.agent),
+            Item::Product(product) => format!("product {}", product.key),
+        }
+    }
+
     pub fn changes(&self, into: &mut Vec<Change>) -> Result<()> {
         match self {
             Item::Project(project) => into.push(Change::put(layout::project_path()?, project.write()?)),
@@ -162,10 +178,11 @@ impl Line {
         Self { kind: "agents", text: format!("agent: profile {name}"), by: Some(name.to_owned()) }
     }
 
-    /// Nobody who was written to in secret is named.
-    pub fn message(message: &Message) -> Self {
-        let text = format!("mail: {} -> {} | {}", message.from, message.shown_recipients(), message.subject);
-        Self { kind: "messages", text, by: Some(message.from.clone()) }
+    /// Nobody who was written to in secret is named. Who writes from another project is no agent of this one, whatever its name.
+    pub fn message(message: &Message, is_home: bool) -> Self {
+        let by = if is_home { message.from.clone() } else { foreign(&message.project_slug, &message.from) };
+        let text = format!("mail: {by} -> {} | {}", message.shown_recipients(), message.subject);
+        Self { kind: "messages", text, by: Some(by) }
     }
 
     pub fn reservation(held: &Reservation) -> Self {
@@ -207,14 +224,23 @@ impl Draft {
     /// Leaves out what cannot be filed at all: in a walk over everything it must not stand before the rest.
     #[must_use]
     pub fn fileable(mut self) -> Self {
+        self.leave_out();
+        self
+    }
+
+    /// As [`Self::fileable`]; answers with what was left out.
+    pub fn leave_out(&mut self) -> Vec<String> {
+        let (project, mut left_out) = (self.place.project, Vec::new());
         self.items.retain(|item| match item.changes(&mut Vec::new()) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(project = self.place.project, %error, "something of a project cannot be archived and is left out");
+                let what = item.title();
+                tracing::warn!(project, what, %error, "something of a project cannot be archived and is left out");
+                left_out.push(what);
                 false
             }
         });
-        self
+        left_out
     }
 
     pub fn changes(&self) -> Result<Vec<Change>> {

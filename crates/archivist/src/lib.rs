@@ -15,6 +15,7 @@ pub mod reconcile;
 mod rows;
 mod run;
 mod settings;
+mod slot;
 mod turn;
 mod walk;
 

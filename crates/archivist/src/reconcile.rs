@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 8 << 20;
 /// What a check or a rebuild came to, for programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Nothing is missing, different, too much or damaged.
+    /// Nothing is missing, different, too much, damaged or unfileable.
     pub consistent: bool,
     pub projects: u64,
     /// Files that the database stands for.
@@ -43,6 +43,8 @@ pub struct Report {
     pub files_apart: u64,
     /// Repositories that cannot be read.
     pub damaged: u64,
+    /// In the database, and nothing that could be written as a file.
+    pub unfileable: u64,
     /// Archives of projects that the database does not have: `reconcile --reindex` takes them in.
     pub unknown_projects: Vec<String>,
     /// Rows that wait to be archived.
@@ -69,6 +71,8 @@ pub enum What {
     Extra,
     FileApart,
     Damaged,
+    /// `path` says what it is: it has none.
+    Unfileable,
     UnknownProject,
 }
 
@@ -84,6 +88,7 @@ impl Report {
             What::Extra => self.extra += 1,
             What::FileApart => self.files_apart += 1,
             What::Damaged => self.damaged += 1,
+            What::Unfileable => self.unfileable += 1,
             What::UnknownProject => self.unknown_projects.push(project.to_owned()),
         }
         if self.findings.len() < FINDINGS_MAX {
@@ -92,7 +97,7 @@ impl Report {
     }
 
     fn conclude(mut self) -> Self {
-        let apart = self.missing + self.different + self.extra + self.files_apart + self.damaged;
+        let apart = self.missing + self.different + self.extra + self.files_apart + self.damaged + self.unfileable;
         self.consistent = apart == 0 && self.unknown_projects.is_empty();
         self
     }
@@ -206,6 +211,7 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
 
     async fn rebuild_one(&mut self, place: &Place) -> Result<()> {
         let covered = self.store.system().run(Covered(place.whose())).await?;
+        let unfileable = self.report.unfileable;
         let mut left = self.listing(place).await?;
         let mut begun = String::new();
         let mut walk = place.walk(PIECE_BYTES);
@@ -231,7 +237,9 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
             };
             self.report.written += blocking(settle).await?.map_err(unwritable)? as u64;
         }
-        self.store.system().run(Clear(place.whose(), covered)).await
+        // What could not be written stays known, by the rows that were set aside for it.
+        let all = self.report.unfileable == unfileable;
+        self.store.system().run(Clear { whose: place.whose(), covered, all }).await
     }
 
     /// Empty where there is no archive yet: none is made before there is something to write.
@@ -267,7 +275,13 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
             let is_message = matches!(walk.step, Step::Messages(_));
             let Piece { draft, next } = self.store.system().run(walk.clone()).await?;
             walk.step = next;
-            let Some(draft) = draft.map(Draft::fileable).filter(|draft| !draft.items.is_empty()) else { continue };
+            let Some(mut draft) = draft else { continue };
+            for what in draft.leave_out() {
+                self.report.find(&draft.place, What::Unfileable, &what);
+            }
+            if draft.items.is_empty() {
+                continue;
+            }
             if is_message {
                 let count = draft.items.iter().filter(|item| matches!(item, crate::Item::Message(_))).count();
                 self.progress.messages_done += i64::try_from(count).unwrap_or_default();
@@ -352,8 +366,12 @@ impl Work for Covered {
     }
 }
 
-/// Rows whose things the walk has written, those that were set aside included.
-struct Clear(Whose, Option<(i64, i64)>);
+/// Rows whose things the walk has written; where those are all that there are, also rows that were set aside.
+struct Clear {
+    whose: Whose,
+    covered: Option<(i64, i64)>,
+    all: bool,
+}
 
 impl Work for Clear {
     type Output = ();
@@ -363,9 +381,12 @@ impl Work for Clear {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-        const CLEAR: &str =
+        const WRITTEN: &str = "DELETE FROM mail_archive_rows WHERE tenant = $1 AND project = $2 AND (xact, row) <= ($3, $4) \
+                               AND state <> 'failed'";
+        const ALL: &str =
             "DELETE FROM mail_archive_rows WHERE tenant = $1 AND project = $2 AND (xact, row) <= ($3, $4)";
-        let Clear((tenant, project), Some((xact, row))) = self else { return Ok(()) };
-        tx.as_tenant(*tenant).execute(CLEAR, &[(*project).into(), (*xact).into(), (*row).into()]).await.map(drop)
+        let Clear { whose: (tenant, project), covered: Some((xact, row)), all } = self else { return Ok(()) };
+        let sql = if *all { ALL } else { WRITTEN };
+        tx.as_tenant(*tenant).execute(sql, &[(*project).into(), (*xact).into(), (*row).into()]).await.map(drop)
     }
 }

@@ -3,9 +3,10 @@
 //! Rows of a project are taken in the order of their commits and below the horizon, as feeds are read: no row can appear among those that a
 //! window has taken, so one statement removes them all.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use waybill_kernel::{Mode, Result, Tenant, Time};
+use waybill_kernel::{Error, Mode, Result, Tenant, Time};
 use waybill_mail::archive_rows::ArchiveKind;
 use waybill_store::{Ctx, STATEMENTS_MAX, Statement, Tx, Value, Work};
 
@@ -13,28 +14,46 @@ use crate::draft::Line;
 use crate::read::{self, Messages};
 use crate::{Draft, Item};
 
-/// Projects found in one look.
+/// Projects found in one look, those that rest excepted.
 const PROJECTS_MAX: usize = 256;
-/// Agents whose changes are found in one look.
+/// Projects looked at for that.
+const STEPS_MAX: usize = 512;
+/// Projects whose agents' changes are found in one look.
+const CHANGED_PROJECTS_MAX: usize = 64;
+/// Agents of one project whose changes are found in one look.
 const AGENTS_MAX: i64 = 256;
+/// Unwritten rows are counted no further than this, of each state.
+const COUNTED_MAX: i64 = 100_000;
 /// Rows that are marked in one transaction.
 const MARKED_MAX: i64 = 1_000;
 
 /// Whose rows.
 pub(crate) type Whose = (Tenant, i64);
+/// No project comes before it.
+pub(crate) const BEFORE_ALL: Whose = (Tenant(i64::MIN), i64::MIN);
 
 /// What there is to do.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// With rows, whatever their state.
+    /// With rows, whatever their state; also those that rest, whose rows are passed over.
     pub projects: Vec<Whose>,
-    /// Agents with changes, the longest unwritten first.
-    pub agents: Vec<(Whose, i64)>,
+    /// Where the next look for them begins; None when this one has seen all of them.
+    pub projects_from: Option<Whose>,
+    /// Projects with the agents that have changes, the longest unwritten first.
+    pub agents: Vec<(Whose, Vec<i64>)>,
+    pub agents_from: Option<Whose>,
+    /// Projects that rest have changes as well.
+    pub more_changes: bool,
 }
 
-/// Finds projects with something to write.
+/// Finds projects with something to write, from one place on and once around: whoever comes first in the order of numbers does not come
+/// first every time.
 pub(crate) struct Look {
-    pub changes: bool,
+    pub projects_from: Whose,
+    /// None where changes are not looked for.
+    pub agents_from: Option<Whose>,
+    /// Projects that are written now, or rest. They take no places.
+    pub busy: HashSet<Whose>,
 }
 
 impl Work for Look {
@@ -46,23 +65,57 @@ impl Work for Look {
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Due> {
         // From project to project by the index, however many rows each has.
-        const NEXT: &str = "SELECT tenant, project FROM mail_archive_rows WHERE (tenant, project) > ($1, $2) \
-                            AND state <> 'failed' ORDER BY tenant, project LIMIT 1";
-        const CHANGED: &str = "SELECT tenant, project, agent FROM mail_changes WHERE changes > archived \
-                               ORDER BY changed_at LIMIT $1";
+        const WITH_ROWS: &str = "SELECT tenant, project FROM mail_archive_rows WHERE (tenant, project) > ($1, $2) \
+                                 AND state <> 'failed' ORDER BY tenant, project LIMIT 1";
+        const WITH_CHANGES: &str = "SELECT tenant, project FROM mail_changes WHERE (tenant, project) > ($1, $2) \
+                                    AND changes > archived ORDER BY tenant, project LIMIT 1";
+        const CHANGED: &str = "SELECT agent FROM mail_changes WHERE tenant = $1 AND project = $2 AND changes > archived \
+                               ORDER BY changed_at LIMIT $3";
         let mut due = Due::default();
-        let mut after = (i64::MIN, i64::MIN);
-        while due.projects.len() < PROJECTS_MAX {
-            let Some(row) = tx.query_opt(NEXT, &[after.0.into(), after.1.into()]).await? else { break };
-            after = (row.int(0)?, row.int(1)?);
-            due.projects.push((Tenant(after.0), after.1));
-        }
-        if self.changes {
-            for row in tx.query(CHANGED, &[AGENTS_MAX.into()]).await? {
-                due.agents.push(((Tenant(row.int(0)?), row.int(1)?), row.int(2)?));
+        (due.projects, due.projects_from) = self.around(tx, WITH_ROWS, self.projects_from, PROJECTS_MAX).await?;
+        let Some(from) = self.agents_from else { return Ok(due) };
+        let (found, agents_from) = self.around(tx, WITH_CHANGES, from, CHANGED_PROJECTS_MAX).await?;
+        due.agents_from = agents_from;
+        let (busy, free): (Vec<Whose>, Vec<Whose>) = found.into_iter().partition(|whose| self.busy.contains(whose));
+        due.more_changes = !busy.is_empty();
+        for some in free.chunks(STATEMENTS_MAX) {
+            let of = |(Tenant(tenant), project): &Whose| -> Statement<'_> {
+                (CHANGED, vec![(*tenant).into(), (*project).into(), AGENTS_MAX.into()])
+            };
+            let rows = tx.query_all(&some.iter().map(of).collect::<Vec<_>>()).await?;
+            for (whose, rows) in some.iter().zip(rows) {
+                due.agents.push((*whose, rows.iter().map(|row| row.int(0)).collect::<Result<_>>()?));
             }
         }
         Ok(due)
+    }
+}
+
+impl Look {
+    /// The projects behind `from`, then those up to it. Answers with where to go on, if there were too many.
+    async fn around(
+        &self,
+        tx: &mut Tx<'_>,
+        next: &'static str,
+        from: Whose,
+        max: usize,
+    ) -> Result<(Vec<Whose>, Option<Whose>)> {
+        let (mut found, mut free, mut at, mut is_behind) = (Vec::new(), 0, from, true);
+        loop {
+            let row = tx.query_opt(next, &[at.0.0.into(), at.1.into()]).await?;
+            let whose = row.map(|row| Ok::<Whose, Error>((Tenant(row.int(0)?), row.int(1)?))).transpose()?;
+            match whose {
+                None if is_behind && from > BEFORE_ALL => (at, is_behind) = (BEFORE_ALL, false),
+                None => return Ok((found, None)),
+                Some(whose) if !is_behind && whose > from => return Ok((found, None)),
+                Some(_) if free >= max || found.len() >= STEPS_MAX => return Ok((found, Some(at))),
+                Some(whose) => {
+                    at = whose;
+                    free += usize::from(!self.busy.contains(&whose));
+                    found.push(whose);
+                }
+            }
+        }
     }
 }
 
@@ -218,7 +271,10 @@ pub(crate) struct Changed {
     pub whose: Whose,
     pub agent: i64,
     pub changes: i64,
+    /// From where on its state was looked at, and until when.
+    pub since: Time,
     pub until: Time,
+    pub at: Time,
 }
 
 /// An agent's state, but for what it has seen, of which only the places are told: there may be much of it.
@@ -252,7 +308,7 @@ impl Work for ReadChanges {
         let Some(row) = row else { return Ok(None) };
         let since = row.time(1)?;
         let until = read::looked_until(ctx.now);
-        let changed = Changed { whose: self.whose, agent: self.agent, changes: row.int(0)?, until };
+        let changed = Changed { whose: self.whose, agent: self.agent, changes: row.int(0)?, since, until, at: ctx.now };
         let mut state = AgentState { changed, place: None, name: String::new(), items: Vec::new(), seen: Vec::new() };
         let Some(place) = read::place(tx, tenant, project).await? else { return Ok(Some(state)) };
         if let Some(item) = read::agent(tx, &place, self.agent).await? {
@@ -309,8 +365,11 @@ impl Work for Record {
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
         const REMOVE: &str = "DELETE FROM mail_archive_rows WHERE tenant = $1 AND project = $2 \
                               AND (xact, row) <= ($3, $4) AND state <> 'failed'";
-        const ARCHIVED: &str = "UPDATE mail_changes SET archived = $4, archived_until = $5 \
-                                WHERE tenant = $1 AND project = $2 AND agent = $3 AND archived < $4";
+        // What has come since is younger than the look. Where an import wants everything to be looked at again, it stays so.
+        const ARCHIVED: &str = "UPDATE mail_changes SET archived = $4, \
+            archived_until = CASE WHEN archived_until = $6 THEN $5 ELSE archived_until END, \
+            changed_at = CASE WHEN changed_at < $7 THEN $7 ELSE changed_at END \
+            WHERE tenant = $1 AND project = $2 AND agent = $3 AND archived < $4";
         if let Some(Taken { whose: (tenant, project), xact, row, .. }) = &self.taken {
             tx.as_tenant(*tenant).execute(REMOVE, &[(*project).into(), (*xact).into(), (*row).into()]).await?;
         }
@@ -324,6 +383,8 @@ impl Work for Record {
                     changed.agent.into(),
                     changed.changes.into(),
                     changed.until.into(),
+                    changed.since.into(),
+                    changed.at.into(),
                 ];
                 (ARCHIVED, params)
             };
@@ -389,17 +450,19 @@ impl Work for Measure {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Backlog> {
-        const COUNTS: &str = "SELECT state, count(*), min(next_at) FROM mail_archive_rows GROUP BY state";
-        let (mut backlog, mut oldest) = (Backlog::default(), None::<Time>);
-        for row in tx.query(COUNTS, &[]).await? {
-            let count = row.int(1)?;
-            backlog.rows += count;
-            backlog.passed_over += if row.text(0)? == "waiting" { 0 } else { count };
-            // What was set aside waits for a person, and says nothing about how far the archive is behind.
-            if row.text(0)? != "failed" {
-                oldest = [oldest, row.time_opt(2)?].into_iter().flatten().min();
-            }
-        }
+        // The oldest of each state, by the index: of an answer of bounded cost the lag is exact.
+        const OF_STATE: &str = "SELECT count(*), min(next_at) FROM \
+            (SELECT next_at FROM mail_archive_rows WHERE state = $1 ORDER BY next_at LIMIT $2) AS found";
+        const CHANGED: &str = "SELECT min(changed_at) FROM (SELECT changed_at FROM mail_changes WHERE changes > archived LIMIT $1) AS found";
+        let of = |state: &'static str| -> Statement<'_> { (OF_STATE, vec![state.into(), COUNTED_MAX.into()]) };
+        let looks = [of("waiting"), of("skipped"), of("failed"), (CHANGED, vec![COUNTED_MAX.into()])];
+        let found = tx.query_all(&looks).await?;
+        let count = |at: usize| found[at].first().map_or(Ok(0), |row| row.int(0));
+        let oldest = |at: usize, column| found[at].first().map_or(Ok(None), |row| row.time_opt(column));
+        let passed_over = count(1)? + count(2)?;
+        let mut backlog = Backlog { rows: count(0)? + passed_over, passed_over, lag: Duration::ZERO };
+        // What was set aside waits for a person, and says nothing about how far the archive is behind.
+        let oldest = [oldest(0, 1)?, oldest(1, 1)?, oldest(3, 0)?].into_iter().flatten().min();
         backlog.lag = oldest.map(|oldest| ctx.now.since(oldest)).unwrap_or_default();
         Ok(backlog)
     }

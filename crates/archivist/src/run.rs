@@ -3,22 +3,24 @@
 //! Nobody polls: it sleeps until the topic is woken or a rest is over, and looks once in a while besides. What is written within a window
 //! shares a commit; a project is in one hand at a time, so its commits come one after another, and several projects are written at once.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use waybill_archive::Error as ArchiveError;
 use waybill_archive::repo::Archive;
-use waybill_kernel::Result;
-use waybill_mail::archive_health::{ArchiveHealth, HealthBounds, Pressure};
+use waybill_kernel::{Result, Tenant};
+use waybill_mail::archive_health::{ArchiveHealth, HealthBounds, Pressure, Troubles};
 use waybill_mail::archive_rows;
 use waybill_store::Store;
 
-use crate::breaker::{After, Breaker};
-use crate::rows::{Backlog, Due, Look, Measure, PassOver, Whose};
+use crate::breaker::After;
+use crate::rows::{BEFORE_ALL, Backlog, Look, Measure, PassOver, Whose};
+use crate::slot::{Readiness, Slot};
 use crate::turn::{Done, Ended, Hand, Task, Trouble, blocking};
 use crate::walk::Walk;
 use crate::{Settings, disk, metrics, probe};
@@ -31,24 +33,30 @@ const PAUSE: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(1);
 /// Projects that are remembered. One that is forgotten begins with a short window again.
 const REMEMBERED_MAX: usize = 4_096;
-
-/// What is remembered of a project.
-struct Slot {
-    breaker: Breaker,
-    in_hand: bool,
-    walk: Option<Walk>,
-    /// Messages whose files the probe has missed.
-    missing: u64,
-}
+/// Projects with changes that wait for a free hand; with more of them no others are looked for.
+const CHANGED_MAX: usize = 256;
+/// Looks that find nothing to begin before [`Archivist::settle`] takes it for the end, where projects that rest are too many for one look.
+const IDLE_LOOKS_MAX: usize = 16;
 
 pub struct Archivist {
     hand: Hand,
     health: ArchiveHealth,
     slots: HashMap<Whose, Slot>,
     hands: JoinSet<Ended>,
+    /// Who is written by which of them.
+    tasks: HashMap<Id, Whose>,
+    /// The last failure of each tenant, in words that name no path.
+    errors: HashMap<Tenant, String>,
     pressure: Pressure,
     sampled: Option<Instant>,
     changes_looked: Option<Instant>,
+    /// Agents with changes that a look has found and that nobody has begun with yet.
+    changed: BTreeMap<Whose, Vec<i64>>,
+    /// Where the next looks begin.
+    projects_from: Whose,
+    agents_from: Whose,
+    /// The last look for rows has not seen all projects.
+    is_partial: bool,
     measured: Option<Instant>,
     /// A turn since the last round of [`Self::settle`] has written something.
     progressed: bool,
@@ -68,9 +76,15 @@ impl Archivist {
             health,
             slots: HashMap::new(),
             hands: JoinSet::new(),
+            tasks: HashMap::new(),
+            errors: HashMap::new(),
             pressure: Pressure::None,
             sampled: None,
             changes_looked: None,
+            changed: BTreeMap::new(),
+            projects_from: BEFORE_ALL,
+            agents_from: BEFORE_ALL,
+            is_partial: false,
             measured: None,
             progressed: false,
         }
@@ -109,7 +123,7 @@ impl Archivist {
             let wait = self.look().await;
             tokio::select! {
                 () = stopping.cancelled() => break,
-                Some(ended) = self.hands.join_next() => self.told(ended),
+                Some(ended) = self.hands.join_next_with_id() => self.told(ended),
                 () = flag.wait() => self.gather(&stopping).await,
                 () = tokio::time::sleep(wait) => {}
             }
@@ -120,21 +134,27 @@ impl Archivist {
     /// Writes whatever can be written now, and ends when there is nothing left of it. For tests, and for the end of a program.
     pub async fn settle(&mut self) -> Result<()> {
         self.sample().await;
+        let mut idle = 0;
         loop {
             self.changes_looked = None;
             self.start_due(true).await?;
-            if self.hands.is_empty() {
+            if !self.hands.is_empty() {
+                idle = 0;
+                self.join_all().await;
+                continue;
+            }
+            idle += 1;
+            if !self.is_partial || idle >= IDLE_LOOKS_MAX {
                 self.measure().await;
                 return Ok(());
             }
-            self.join_all().await;
         }
     }
 
     /// Waits for everybody; a moment longer where nobody could write anything yet.
     async fn join_all(&mut self) {
         self.progressed = self.hands.is_empty();
-        while let Some(ended) = self.hands.join_next().await {
+        while let Some(ended) = self.hands.join_next_with_id().await {
             self.told(ended);
         }
         if !self.progressed {
@@ -148,7 +168,7 @@ impl Archivist {
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return,
-                Some(ended) = self.hands.join_next() => self.told(ended),
+                Some(ended) = self.hands.join_next_with_id() => self.told(ended),
                 () = tokio::time::sleep_until(until) => return,
             }
         }
@@ -172,70 +192,77 @@ impl Archivist {
     }
 
     async fn start_due(&mut self, at_once: bool) -> Result<Duration> {
-        let now = Instant::now();
-        let every = self.hand.settings.changes();
-        let changes = self.changes_looked.is_none_or(|at| now.duration_since(at) >= every);
-        let due = self.hand.store.system().run(Look { changes }).await?;
-        if changes {
-            self.changes_looked = Some(now);
-        }
-        let mut wait = LOOK_AGAIN.min(self.hand.settings.disk_sample());
-        let more_changes = changes && !due.agents.is_empty();
-        let tasks = self.tasks(due);
-        if !changes || more_changes {
-            wait = wait.min(every);
-        }
-        for task in tasks {
+        let (now, from) = (Instant::now(), self.projects_from);
+        let (projects, mut wait) = self.find_due(now).await?;
+        let (has_room, mut last) = (self.pressure != Pressure::Critical, from);
+        for task in self.tasks(from, &projects) {
             let whose = task.whose;
-            let slot = self.slot(whose, now);
-            if slot.in_hand {
-                continue;
-            }
-            if self.pressure == Pressure::Critical || self.slot(whose, now).breaker.is_open(now) {
-                if task.rows {
-                    self.pass_over(whose).await?;
+            match self.slot(whose, now).readiness(now, at_once, has_room) {
+                Readiness::InHand => {}
+                Readiness::Rests { until, is_open: false } => wait = wait.min(until.saturating_duration_since(now)),
+                Readiness::Rests { until, is_open: true } => {
+                    if task.rows {
+                        self.pass_over(whose).await?;
+                    }
+                    self.changed.remove(&whose);
+                    wait = wait.min(until.saturating_duration_since(now).max(PAUSE));
                 }
-                let until = self.slot(whose, now).breaker.rests_until();
-                wait = wait.min(until.saturating_duration_since(now).max(PAUSE));
-                continue;
+                Readiness::Now if self.hands.len() >= self.hand.settings.projects_at_once => {
+                    // The next look begins with this one.
+                    self.projects_from = last;
+                    break;
+                }
+                Readiness::Now => {
+                    self.slot(whose, now).in_hand = true;
+                    self.changed.remove(&whose);
+                    self.begin(whose, self.hand.clone().turn(task));
+                }
             }
-            let slot = self.slot(whose, now);
-            let may_write = slot.breaker.may_write(now) || (at_once && !slot.breaker.is_failing());
-            if !may_write {
-                wait = wait.min(slot.breaker.rests_until().saturating_duration_since(now));
-                continue;
-            }
-            if self.hands.len() >= self.hand.settings.projects_at_once {
-                break;
-            }
-            self.slot(whose, now).in_hand = true;
-            self.hands.spawn(self.hand.clone().turn(task));
-            metrics::pending(self.hands.len());
+            last = whose;
         }
         Ok(wait)
     }
 
-    /// By project: its rows, its agents' changes, and what its archive lacks.
-    fn tasks(&self, due: Due) -> Vec<Task> {
-        let mut whose: BTreeSet<(i64, i64)> =
-            due.projects.iter().map(|(tenant, project)| (tenant.0, *project)).collect();
-        whose.extend(due.agents.iter().map(|((tenant, project), _)| (tenant.0, *project)));
-        whose.extend(
-            self.slots
-                .iter()
-                .filter(|(_, slot)| slot.walk.is_some())
-                .map(|((tenant, project), _)| (tenant.0, *project)),
-        );
-        let task = |(tenant, project): (i64, i64)| {
-            let whose = (waybill_kernel::Tenant(tenant), project);
-            Task {
-                whose,
-                rows: due.projects.contains(&whose),
-                agents: due.agents.iter().filter(|(of, _)| *of == whose).map(|(_, agent)| *agent).collect(),
-                walk: self.slots.get(&whose).and_then(|slot| slot.walk.clone()),
-            }
+    fn begin(&mut self, whose: Whose, turn: impl Future<Output = Ended> + Send + 'static) {
+        self.tasks.insert(self.hands.spawn(turn).id(), whose);
+        metrics::pending(self.hands.len());
+    }
+
+    /// Projects with rows, and how long it can be until the next look. Changes are added to those that nobody has begun yet.
+    async fn find_due(&mut self, now: Instant) -> Result<(Vec<Whose>, Duration)> {
+        let every = self.hand.settings.changes();
+        let is_time = self.changes_looked.is_none_or(|at| now.duration_since(at) >= every);
+        let changes = is_time && self.changed.len() < CHANGED_MAX;
+        let busy = self.slots.iter().filter(|(_, slot)| slot.is_busy(now)).map(|(whose, _)| *whose).collect();
+        let look = Look { projects_from: self.projects_from, agents_from: changes.then_some(self.agents_from), busy };
+        let due = self.hand.store.system().run(look).await?;
+        self.is_partial = due.projects_from.is_some();
+        self.projects_from = due.projects_from.unwrap_or(self.projects_from);
+        let mut wait = if self.is_partial { PAUSE } else { LOOK_AGAIN.min(self.hand.settings.disk_sample()) };
+        if changes {
+            self.changes_looked = Some(now);
+            self.agents_from = due.agents_from.unwrap_or(self.agents_from);
+            self.changed.extend(due.agents);
+        }
+        if !changes || due.more_changes || !self.changed.is_empty() {
+            wait = wait.min(every);
+        }
+        Ok((due.projects, wait))
+    }
+
+    /// By project: its rows, its agents' changes, and what its archive lacks. Those behind `from` come first.
+    fn tasks(&self, from: Whose, projects: &[Whose]) -> Vec<Task> {
+        let rows: HashSet<Whose> = projects.iter().copied().collect();
+        let walks = self.slots.iter().filter(|(_, slot)| slot.walk.is_some()).map(|(whose, _)| *whose);
+        let all: BTreeSet<Whose> = rows.iter().copied().chain(self.changed.keys().copied()).chain(walks).collect();
+        let task = |whose: &Whose| Task {
+            whose: *whose,
+            rows: rows.contains(whose),
+            agents: self.changed.get(whose).cloned().unwrap_or_default(),
+            walk: self.slots.get(whose).and_then(|slot| slot.walk.clone()),
         };
-        whose.into_iter().map(task).collect()
+        let behind = all.range((Bound::Excluded(from), Bound::Unbounded));
+        behind.chain(all.range(..=from)).map(task).collect()
     }
 
     fn slot(&mut self, whose: Whose, now: Instant) -> &mut Slot {
@@ -243,12 +270,7 @@ impl Archivist {
             self.slots
                 .retain(|_, slot| slot.in_hand || slot.walk.is_some() || slot.breaker.is_failing() || slot.missing > 0);
         }
-        self.slots.entry(whose).or_insert_with(|| Slot {
-            breaker: Breaker::new(now),
-            in_hand: false,
-            walk: None,
-            missing: 0,
-        })
+        self.slots.entry(whose).or_insert_with(|| Slot::new(now))
     }
 
     async fn pass_over(&mut self, whose: Whose) -> Result<()> {
@@ -265,15 +287,23 @@ impl Archivist {
         Ok(())
     }
 
-    fn told(&mut self, ended: std::result::Result<Ended, tokio::task::JoinError>) {
+    fn told(&mut self, ended: std::result::Result<(Id, Ended), JoinError>) {
         metrics::pending(self.hands.len());
         let now = Instant::now();
         let settings = Arc::clone(&self.hand.settings);
-        let Ok(Ended { whose, outcome }) = ended else {
-            // Of a panic nobody can say whose it was: all of them are looked at again.
-            tracing::error!("a turn of the archive panicked");
+        let (id, ended) = match ended {
+            Ok((id, ended)) => (id, Some(ended)),
+            Err(error) => (error.id(), None),
+        };
+        let in_hand = self.tasks.remove(&id);
+        let Some(Ended { whose, outcome }) = ended else {
+            tracing::error!(project = in_hand.map(|whose| whose.1), "a turn of the archive panicked");
             metrics::worker_died();
-            self.slots.values_mut().for_each(|slot| slot.in_hand = false);
+            if let Some(whose) = in_hand {
+                let slot = self.slot(whose, now);
+                slot.in_hand = false;
+                slot.breaker.rest(now, PAUSE);
+            }
             return;
         };
         self.progressed |= matches!(&outcome, Ok(done) if done.wrote);
@@ -312,7 +342,7 @@ impl Archivist {
         let settings = Arc::clone(&self.hand.settings);
         let locked = matches!(error, ArchiveError::Locked { .. });
         metrics::failed(locked);
-        self.health.set_error(&error.to_string());
+        self.errors.insert(whose.0, error.kind());
         if error.is_disk_full() {
             self.sampled = None;
         }
@@ -328,11 +358,21 @@ impl Archivist {
         }
     }
 
-    fn tell_health(&self) {
-        let failing = self.slots.values().filter(|slot| slot.breaker.is_failing()).count();
-        let open = self.slots.values().filter(|slot| slot.breaker.has_opened()).count();
-        self.health.set_troubles(failing as u64, open as u64);
-        self.health.set_missing(self.missing());
+    fn tell_health(&mut self) {
+        let mut troubles: HashMap<Tenant, Troubles> = HashMap::new();
+        for ((tenant, _), slot) in &self.slots {
+            if slot.breaker.is_failing() || slot.missing > 0 {
+                let of = troubles.entry(*tenant).or_default();
+                of.failing += u64::from(slot.breaker.is_failing());
+                of.breakers_open += u64::from(slot.breaker.has_opened());
+                of.missing += slot.missing;
+            }
+        }
+        self.errors.retain(|tenant, _| troubles.get(tenant).is_some_and(|of| of.failing > 0));
+        for (tenant, error) in &self.errors {
+            troubles.entry(*tenant).or_default().error = Some(error.clone());
+        }
+        self.health.set_troubles(troubles);
     }
 
     fn missing(&self) -> u64 {
@@ -453,3 +493,7 @@ impl Archivist {
         let _ = blocking(move || archive.close()).await;
     }
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

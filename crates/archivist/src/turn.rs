@@ -170,15 +170,26 @@ impl Hand {
                     let empty = Draft::new(window.place.clone(), now);
                     let full = std::mem::replace(window, empty);
                     window.lines.clone_from(&full.lines);
-                    self.write(full, 1, done).await?;
+                    self.write_state(full, 1, done).await?;
                 }
             }
         }
         if let Some(draft) = draft {
             let agents = changed.len();
-            self.write(draft, agents, done).await?;
+            self.write_state(draft, agents, done).await?;
         }
         self.record(None, changed).await
+    }
+
+    /// State that no file can hold is left out, as in a walk: it must not stand before that of all other agents. A check tells of it.
+    async fn write_state(&self, draft: Draft, size: usize, done: &mut Done) -> std::result::Result<(), Trouble> {
+        let draft = Arc::new(draft);
+        match self.write(Arc::clone(&draft), size, done).await {
+            Err(Trouble::Archive(ArchiveError::Format(_) | ArchiveError::Path(_))) => {
+                self.write(Arc::unwrap_or_clone(draft).fileable(), size, done).await
+            }
+            outcome => outcome,
+        }
     }
 
     /// Some of what the archive has to hold, until all of it was looked at.
@@ -189,7 +200,7 @@ impl Hand {
             let Piece { draft, next } = self.store.system().run(walk.clone()).await?;
             if let Some(draft) = draft.map(Draft::fileable).filter(|draft| !draft.items.is_empty()) {
                 pieces += 1;
-                let begun = self.write_window(draft, 0, done).await?;
+                let begun = self.write_window(Arc::new(draft), 0, done).await?;
                 if begun != walk.begun {
                     // It was removed meanwhile, and lacks what was walked over already.
                     done.walk = Some(self.walk_from(walk.whose, begun));
@@ -223,7 +234,13 @@ impl Hand {
     }
 
     /// One window to the archive. What it lacks besides is asked for.
-    async fn write(&self, draft: Draft, size: usize, done: &mut Done) -> std::result::Result<(), Trouble> {
+    async fn write(
+        &self,
+        draft: impl Into<Arc<Draft>>,
+        size: usize,
+        done: &mut Done,
+    ) -> std::result::Result<(), Trouble> {
+        let draft = draft.into();
         if draft.items.is_empty() {
             return Ok(());
         }
@@ -237,8 +254,13 @@ impl Hand {
     }
 
     /// Answers with the beginning that the archive has to be completed from; empty for none.
-    async fn write_window(&self, draft: Draft, size: usize, done: &mut Done) -> std::result::Result<String, Trouble> {
-        let (began, draft) = (Instant::now(), Arc::new(draft));
+    async fn write_window(
+        &self,
+        draft: Arc<Draft>,
+        size: usize,
+        done: &mut Done,
+    ) -> std::result::Result<String, Trouble> {
+        let began = Instant::now();
         let applied = match self.apply(&draft).await {
             Err(Trouble::Store(error)) => {
                 // Whoever wrote it has died. It is written again by another, and nothing is lost.
@@ -281,3 +303,7 @@ impl Hand {
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(Error::internal)
 }
+
+#[cfg(test)]
+#[path = "turn_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! How the archive is, as the process that writes it knows it: for `health_check`, which asks the database for the rest.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,9 +10,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use waybill_kernel::{Result, Tenant, Time};
 use waybill_store::Store;
-
-/// Characters of an error that are shown.
-const ERROR_CHARS_MAX: usize = 300;
 
 /// Shared by the archiver, which writes it, and those who tell of it.
 #[derive(Clone, Default)]
@@ -35,6 +33,8 @@ pub struct CommitsOf {
     pub tenant: Tenant,
     pub project: i64,
     pub agent: String,
+    /// The caller may read the agent's mail: others are told that it wrote, and neither to whom nor about what.
+    pub with_mail: bool,
     pub limit: usize,
 }
 
@@ -46,14 +46,21 @@ pub type History =
 struct Inner {
     history: OnceLock<History>,
     bounds: Mutex<HealthBounds>,
-    /// Projects whose archive failed so often that it rests.
-    breakers_open: AtomicU64,
-    /// Projects whose last window failed.
-    failing: AtomicU64,
     disk: AtomicU64,
+    troubles: Mutex<HashMap<Tenant, Troubles>>,
+}
+
+/// Of one tenant: what is broken for others is neither its trouble nor its business.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Projects whose archive failed so often that it rests.
+    pub breakers_open: u64,
+    /// Projects whose last window failed.
+    pub failing: u64,
     /// Messages without their file that the probe has found.
-    missing: AtomicU64,
-    error: Mutex<Option<String>>,
+    pub missing: u64,
+    /// What the last failure was, in words that name no path.
+    pub error: Option<String>,
 }
 
 /// From where on a figure is yellow, and red.
@@ -92,7 +99,7 @@ impl Pressure {
     }
 }
 
-/// What there is to know at a moment.
+/// What a tenant may know at a moment.
 #[derive(Clone, Debug)]
 pub struct ArchiveState {
     pub bounds: HealthBounds,
@@ -117,40 +124,24 @@ impl ArchiveHealth {
         self.0.history.get().cloned()
     }
 
-    pub fn set_troubles(&self, failing: u64, breakers_open: u64) {
-        self.0.failing.store(failing, Ordering::Relaxed);
-        self.0.breakers_open.store(breakers_open, Ordering::Relaxed);
-        if failing == 0 && breakers_open == 0 {
-            *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-    }
-
-    pub fn set_error(&self, error: &str) {
-        let shown = error.chars().take(ERROR_CHARS_MAX).collect();
-        *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+    /// Of those tenants that have any.
+    pub fn set_troubles(&self, troubles: HashMap<Tenant, Troubles>) {
+        *self.0.troubles.lock().unwrap_or_else(PoisonError::into_inner) = troubles;
     }
 
     pub fn set_disk(&self, disk: Pressure) {
         self.0.disk.store(u64::from(disk.level()), Ordering::Relaxed);
     }
 
-    pub fn set_missing(&self, missing: u64) {
-        self.0.missing.store(missing, Ordering::Relaxed);
-    }
-
-    pub fn state(&self) -> ArchiveState {
+    pub fn state(&self, tenant: Tenant) -> ArchiveState {
         let disk = match self.0.disk.load(Ordering::Relaxed) {
             0 => Pressure::None,
             1 => Pressure::Warning,
             _ => Pressure::Critical,
         };
-        ArchiveState {
-            bounds: *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner),
-            breakers_open: self.0.breakers_open.load(Ordering::Relaxed),
-            failing: self.0.failing.load(Ordering::Relaxed),
-            disk,
-            missing: self.0.missing.load(Ordering::Relaxed),
-            error: self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
+        let troubles = self.0.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let Troubles { breakers_open, failing, missing, error } = troubles.get(&tenant).cloned().unwrap_or_default();
+        let bounds = *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        ArchiveState { bounds, breakers_open, failing, disk, missing, error }
     }
 }

@@ -113,8 +113,9 @@ impl Messages<'_> {
             let ([row], inboxes) = (pair[0].as_slice(), &pair[1]) else { continue };
             let (project, message) = read(row)?;
             let inboxes = inboxes.iter().map(|row| row.text(0).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
-            let line = Line::message(&message);
-            filed.push((Filed { message, is_home: project == self.place.project, inboxes }, line));
+            let is_home = project == self.place.project;
+            let line = Line::message(&message, is_home);
+            filed.push((Filed { message, is_home, inboxes }, line));
         }
         Ok(filed)
     }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use serde_json::json;
+use waybill_archive::repo::ProjectKey;
 use waybill_archivist::Settings;
 use waybill_testkit::stores::TestStore;
 
@@ -12,7 +13,9 @@ use crate::support::*;
 
 waybill_testkit::both! {
     rule_04_an_archive_that_cannot_be_written_stops_no_tool,
-    rule_30_critical_pressure_passes_rows_over_and_31_they_are_known,
+    rule_30_critical_pressure_passes_rows_over_and_raises_the_mark,
+    rule_30_an_open_breaker_passes_rows_over_and_raises_the_mark,
+    rule_31_what_was_passed_over_is_known_after_a_restart,
     rule_32_after_all_tries_it_rests_and_a_later_commit_has_it_all,
     rule_39_the_probe_finds_what_is_missing_and_it_comes_back,
     an_archive_that_was_removed_is_written_again,
@@ -21,6 +24,9 @@ waybill_testkit::both! {
     rule_49_the_figures_of_the_contract_move,
     rule_33_locks_of_git_and_its_collections_harm_nothing,
     a_row_that_cannot_be_filed_stands_in_nobodys_way,
+    what_is_broken_for_one_tenant_is_told_to_no_other,
+    a_project_that_rests_keeps_no_places,
+    many_projects_that_rest_keep_no_places,
 }
 
 async fn rule_04_an_archive_that_cannot_be_written_stops_no_tool(on: TestStore) {
@@ -46,23 +52,68 @@ async fn rule_04_an_archive_that_cannot_be_written_stops_no_tool(on: TestStore) 
     assert!(health["archive"].get("last_error").is_none(), "{health}");
 }
 
-async fn rule_30_critical_pressure_passes_rows_over_and_31_they_are_known(on: TestStore) {
+fn full() -> Settings {
+    Settings { disk_critical_mb: 1_000_000_000, ..settings() }
+}
+
+/// A file where the project's folder should be: nobody can make a folder of it.
+fn break_project(world: &World, tenant: &str, slug: &str) {
+    let folder = ProjectKey::new(tenant, slug).below(&world.root());
+    fs::create_dir_all(folder.parent().unwrap()).unwrap();
+    fs::write(folder, "in the way").unwrap();
+}
+
+async fn rule_30_critical_pressure_passes_rows_over_and_raises_the_mark(on: TestStore) {
     let world = World::new(on).await;
     world.settle().await;
-    let full = Settings { disk_critical_mb: 1_000_000_000, ..settings() };
-    let mut archivist = world.archivist(full.clone());
+    let files = world.files();
+    let mut archivist = world.archivist(full());
+    for (n, subject) in ["one", "two"].into_iter().enumerate() {
+        let passed_over = figure("wbq_fallbacks_total");
+        world.send(subject, json!({})).await;
+        archivist.settle().await.unwrap();
+        let mark = n + 1;
+        assert_eq!((world.rows("skipped").await, world.rows("waiting").await), (mark as i64, 0));
+        assert_eq!(figure("wbq_fallbacks_total") - passed_over, 1.0);
+        assert_eq!(figure("needs_reindex_total"), mark as f64);
+        let health = world.health_check().await;
+        assert_eq!(health["archive"]["needs_reindex_total"], mark, "{health}");
+        assert_eq!(
+            (health["health_level"].as_str(), health["archive"]["disk_pressure"].as_str()),
+            (Some("red"), Some("critical"))
+        );
+    }
+    assert_eq!(world.files(), files, "nothing was written");
+}
+
+async fn rule_30_an_open_breaker_passes_rows_over_and_raises_the_mark(on: TestStore) {
+    let world = World::new(on).await;
+    break_project(&world, "default", SLUG);
+    let mut archivist = world.archivist(Settings { tries_max: 1, breaker_s: 600, ..settings() });
+    archivist.settle().await.unwrap();
+    let before = world.rows("skipped").await;
+    world.send("one", json!({})).await;
+    archivist.settle().await.unwrap();
+    assert_eq!((world.rows("skipped").await, world.rows("waiting").await), (before + 1, 0));
+    let health = world.health_check().await;
+    assert_eq!(
+        (health["health_level"].as_str(), health["archive"]["needs_reindex_total"].as_i64()),
+        (Some("red"), Some(before + 1)),
+        "{health}"
+    );
+}
+
+async fn rule_31_what_was_passed_over_is_known_after_a_restart(on: TestStore) {
+    let world = World::new(on).await;
+    world.send("zero", json!({})).await;
+    world.settle().await;
+    let mut archivist = world.archivist(full());
     let ids = [world.send("one", json!({})).await, world.send("two", json!({})).await];
     archivist.settle().await.unwrap();
-    assert_eq!((world.rows("skipped").await, world.rows("waiting").await), (2, 0));
-    let health = world.health_check().await;
-    assert_eq!(health["archive"]["needs_reindex_total"], 2, "{health}");
-    assert_eq!(
-        (health["health_level"].as_str(), health["archive"]["disk_pressure"].as_str()),
-        (Some("red"), Some("critical"))
-    );
-    // After a restart they are still known, and a check finds exactly them.
     drop(archivist);
-    world.archivist(full).probe().await;
+    // The next process knows them by their rows, and a check finds exactly them.
+    world.archivist(full()).probe().await;
+    assert_eq!(world.health_check().await["archive"]["needs_reindex_total"], 2);
     let report = world.check().await;
     assert!(!report.consistent);
     let canonical: Vec<&str> =
@@ -81,7 +132,8 @@ async fn rule_30_critical_pressure_passes_rows_over_and_31_they_are_known(on: Te
 
 async fn rule_32_after_all_tries_it_rests_and_a_later_commit_has_it_all(on: TestStore) {
     let world = World::new(on).await;
-    fs::write(world.root(), "in the way").unwrap();
+    let (given_up, tries) = (figure("commit_errors_total"), figure("wbq_errors_total"));
+    break_project(&world, "default", SLUG);
     let impatient = Settings { tries_max: 3, backoff_ms: 1, breaker_s: 1, ..settings() };
     let mut archivist = world.archivist(impatient);
     for _ in 0..3 {
@@ -89,6 +141,8 @@ async fn rule_32_after_all_tries_it_rests_and_a_later_commit_has_it_all(on: Test
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     archivist.settle().await.unwrap();
+    assert_eq!(figure("wbq_errors_total") - tries, 3.0, "each try is counted");
+    assert_eq!(figure("commit_errors_total") - given_up, 1.0, "and once that it was given up");
     assert_eq!(world.rows("waiting").await, 0, "while it rests rows are passed over");
     let passed = world.rows("skipped").await;
     assert!(passed > 0);
@@ -97,7 +151,7 @@ async fn rule_32_after_all_tries_it_rests_and_a_later_commit_has_it_all(on: Test
         (health["health_level"].as_str(), health["archive"]["needs_reindex_total"].as_i64()),
         (Some("red"), Some(passed))
     );
-    fs::remove_file(world.root()).unwrap();
+    fs::remove_file(world.project()).unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     archivist.settle().await.unwrap();
     world.judge().await;
@@ -277,4 +331,102 @@ async fn rule_49_the_figures_of_the_contract_move(on: TestStore) {
     late.count("SELECT count(*) FROM mail_messages").await.unwrap();
     let waited = rendered().lines().filter(|line| line.starts_with("waybill_pool_acquire_latency_us")).count();
     assert!(waited > 0, "waits for the database are told");
+}
+
+async fn what_is_broken_for_one_tenant_is_told_to_no_other(on: TestStore) {
+    let world = World::new(on).await;
+    let stranger = world.on.tenant("acme").await.unwrap();
+    world.agent(&stranger, "/data/projects/secret", "RedStone").await;
+    break_project(&world, "acme", "data-projects-secret");
+    let mut archivist = world.archivist(Settings { tries_max: 1, breaker_s: 600, ..settings() });
+    archivist.settle().await.unwrap();
+    world.send("one", json!({})).await;
+    archivist.settle().await.unwrap();
+    let health = world.health_check().await;
+    assert_eq!((health["status"].as_str(), health["health_level"].as_str()), (Some("ok"), Some("green")), "{health}");
+    assert!(health["archive"].get("last_error").is_none(), "{health}");
+    let locks = world.call(&world.alice, "get_locks", json!({})).await;
+    assert_eq!((&locks["projects_failing"], &locks["projects_resting"]), (&json!(0), &json!(0)), "{locks}");
+    // Whose it is learns that it is broken, and nothing about the server's folders.
+    let health = world.call(&stranger, "health_check", json!({})).await;
+    assert_eq!(health["health_level"], "red", "{health}");
+    let error = health["archive"]["last_error"].as_str().unwrap();
+    for part in ["/", "secret", "acme", "root"] {
+        assert!(!error.contains(part), "{error} names {part}");
+    }
+    let locks = world.call(&stranger, "get_locks", json!({})).await;
+    assert_eq!((&locks["projects_failing"], &locks["projects_resting"]), (&json!(1), &json!(1)), "{locks}");
+    // What the probe misses of one is not missing for the other.
+    let (path, _) = world.file(&["messages/2", "__one__"]);
+    fs::remove_file(world.project().join("files").join(path)).unwrap();
+    let before = world.call(&stranger, "health_check", json!({})).await["archive"]["needs_reindex_total"].clone();
+    archivist.probe().await;
+    assert_eq!(world.health_check().await["archive"]["needs_reindex_total"], 1);
+    assert_eq!(world.call(&stranger, "health_check", json!({})).await["archive"]["needs_reindex_total"], before);
+}
+
+/// As many changed agents as a look ever took, all of a project that cannot be written, and all changed before the one of another.
+async fn a_project_that_rests_keeps_no_places(on: TestStore) {
+    let world = World::new(on).await;
+    world.agent(&world.bob, OTHER, "RedStone").await;
+    world.settle().await;
+    world.archive.close();
+    fs::remove_dir_all(world.project()).unwrap();
+    break_project(&world, "default", SLUG);
+    for many in [
+        "INSERT INTO mail_agents (tenant, project, name, name_key, program, model, task, policy, attachments_policy, principal, \
+         token, created_at, active_at) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300) \
+         SELECT a.tenant, a.project, 'Agent' || n.i, 'agent' || n.i, 'p', 'm', '', 'auto', 'auto', a.principal, a.token, \
+         a.created_at, a.active_at FROM mail_agents a, n WHERE a.name = 'BlueLake'",
+        "INSERT INTO mail_changes (tenant, project, agent, changes, changed_at) \
+         SELECT tenant, project, agent, 1, created_at FROM mail_agents WHERE name LIKE 'Agent%'",
+    ] {
+        world.on.write(many).await.unwrap();
+    }
+    let policy = json!({ "project_key": OTHER, "agent_name": "RedStone", "policy": "contacts_only" });
+    world.on.time.pass(Duration::from_secs(20));
+    world.call(&world.bob, "set_contact_policy", policy).await;
+    let mut archivist = world.archivist(Settings { tries_max: 1, breaker_s: 600, ..settings() });
+    archivist.settle().await.unwrap();
+    let left = "SELECT p.human_key, count(*) FROM mail_changes c JOIN mail_projects p ON p.project = c.project \
+                WHERE c.changes > c.archived GROUP BY p.human_key";
+    let left = world.on.rows(left).await.unwrap();
+    let left: Vec<_> = left.iter().map(|row| (row.text(0).unwrap(), row.int(1).unwrap())).collect();
+    assert_eq!(left, [(HOME, 300)], "the other project's were written");
+    let state = ProjectKey::new("default", OTHER_SLUG).below(&world.root()).join("files/agents/RedStone/state.json");
+    assert!(fs::read_to_string(state).unwrap().contains("contacts_only"));
+    // How long they wait is told, though no row waits.
+    let health = world.health_check().await;
+    assert!(health["archive"]["lag_seconds"].as_i64().unwrap() >= 20, "{health}");
+    assert!(figure("archive_lag_seconds") >= 20.0);
+}
+
+/// More projects than a look takes, each of which fails; the one behind them has its turn.
+async fn many_projects_that_rest_keep_no_places(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    let sql = "INSERT INTO mail_projects (tenant, slug, human_key, digest, created_at) \
+               WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300) \
+               SELECT p.tenant, 'broken-' || n.i, '/broken/' || n.i, {digest}, p.created_at FROM mail_projects p, n";
+    let digest = if world.on.store.is_postgres() { "int4send(n.i)" } else { "CAST(n.i AS BLOB)" };
+    world.on.write(&sql.replace("{digest}", digest)).await.unwrap();
+    for n in 1..=300 {
+        break_project(&world, "default", &format!("broken-{n}"));
+    }
+    let rows = "INSERT INTO mail_archive_rows (tenant, project, kind, ref, at, state, next_at) \
+                SELECT tenant, project, 'project', project, created_at, 'waiting', created_at FROM mail_projects \
+                WHERE slug LIKE 'broken-%'";
+    world.on.write(rows).await.unwrap();
+    world.agent(&world.bob, OTHER, "RedStone").await;
+    let mut archivist = world.archivist(Settings { tries_max: 1, breaker_s: 600, ..settings() });
+    archivist.settle().await.unwrap();
+    archivist.settle().await.unwrap();
+    assert_eq!((world.rows("waiting").await, world.rows("skipped").await), (0, 300));
+    let profile =
+        ProjectKey::new("default", OTHER_SLUG).below(&world.root()).join("files/agents/RedStone/profile.json");
+    assert!(profile.is_file());
+    // And what comes later is found at once.
+    world.send("one", json!({})).await;
+    archivist.settle().await.unwrap();
+    world.file(&["messages/2", "__one__"]);
 }

@@ -11,6 +11,7 @@ waybill_testkit::both! {
     rule_22_secret_recipients_stand_nowhere_that_others_read,
     rule_07_state_is_derived_from_changed_rows,
     who_an_agent_is_tells_of_its_commits,
+    commits_show_nobody_elses_mail,
     contacts_stand_with_both_agents,
     mail_between_projects_is_filed_where_it_was_sent_and_where_it_arrived,
     attachments_are_files_of_their_own,
@@ -199,4 +200,42 @@ async fn who_an_agent_is_tells_of_its_commits(on: TestStore) {
     assert_ne!(other["recent_commits"][0]["commit"], shown["recent_commits"][0]["commit"]);
     let plain = json!({ "project_key": HOME, "agent_name": "GreenCastle" });
     assert!(world.call(&world.alice, "whois", plain).await.get("recent_commits").is_none());
+}
+
+/// A third principal learns that an agent wrote, and neither to whom nor about what.
+async fn commits_show_nobody_elses_mail(on: TestStore) {
+    let world = World::new(on).await;
+    world.settle().await;
+    world.send("Secret plan", json!({})).await;
+    world.settle().await;
+    let whois =
+        |path: &str| json!({ "project_key": path, "agent_name": "GreenCastle", "include_recent_commits": true });
+    let carol = person(&world.on, "carol");
+    let shown = world.call(&carol, "whois", whois(HOME)).await;
+    assert_eq!(shown["recent_commits"][0]["subject"], "mail: GreenCastle", "{shown}");
+    let text = shown.to_string();
+    assert!(!text.contains("Secret plan") && !text.contains("BlueLake") && text.contains("GreenCastle"), "{text}");
+    let admin = world.on.admin.clone();
+    for sees in [&world.alice, &admin] {
+        let shown = world.call(sees, "whois", whois(HOME)).await;
+        assert_eq!(shown["recent_commits"][0]["subject"], "mail: GreenCastle -> BlueLake | Secret plan", "{shown}");
+    }
+    // Mail from another project is of no agent of this one, though it has one of that name.
+    world.agent(&world.bob, OTHER, "RedStone").await;
+    world.agent(&carol, OTHER, "GreenCastle").await;
+    world.settle().await;
+    let ask = json!({
+        "project_key": HOME, "from_agent": "GreenCastle", "to_agent": "RedStone", "to_project": OTHER, "reason": "hush",
+    });
+    world.call(&world.alice, "request_contact", ask).await;
+    world.settle().await;
+    let log = git(
+        &waybill_archive::repo::ProjectKey::new("default", OTHER_SLUG).below(&world.root()).join("archive.git"),
+        &["log", "--format=%an|%s|%b"],
+    );
+    assert!(log.contains(&format!("mail: project:{SLUG}#GreenCastle -> ")), "{log}");
+    let shown = world.call(&carol, "whois", whois(OTHER)).await;
+    let subjects: Vec<&str> =
+        shown["recent_commits"].as_array().unwrap().iter().map(|one| one["subject"].as_str().unwrap()).collect();
+    assert!(!subjects.is_empty() && subjects.iter().all(|subject| !subject.starts_with("mail: ")), "{subjects:?}");
 }

@@ -12,6 +12,7 @@ waybill_testkit::both! {
     rule_40_a_check_finds_both_directions_and_changes_nothing,
     rule_41_after_a_rebuild_a_check_is_clean_and_a_second_one_writes_nothing,
     rule_43_an_archive_built_from_nothing_is_the_one_that_grew,
+    what_cannot_be_filed_is_told_and_stays_known,
 }
 
 async fn filled(on: TestStore) -> World {
@@ -114,5 +115,30 @@ async fn rule_43_an_archive_built_from_nothing_is_the_one_that_grew(on: TestStor
     let report = reconcile::rebuild(&world.on.store, &world.archive, |_| {}).await.map_err(readable).unwrap();
     assert!(report.consistent, "{report:?}");
     assert_eq!(of_files(&files_of(&world.root().join("default"))), of_files(&grown));
+    world.judge().await;
+}
+
+async fn what_cannot_be_filed_is_told_and_stays_known(on: TestStore) {
+    let world = filled(on).await;
+    let bad = world.send("bad", json!({})).await;
+    let at = async |sql: String| world.on.write(&sql).await.unwrap();
+    // A time that no calendar has.
+    at(format!("UPDATE mail_messages SET created_at = {} WHERE message = {bad}", i64::MAX / 2)).await;
+    world.send("good", json!({})).await;
+    world.settle().await;
+    assert_eq!(world.rows("failed").await, 1);
+    let title = format!("message {bad}");
+    let report = world.check().await;
+    assert_eq!((report.consistent, report.unfileable), (false, 1), "{report:?}");
+    assert_eq!(found(&report, What::Unfileable), [title.as_str()]);
+    let rebuild = async || reconcile::rebuild(&world.on.store, &world.archive, |_| {}).await.map_err(readable).unwrap();
+    let report = rebuild().await;
+    assert_eq!((report.consistent, report.unfileable), (false, 1), "{report:?}");
+    assert_eq!(world.rows("failed").await, 1, "it is not forgotten");
+    assert_eq!(world.health_check().await["archive"]["needs_reindex_total"], 1);
+    // Once it can be filed it is, and the row that was set aside goes.
+    at(format!("UPDATE mail_messages SET created_at = 1767225600000000 WHERE message = {bad}")).await;
+    assert!(rebuild().await.consistent);
+    assert_eq!(world.rows("failed").await, 0);
     world.judge().await;
 }

@@ -102,7 +102,7 @@ pub struct ArchiveView {
     /// Rows of the tenant that are not written yet.
     pub wbq_depth: i64,
     pub wbq_capacity: i64,
-    /// Of the oldest of them.
+    /// Of the oldest of them, or of what agents have read, acknowledged or set since it was written.
     pub lag_seconds: i64,
     /// Those that were passed over because of a full disk or of failures, and what the probe has missed: they are written later.
     pub needs_reindex_total: i64,
@@ -147,7 +147,7 @@ impl Operation for HealthCheck {
             return Err(Error::internal("a probe read back another value than it wrote"));
         }
         let archive = match ctx.settings_if_given::<ArchiveHealth>() {
-            Some(health) => Some(archive(ctx, tx, &health.state()).await?),
+            Some(health) => Some(archive(ctx, tx, &health.state(ctx.caller.tenant)).await?),
             None => None,
         };
         let pool = PoolView::new(&self.pool, ctx.settings());
@@ -165,12 +165,15 @@ async fn archive(ctx: &Ctx<'_>, tx: &mut Tx<'_>, state: &ArchiveState) -> Result
     const COUNT: &str =
         "SELECT count(*) FROM (SELECT 1 FROM mail_archive_rows WHERE tenant = $1 AND state = $2 LIMIT $3) AS found";
     const OLDEST: &str = "SELECT min(at) FROM (SELECT at FROM mail_archive_rows WHERE tenant = $1 AND state <> 'failed' LIMIT $2) AS found";
+    const CHANGED: &str = "SELECT min(changed_at) FROM \
+        (SELECT changed_at FROM mail_changes WHERE tenant = $1 AND changes > archived LIMIT $2) AS found";
     let count = |state: &'static str| (COUNT, vec![state.into(), COUNTED_MAX.into()]);
-    let looks = [count("waiting"), count("skipped"), count("failed"), (OLDEST, vec![COUNTED_MAX.into()])];
+    let oldest = |sql| (sql, vec![COUNTED_MAX.into()]);
+    let looks = [count("waiting"), count("skipped"), count("failed"), oldest(OLDEST), oldest(CHANGED)];
     let rows = tx.query_all(&looks).await?;
     let number = |at: usize| first(&rows[at])?.int(0);
     let (waiting, passed_over) = (number(0)?, number(1)? + number(2)?);
-    let oldest = first(&rows[3])?.time_opt(0)?;
+    let oldest = [first(&rows[3])?.time_opt(0)?, first(&rows[4])?.time_opt(0)?].into_iter().flatten().min();
     let lag = oldest.map(|oldest| ctx.now.since(oldest)).unwrap_or_default();
     let depth = waiting + passed_over;
     let needs_reindex_total = passed_over.saturating_add(i64::try_from(state.missing).unwrap_or(i64::MAX));

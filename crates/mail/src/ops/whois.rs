@@ -38,6 +38,9 @@ pub struct WhoisView {
     /// Absent unless asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recent_commits: Option<Vec<CommitView>>,
+    /// The caller may read the agent's mail.
+    #[serde(skip)]
+    pub reads_mail: bool,
 }
 
 impl Procedure for WithCommits {
@@ -55,6 +58,7 @@ impl Procedure for WithCommits {
                 tenant: flow.caller.tenant,
                 project: found.agent.project_id,
                 agent: found.agent.name.clone(),
+                with_mail: found.reads_mail,
                 limit,
             };
             let history = flow.home().settings().find::<ArchiveHealth>().and_then(ArchiveHealth::history);
@@ -90,12 +94,14 @@ impl Operation for Whois {
     };
     type Output = WhoisView;
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<WhoisView>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<WhoisView>> {
         if self.commit_limit.is_some_and(|limit| limit < 1) {
             return Err(Error::invalid("commit_limit must be at least 1."));
         }
         let project = acting::project(tx, &self.project_key).await?;
-        let agent = AgentView::from(&acting::agent(tx, &project, &self.agent_name).await?);
-        Ok(Reply::Done(WhoisView { agent, recent_commits: None }))
+        let agent = acting::agent(tx, &project, &self.agent_name).await?;
+        // A message is for its parties, and the subject of a commit is that of a message.
+        let reads_mail = ctx.caller.sees_all_owners() || agent.principal == ctx.caller.principal.to_string();
+        Ok(Reply::Done(WhoisView { agent: AgentView::from(&agent), recent_commits: None, reads_mail }))
     }
 }

@@ -20,7 +20,7 @@ pub struct Locks {
     pub is_archive_writer: bool,
     /// Of this process.
     pub pid: u32,
-    /// Projects, of all tenants, whose archive could not be written lately.
+    /// Projects of the tenant whose archive could not be written lately.
     pub projects_failing: u64,
     /// Those of them that rest for a while after many failures.
     pub projects_resting: u64,
@@ -63,7 +63,7 @@ impl Operation for GetLocks {
             (SELECT project, at FROM mail_archive_rows WHERE tenant = $1 AND state <> 'failed' LIMIT 100000) w \
             JOIN mail_projects p ON p.tenant = $1 AND p.project = w.project \
             GROUP BY p.slug ORDER BY min(w.at), p.slug LIMIT $2";
-        let state = ctx.settings_if_given::<ArchiveHealth>().map(ArchiveHealth::state);
+        let state = ctx.settings_if_given::<ArchiveHealth>().map(|health| health.state(ctx.caller.tenant));
         let mut waiting = Vec::new();
         for row in tx.query(WAITING, &[PROJECTS_MAX.into()]).await? {
             let oldest = ctx.now.since(row.time(2)?).as_secs();

@@ -56,9 +56,17 @@ pub async fn rebuild(location: &Location, json: bool) -> Result<()> {
     both.close().await;
     let report = report?;
     tell(&report, json, "rebuilt")?;
-    let unknown = "The archive has projects that the database does not have. They were left alone: take them into the database, or move \
-                   their folders away.";
-    concluded(&report, unknown)
+    concluded(&report, left_by_rebuild(&report))
+}
+
+/// What a rebuild cannot make whole.
+fn left_by_rebuild(report: &Report) -> &'static str {
+    if report.unfileable > 0 {
+        "The database has something that no file can hold, as the list says: its rows stay marked as failed. Everything else was written."
+    } else {
+        "The archive has projects that the database does not have. They were left alone: take them into the database, or move \
+         their folders away."
+    }
 }
 
 fn concluded(report: &Report, otherwise: &str) -> Result<()> {
@@ -86,12 +94,23 @@ fn tell(report: &Report, json: bool, done: &str) -> Result<()> {
 
 fn summary(report: &Report, done: &str) -> String {
     let Report {
-        projects, files, missing, different, extra, files_apart, damaged, written, removed, waiting_rows, ..
+        projects,
+        files,
+        missing,
+        different,
+        extra,
+        files_apart,
+        damaged,
+        unfileable,
+        written,
+        removed,
+        waiting_rows,
+        ..
     } = report;
     let unknown = report.unknown_projects.len();
     format!(
         "{projects} projects with {files} files {done}: {missing} missing, {different} different, {extra} without a row, \
-         {files_apart} plain files apart, {damaged} damaged, {unknown} projects unknown to the database; {written} written, \
+         {files_apart} plain files apart, {damaged} damaged, {unfileable} that no file can hold, {unknown} projects unknown to the database; {written} written, \
          {removed} removed; {waiting_rows} rows wait to be archived."
     )
 }
