@@ -65,7 +65,7 @@ impl Handler {
     }
 
     fn manner(&self, entry: &dyn Entry) -> (&'static [&'static str], bool) {
-        self.0.manners.get(entry.spec().domain).map_or((&[], false), |mcp| (mcp.ignored, mcp.typed_errors))
+        self.0.manners.get(entry.spec().domain).map_or((&[][..], false), |mcp| (mcp.ignored, mcp.typed_errors))
     }
 
     /// Of the domains in which the caller may run something, or of all.

@@ -58,8 +58,8 @@ pub(super) fn typed(error: &Error) -> Value {
 
 fn kind(error: &Error) -> Cow<'static, str> {
     match TYPES.iter().find(|(code, _)| *code == error.code()) {
-        Some((Code::InvalidRequest, usual)) => Cow::Borrowed(of_complaint(error.message()).unwrap_or(usual)),
-        Some((_, kind)) => Cow::Borrowed(kind),
+        Some((Code::InvalidRequest, usual)) => Cow::Borrowed(of_complaint(error.message()).unwrap_or(*usual)),
+        Some((_, kind)) => Cow::Borrowed(*kind),
         None => {
             let code = error.code().entry().code;
             if code.bytes().any(|byte| byte.is_ascii_lowercase()) {
