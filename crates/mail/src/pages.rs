@@ -225,7 +225,7 @@ impl Listed {
 /// As many as a page has room for, and always one.
 async fn shown(tx: &mut Tx<'_>, mut listed: Vec<Listed>, page: Page) -> Result<Shown> {
     const BODY: &str = "SELECT body FROM mail_messages WHERE tenant = $1 AND message = $2";
-    let (all, mut room) = (listed.len(), 0);
+    let (all, mut room) = (listed.len(), None);
     listed.truncate(usize::try_from(page.limit).unwrap_or(usize::MAX));
     listed.truncate(fitting(listed.iter().map(|one| one.bytes + one.body_bytes)));
     if page.bodies {
@@ -239,17 +239,19 @@ async fn shown(tx: &mut Tx<'_>, mut listed: Vec<Listed>, page: Page) -> Result<S
         // Only now it is known how much longer they are as JSON.
         let bytes = |one: &Listed| one.bytes + one.view.body_md.as_deref().map_or(0, json_bytes);
         listed.truncate(fitting(listed.iter().map(bytes)));
-        room = PAGE_BYTES_MAX.saturating_sub(listed.iter().map(bytes).sum());
+        room = Some(PAGE_BYTES_MAX.saturating_sub(listed.iter().map(bytes).sum()));
     }
     let mut messages: Vec<MessageView> = listed.into_iter().map(|one| one.view).collect();
-    inline(tx, &mut messages, room).await?;
+    if let Some(room) = room {
+        inline(tx, &mut messages, room).await?;
+    }
     Ok(Shown { has_more: messages.len() < all, messages })
 }
 
 /// As [`inline`], for one message that is shown alone.
 pub(crate) async fn inline_one(tx: &mut Tx<'_>, message: &mut MessageView) -> Result<()> {
-    let texts = json_bytes(&message.subject) + message.body_md.as_deref().map_or(0, json_bytes);
-    let room = PAGE_BYTES_MAX.saturating_sub(FIELDS_BYTES + texts);
+    let written = serde_json::to_string(message).map_err(Error::internal)?.len();
+    let room = PAGE_BYTES_MAX.saturating_sub(written);
     inline(tx, std::slice::from_mut(message), room).await
 }
 
