@@ -68,7 +68,11 @@ pub(crate) fn depth(rows: i64, lag: Duration) {
     gauge!(LAG).set(lag.as_secs_f64());
     // Rows come by transactions of any process: those that are left and those that went are all there were. A counter that
     // is told less than before stays as it is.
-    counter!(WBQ_ENQUEUED).absolute(DRAINED.load(Ordering::Relaxed).saturating_add_signed(rows));
+    let enqueued = DRAINED.load(Ordering::Relaxed).saturating_add_signed(rows);
+    // A series begins with what it counts.
+    if enqueued > 0 {
+        counter!(WBQ_ENQUEUED).absolute(enqueued);
+    }
 }
 
 pub(crate) fn needs_reindex(count: u64) {

@@ -1,18 +1,11 @@
 //! The metrics of mail's own sweeps, each with its meaning. Those of the archive are the archivist's.
 
-use metrics::{counter, describe_counter};
+use metrics::describe_counter;
 
 pub(crate) const ACKS_OVERDUE: &str = "waybill_mail_acks_overdue_total";
 pub(crate) const AGENTS_RETIRED: &str = "waybill_mail_agents_retired_total";
 
-const CONTACT_BYPASS: &str = "waybill_mail_contact_enforcement_bypass_total";
-
 pub(crate) fn describe() {
     describe_counter!(ACKS_OVERDUE, "Deliveries whose acknowledgement was found to be overdue, each once");
     describe_counter!(AGENTS_RETIRED, "Agents that were retired because they did nothing for long");
-    describe_counter!(
-        CONTACT_BYPASS,
-        "Messages that went past a contact check that failed: none, a failing check refuses"
-    );
-    counter!(CONTACT_BYPASS).increment(0);
 }

@@ -57,7 +57,6 @@ pub(crate) fn describe() {
     describe_counter!(POOL_ERRORS, "Calls that got none");
     describe_gauge!(POOL_ACTIVE, "Connections that run something");
     describe_counter!(INTEGRITY_FAILURES, "Checks that found the database damaged");
-    counter!(INTEGRITY_FAILURES).increment(0);
     for tools in TOOLS {
         describe_counter!(tools.calls, "Calls of each operation, by any door");
         describe_counter!(tools.errors, "Of them, those that were answered with an error");

@@ -412,7 +412,7 @@ fn of_macros_and_products() -> Vec<Known> {
         (
             "search_messages_product",
             shop(json!({ "query": "a" })),
-            json!({ "agent_name": "GreenCastle", "project": HOME, "cursor": "", "ranking": "recency" }),
+            json!({ "agent_name": "GreenCastle", "project": HOME, "ranking": "recency" }),
             &[
                 "limit",
                 "cursor",

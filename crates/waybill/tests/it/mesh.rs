@@ -193,7 +193,7 @@ async fn members_send_to_a_queue_that_the_owner_has_allowed_until_an_operator_en
     let none = alice.run(&["mesh", "queues", "allow", "team", "none", "--json"]);
     none.must_be(Code::QueueDoesNotExist, "a queue that there is not");
     let members = bob.run(&["mesh", "queues", "allow", "team", "jobs", "--json"]);
-    members.must_be(Code::Forbidden, "a member that is not the owner");
+    members.must_be_cured(Code::Forbidden, "waybill mesh members", "a member that is not the owner");
     assert_eq!(alice.json(&["mesh", "queues", "allow", "team", "jobs"])["allowed"], true);
     assert_eq!(alice.json(&["mesh", "queues", "list", "team"])["queues"][0]["queue"], "jobs");
     // Directly, and then the same under the same id through a daemon: one message.

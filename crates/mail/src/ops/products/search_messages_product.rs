@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route};
+use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route, cursor};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::{own_agent, product, projects};
@@ -48,7 +48,7 @@ pub struct SearchMessagesProduct {
     pub date_end: Option<String>,
     /// With the beginning of each body.
     pub include_body_md: Option<bool>,
-    /// Accepted and without effect: there is one page.
+    /// There is one page: any cursor is refused.
     #[schemars(extend("deprecated" = true))]
     pub cursor: Option<String>,
     /// Accepted and without effect: the newest come first.
@@ -91,6 +91,9 @@ impl Operation for SearchMessagesProduct {
         let limit = self.limit.unwrap_or(LIMIT);
         if !(1..=LIMIT_MAX).contains(&limit) {
             return Err(Error::invalid(format!("limit must be from 1 to {LIMIT_MAX}.")));
+        }
+        if self.cursor.is_some() {
+            return Err(cursor::refused());
         }
         let query = Query::read(&self.query)?;
         let filters = self.filters(limit);
