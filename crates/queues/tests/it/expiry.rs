@@ -12,7 +12,7 @@ use waybill_store::{Ctx, Tx, Work};
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{bodies, body, counted, jobs, ok, pass, queue, receive, rows, send, up_to, upkeep, url};
+use crate::support::{bodies, body, counted, jobs, ok, pass, queue, receive, recount, rows, send, up_to, upkeep, url};
 
 both! {
     a_backlog_that_is_too_old_makes_way,
@@ -100,6 +100,7 @@ async fn a_backlog_is_not_left_to_the_next_run(on: TestStore) {
     jobs(&on, &[("MessageRetentionPeriod", "60")]).await;
     send(&on, "old").await;
     on.write(MANY).await.unwrap();
+    recount(&on).await;
     pass(&on, 61);
     let run = Arc::new(Upkeep::new(&Settings::default()));
     for _ in 0..10 {

@@ -120,6 +120,7 @@ async fn fill(on: &TestStore, messages: usize) {
         now = on.store.now().micros()
     );
     on.write(&many).await.unwrap();
+    recount(on).await;
 }
 
 async fn what_is_left_goes_in_the_background(on: TestStore) {

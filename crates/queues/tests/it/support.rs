@@ -107,6 +107,14 @@ pub async fn counted(on: &TestStore, name: &str) -> (i64, i64, i64) {
     (number(""), number("NotVisible"), number("Delayed"))
 }
 
+/// After messages that a test has written past the counter.
+pub async fn recount(on: &TestStore) {
+    const ANEW: &str = "INSERT INTO stored_bytes (tenant, kind, slot, bytes) SELECT tenant, 'rows', 0, \
+                        CAST(sum(octet_length(body) + coalesce(octet_length(attributes), 0)) AS BIGINT) FROM messages GROUP BY tenant";
+    on.write("DELETE FROM stored_bytes WHERE kind = 'rows'").await.unwrap();
+    on.write(ANEW).await.unwrap();
+}
+
 /// One whole run of a sweep, due or not.
 pub async fn sweep<S: Sweep>(on: &TestStore, sweep: S) -> u64 {
     let (sweep, mut rows) = (Arc::new(sweep), 0);
