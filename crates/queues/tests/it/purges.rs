@@ -19,8 +19,8 @@ use waybill_testkit::stores::{self, TestStore};
 
 use crate::held::{Held, is_waiting, spawn};
 use crate::support::{
-    FAILED, JOBS, bodies, body, change, counted, delete, drain, jobs, map, ok, pass, purge, queue, receive, refusal,
-    rows, send, up_to, upkeep, url,
+    FAILED, JOBS, bodies, body, change, counted, delete, drain, jobs, map, ok, pass, purge, queue, receive, recount,
+    refusal, rows, send, up_to, upkeep, url,
 };
 
 both! {
