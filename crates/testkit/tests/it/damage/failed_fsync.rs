@@ -108,12 +108,12 @@ fn survives(failing: &str) {
 
 #[test]
 fn a_commit_that_fails_is_unknown_and_writing_goes_on_by_itself() {
-    survives("80");
+    survives("120");
 }
 
 #[test]
 fn while_the_disk_goes_on_failing_nothing_is_written() {
-    survives("80..83");
+    survives("120..123");
 }
 
 #[test]

@@ -11,7 +11,7 @@ const TASKS_BEFORE: usize = 8;
 
 #[test]
 fn commits_that_are_gone_when_the_file_is_opened_again_stop_writing_for_good() {
-    let Some(server) = start("140") else { return };
+    let Some(server) = start("180") else { return };
     let file = server.data_dir.join("waybill.db");
     let older = server.data_dir.with_extension("older");
     let first = id_of(&create(&server, "first", "x").1);
