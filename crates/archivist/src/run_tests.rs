@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use waybill_testkit::stores;
 
 use super::*;

@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use bytes::Bytes;
 use waybill_archive::layout::ProjectFile;
 use waybill_kernel::{Tenant, Time};
