@@ -161,6 +161,9 @@ impl Sender {
         self.record.invoke(key, self.round);
         let Self { local, twin, signals, .. } = self;
         let (one, other) = tokio::join!(Self::ask(local, key, &body, signals), Self::ask(twin, key, &body, signals));
+        // Which was decided first nobody can tell from when they came: one that found it queued may be told after one that found
+        // it done.
+        let (one, other) = if matches!(other, Verdict::Queued) { (other, one) } else { (one, other) };
         let (one, other) = (self.note(key, &one), self.note(key, &other));
         if one == Event::Ok { one } else { other }
     }
