@@ -152,7 +152,8 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     if let Some(Role::Partitions { sabotaged }) = &cli.command {
         let folder = bench_folder(base)?;
         let (slice, rounds) = (Duration::from_secs(cli.seconds), cli.rounds as usize);
-        let asked = partitions::Asked { waybill: sabotaged.clone(), pg_bin: cli.pg_bin.clone(), slice, rounds };
+        let asked =
+            partitions::Asked { waybill: std::path::absolute(sabotaged)?, pg_bin: cli.pg_bin.clone(), slice, rounds };
         partitions::run(&asked, &folder.path().canonicalize()?).await?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -328,8 +328,8 @@ pub(crate) fn statement(text: String) -> String {
         ],
         // What is done gets another id, and its own can be had again.
         Some("mesh-id-freed") => &[(
-            "delivered_at = ?3, broker_message_id = ?4, history_id = ?5 WHERE id = ?1",
-            "delivered_at = ?3, broker_message_id = ?4, history_id = ?5, \
+            "delivered_at = ?2, broker_message_id = ?3, history_id = ?4 WHERE id = ?1",
+            "delivered_at = ?2, broker_message_id = ?3, history_id = ?4, \
              client_message_id = client_message_id || hex(randomblob(8)) WHERE id = ?1",
         )],
         // The row is gone, and its id with it.
