@@ -15,7 +15,7 @@ use crate::rng::{Rng, Stream};
 use crate::server::{Launch, Server};
 
 /// The archive is on a disk of its own, so that the database has none of its troubles.
-const SIZE: &str = "size=192m,mode=0700";
+const SIZE: &str = "size=768m,mode=0700";
 /// Between two attempts to make the archive read-only.
 const REMOUNT_PAUSE: Duration = Duration::from_millis(5);
 const REMOUNTS_MAX: u32 = 500;
