@@ -114,6 +114,14 @@ enum Role {
         #[arg(long)]
         sabotaged: PathBuf,
     },
+    /// Mail for an hour: what memory and open files come to
+    Soak {
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
+        minutes: u64,
+        /// Messages sent
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        per_second: u64,
+    },
 }
 
 fn main() -> ExitCode {
@@ -155,6 +163,16 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
         let asked =
             partitions::Asked { waybill: std::path::absolute(sabotaged)?, pg_bin: cli.pg_bin.clone(), slice, rounds };
         partitions::run(&asked, &folder.path().canonicalize()?).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Role::Soak { minutes, per_second }) = cli.command {
+        let folder = bench_folder(base)?;
+        let asked = mail::soak::Asked {
+            waybill: std::path::absolute(waybill)?,
+            time: Duration::from_secs(60 * minutes),
+            per_second,
+        };
+        mail::soak::run(&asked, &folder.path().canonicalize()?).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let settings = Settings {

@@ -8,6 +8,7 @@ mod mcp;
 mod office;
 mod offices;
 mod rival;
+pub mod soak;
 mod turns;
 
 pub use offices::{Offices, Slice};
