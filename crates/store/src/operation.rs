@@ -57,6 +57,11 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// The path that takes its place, once it is deprecated: every answer says so.
     const SUCCESSOR: Option<&'static str> = None;
 
+    /// True where calls of one tenant may share a transaction on PostgreSQL. For operations that are called all the time and
+    /// lock no row that calls of the same kind want in another order: two transactions that wait for each other would be
+    /// found by the server, after a second, and be run again one by one.
+    const SHARES: bool = false;
+
     /// True where a call may be answered by [`Reply::Replay`].
     const REPLAYS: bool = false;
 
@@ -168,6 +173,11 @@ pub trait Work: Send + Sync + 'static {
         true
     }
 
+    /// May share a transaction with others of its tenant, on PostgreSQL.
+    fn shares(&self) -> bool {
+        false
+    }
+
     fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output>> + Send;
 }
 
@@ -199,6 +209,10 @@ impl<O: Operation> Work for OperationWork<O> {
 
     fn relieves(&self) -> bool {
         O::SPEC.relieves
+    }
+
+    fn shares(&self) -> bool {
+        O::SHARES
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {

@@ -68,7 +68,14 @@ impl Waits {
 
     /// A call has got its connection, and has it until the answer is dropped.
     pub(crate) fn got(&self, asked: Instant) -> InUse<'_> {
-        self.record(Instant::now(), asked.elapsed());
+        self.got_together([asked])
+    }
+
+    /// As [`Self::got`], for several calls on one connection.
+    pub(crate) fn got_together(&self, asked: impl IntoIterator<Item = Instant>) -> InUse<'_> {
+        for asked in asked {
+            self.record(Instant::now(), asked.elapsed());
+        }
         let active = self.active.fetch_add(1, Ordering::Relaxed) + 1;
         self.meters.active.set(active as f64);
         InUse(self)

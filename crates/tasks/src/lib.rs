@@ -58,6 +58,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 11, name: "lines", sql: include_str!("../schema/V0011__lines.sql") },
     Migration { version: 12, name: "cron_watch", sql: include_str!("../schema/V0012__cron_watch.sql") },
     Migration { version: 13, name: "contract", sql: include_str!("../schema/V0013__contract.sql") },
+    Migration { version: 75, name: "receipts_by_order", sql: include_str!("../schema/V0075__receipts_by_order.sql") },
 ];
 
 fn start_sweeps(runner: Runner, settings: &waybill_store::Settings) -> Runner {

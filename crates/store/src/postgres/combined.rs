@@ -4,7 +4,9 @@
 //! # Contract
 //! The parts see the same snapshot and not each other, so no two of them may write to the same row.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::lexer::{Piece, pieces};
 
@@ -14,10 +16,45 @@ pub(super) const NOTHING_WRITTEN: &str = "WB001";
 /// More would make plans that take longer than they save.
 const PARTS_MAX: usize = 16;
 
+/// Texts that are kept. There are as many as operations write in different ways.
+const TEXTS_MAX: usize = 1_024;
+
+/// A statement and the number of its own parameters.
+pub(super) type Part = (&'static str, usize);
+
+/// Texts by what they were made of: making one takes as long as a statement takes to be sent.
+#[derive(Default)]
+pub(super) struct Combined(RwLock<HashMap<Recipe, Option<Arc<str>>>>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Recipe {
+    /// Where each text stands, its length and the number of its parameters: texts of the program do not move.
+    parts: Vec<(usize, usize, usize)>,
+    shared: usize,
+    demanded: Vec<usize>,
+}
+
+impl Combined {
+    /// See [`combine`].
+    pub(super) fn text(&self, parts: &[Part], shared: usize, demanded: &[usize]) -> Option<Arc<str>> {
+        let which = parts.iter().map(|(sql, params)| (sql.as_ptr() as usize, sql.len(), *params)).collect();
+        let recipe = Recipe { parts: which, shared, demanded: demanded.to_vec() };
+        if let Some(known) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&recipe) {
+            return known.clone();
+        }
+        let text: Option<Arc<str>> = combine(parts, shared, demanded).map(Arc::from);
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < TEXTS_MAX {
+            known.insert(recipe, text.clone());
+        }
+        text
+    }
+}
+
 /// One text for all of them, which answers with one row: what each has written. None when they cannot be combined. The
 /// first `shared` parameters are the same for all parts, the others follow each other. A part that is `demanded` and writes
 /// no row fails the statement with [`NOTHING_WRITTEN`]; one that does pays for a comparison.
-pub(super) fn combine(parts: &[(&str, usize)], shared: usize, demanded: &[usize]) -> Option<String> {
+fn combine(parts: &[(&str, usize)], shared: usize, demanded: &[usize]) -> Option<String> {
     let fits = |(sql, _): &(&str, usize)| {
         ["INSERT ", "UPDATE ", "DELETE "].iter().any(|verb| sql.starts_with(verb)) && !sql.contains("RETURNING")
     };

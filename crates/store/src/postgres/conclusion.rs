@@ -1,19 +1,21 @@
 //! The last writes of a transaction, kept until its COMMIT and sent in front of it: an operation that asks for nothing more
 //! saves the round trip in which it would only learn that all went well.
 
+use std::sync::Arc;
+
 use waybill_kernel::Tenant;
 
-use super::combined::{NOTHING_WRITTEN, combine};
+use super::combined::{Combined, NOTHING_WRITTEN, Part};
 use super::failure::{self, Failure};
 use crate::tx::Otherwise;
 use crate::{Statement, Value};
 
 /// A statement that owns what it needs.
 pub(super) struct Conclusion {
-    pub(super) sql: String,
+    pub(super) sql: Arc<str>,
     pub(super) tenant: Option<Tenant>,
     /// What it was made of, for when more comes.
-    parts: Vec<(&'static str, usize)>,
+    parts: Vec<Part>,
     demanded: Vec<usize>,
     params: Vec<Kept>,
     otherwise: Otherwise,
@@ -22,28 +24,29 @@ pub(super) struct Conclusion {
 impl Conclusion {
     /// None when they cannot be one statement.
     pub(super) fn new(
+        combined: &Combined,
         tenant: Option<Tenant>,
         statements: &[Statement<'_>],
         demanded: &[usize],
         otherwise: Otherwise,
     ) -> Option<Self> {
-        let parts: Vec<(&'static str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
+        let parts: Vec<Part> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
         let sql = match parts.as_slice() {
-            [(sql, _)] if demanded.is_empty() => (*sql).to_owned(),
-            parts => combine(parts, usize::from(tenant.is_some()), demanded)?,
+            [(sql, _)] if demanded.is_empty() => Arc::from(*sql),
+            parts => combined.text(parts, usize::from(tenant.is_some()), demanded)?,
         };
         let params = statements.iter().flat_map(|(_, params)| params).map(Kept::from).collect();
         Some(Self { sql, tenant, parts, demanded: demanded.to_vec(), params, otherwise })
     }
 
     /// With more behind it, in the same statement. False when that cannot be, and it is as it was.
-    pub(super) fn take_in(&mut self, tenant: Tenant, statements: &[Statement<'_>]) -> bool {
+    pub(super) fn take_in(&mut self, combined: &Combined, tenant: Tenant, statements: &[Statement<'_>]) -> bool {
         let more = statements.iter().map(|(sql, params)| (*sql, params.len()));
-        let parts: Vec<(&'static str, usize)> = self.parts.iter().copied().chain(more).collect();
+        let parts: Vec<Part> = self.parts.iter().copied().chain(more).collect();
         if self.tenant != Some(tenant) {
             return false;
         }
-        let Some(sql) = combine(&parts, 1, &self.demanded) else { return false };
+        let Some(sql) = combined.text(&parts, 1, &self.demanded) else { return false };
         (self.sql, self.parts) = (sql, parts);
         self.params.extend(statements.iter().flat_map(|(_, params)| params).map(Kept::from));
         true

@@ -11,6 +11,8 @@ use crate::operation::{Call, Reach, Work};
 
 pub(super) trait Erased: Send + Sync {
     fn mode(&self) -> Mode;
+    /// May be run in one transaction with others.
+    fn shares(&self) -> bool;
     /// Whose rows it may see; none for the program's own work.
     fn tenant(&self) -> Option<Tenant>;
     /// Keeps the output of this run, in the place of that of the run before.
@@ -37,6 +39,10 @@ impl<W: Work> Keeping<W> {
 impl<W: Work> Erased for Keeping<W> {
     fn mode(&self) -> Mode {
         self.call.work.mode()
+    }
+
+    fn shares(&self) -> bool {
+        self.call.work.shares()
     }
 
     fn tenant(&self) -> Option<Tenant> {

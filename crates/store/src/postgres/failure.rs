@@ -9,6 +9,16 @@ pub(super) enum Failure {
     /// Not committed; the connection or the server is gone, another may be there.
     Lost(Error),
     Final(Error),
+    /// Perhaps committed, perhaps not: nothing but another question can tell.
+    Unknown(Error),
+}
+
+impl Failure {
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Self::Again(error) | Self::Lost(error) | Self::Final(error) | Self::Unknown(error) => error,
+        }
+    }
 }
 
 /// A statement inside a transaction failed: nothing of it is committed.
@@ -48,7 +58,7 @@ pub(super) fn is_last_word(error: &tokio_postgres::Error) -> bool {
 
 /// Perhaps committed, perhaps not.
 pub(super) fn unknown(cause: &str) -> Failure {
-    Failure::Final(Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(cause))
+    Failure::Unknown(Error::new(Code::Unavailable, Code::Unavailable.entry().title).because(cause))
 }
 
 /// No answer to a statement: nothing of its transaction is committed, and the link is of no use any more.

@@ -13,6 +13,7 @@ pub(crate) mod inspect;
 mod notify;
 mod others;
 pub(crate) mod roles;
+mod shared;
 mod transaction;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::{Gate, Migration, Tx, migrate};
 use erased::{Erased, Keeping};
 use failure::Failure;
 use fence::Fence;
+use shared::Shared;
 use transaction::Statements;
 pub(crate) use transaction::Transaction;
 
@@ -128,6 +130,8 @@ pub(crate) struct Postgres {
 struct Core {
     pool: deadpool_postgres::Pool,
     statements: Arc<Statements>,
+    /// Where calls that may share a transaction wait for one.
+    shared: Shared,
     writes: Semaphore,
     reads: Semaphore,
     waiting: AtomicUsize,
@@ -184,6 +188,7 @@ impl Postgres {
         let core = Core {
             pool,
             statements: Arc::new(Statements::new(migrate::tenant_tables(migrations))),
+            shared: Shared::new(options.lanes),
             writes: Semaphore::new(options.lanes),
             reads: Semaphore::new(options.readers),
             waiting: AtomicUsize::new(0),
@@ -204,6 +209,13 @@ impl Postgres {
     }
 
     async fn perform(&self, call: Arc<dyn Erased>, gate: Option<Arc<Gate>>) -> Result<()> {
+        // A test that steps through a transaction has it for itself.
+        let tenant = call.tenant().filter(|_| gate.is_none() && call.mode() == Mode::Write && call.shares());
+        if let Some(tenant) = tenant
+            && self.core.share(&call, tenant).await?
+        {
+            return Ok(());
+        }
         // In a task of its own: a caller that goes away must not leave a transaction half-way.
         let core = Arc::clone(&self.core);
         let task = tokio::spawn(request::during(request::current(), async move { core.execute(&*call, gate).await }));
@@ -239,7 +251,7 @@ impl Core {
                 Err(failure) => failure,
             };
             let again = match failure {
-                Failure::Final(error) => return Err(error),
+                Failure::Final(error) | Failure::Unknown(error) => return Err(error),
                 Failure::Again(error) => error,
                 Failure::Lost(error) => {
                     // The other pooled connections lead to the same server, which is gone or no longer takes writes.

@@ -15,7 +15,7 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use waybill_kernel::{Error, Mode, Result, Tenant};
 
-use super::combined::combine;
+use super::combined::{Combined, Part};
 use super::conclusion::Conclusion;
 use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
@@ -30,11 +30,12 @@ use crate::{Cell, Gate, Row, Value};
 pub(crate) struct Statements {
     tables: TenantTables,
     checked: RwLock<HashSet<(usize, usize)>>,
+    pub(super) combined: Combined,
 }
 
 impl Statements {
     pub(super) fn new(tables: TenantTables) -> Self {
-        Self { tables, checked: RwLock::default() }
+        Self { tables, checked: RwLock::default(), combined: Combined::default() }
     }
 
     fn check(&self, sql: &'static str) -> Result<()> {
@@ -48,6 +49,15 @@ impl Statements {
     }
 }
 
+const SILENT: &str = "the server was silent for too long";
+
+/// Of a call among those that share a transaction.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    writes: usize,
+    added: usize,
+}
+
 pub(crate) struct Transaction {
     /// None once it went back to the pool, or was thrown away.
     client: Option<Object>,
@@ -57,6 +67,8 @@ pub(crate) struct Transaction {
     /// Sent in front of COMMIT, in the same round trip, or before the next statement.
     conclusion: Option<Conclusion>,
     failure: Option<Failure>,
+    /// Statements that may have left something, or will.
+    writes: usize,
     /// What it stores, to be counted with its last statement.
     pub(crate) added: Vec<Added>,
     gate: Option<Arc<Gate>>,
@@ -81,8 +93,22 @@ impl Transaction {
         #[cfg(feature = "sabotage")]
         let scope = sabotage::scope(scope);
         let begin = Some(format!("BEGIN{access}; {scope}"));
-        let (conclusion, failure, added) = (None, None, Vec::new());
-        Self { client: Some(client), statements, begin, conclusion, failure, added, gate, patience }
+        let (conclusion, failure, writes, added) = (None, None, 0, Vec::new());
+        Self { client: Some(client), statements, begin, conclusion, failure, writes, added, gate, patience }
+    }
+
+    /// Where a call begins that shares the transaction with others.
+    pub(super) fn mark(&self) -> Mark {
+        Mark { writes: self.writes, added: self.added.len() }
+    }
+
+    /// Whether the call has left nothing and may be forgotten.
+    pub(super) fn is_as_at(&mut self, mark: Mark) -> bool {
+        let is_same = self.failure.is_none() && self.writes == mark.writes;
+        if is_same {
+            self.added.truncate(mark.added);
+        }
+        is_same
     }
 
     pub(crate) async fn query(
@@ -140,12 +166,14 @@ impl Transaction {
         tenant: Option<Tenant>,
         statements: &[crate::Statement<'_>],
     ) -> Result<Vec<u64>> {
-        let parts: Vec<(&str, usize)> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
-        let combined = (parts.len() > 1).then(|| combine(&parts, usize::from(tenant.is_some()), &[])).flatten();
+        let parts: Vec<Part> = statements.iter().map(|(sql, params)| (*sql, params.len())).collect();
+        let shared = usize::from(tenant.is_some());
+        let combined = (parts.len() > 1).then(|| self.statements.combined.text(&parts, shared, &[])).flatten();
         let Some(sql) = combined else {
             return self.execute_all(tenant, statements).await;
         };
         self.check(tenant, statements)?;
+        self.writes += 1;
         let params: Vec<Value<'_>> = statements.iter().flat_map(|(_, params)| params).copied().collect();
         let (rows, _) = self.send(&sql, tenant, &params).await?;
         let rows = rows.iter().map(row).collect::<Result<Vec<Row>>>()?;
@@ -163,7 +191,8 @@ impl Transaction {
     ) -> Result<bool> {
         self.send_conclusion().await?;
         self.check(tenant, statements)?;
-        self.conclusion = Conclusion::new(tenant, statements, demanded, otherwise);
+        self.writes += 1;
+        self.conclusion = Conclusion::new(&self.statements.combined, tenant, statements, demanded, otherwise);
         Ok(self.conclusion.is_some())
     }
 
@@ -191,6 +220,7 @@ impl Transaction {
         statements: &[crate::Statement<'_>],
     ) -> Result<Vec<u64>> {
         self.send_conclusion().await?;
+        self.writes += 1;
         let mut written = Vec::with_capacity(statements.len());
         // The first one brings BEGIN along.
         let (first, rest) = statements.split_at(usize::from(self.begin.is_some()).min(statements.len()));
@@ -262,7 +292,7 @@ impl Transaction {
             return Ok(());
         }
         let statements: Vec<crate::Statement<'_>> = added.iter().map(|one| (sql, params(one))).collect();
-        if self.conclusion.as_mut().is_some_and(|last| last.take_in(*tenant, &statements)) {
+        if self.conclusion.as_mut().is_some_and(|last| last.take_in(&self.statements.combined, *tenant, &statements)) {
             return Ok(());
         }
         let nothing: Otherwise = || Error::internal("nothing is demanded");
@@ -299,11 +329,50 @@ impl Transaction {
 
     /// A statement that is known to bind the tenant.
     async fn send(&mut self, sql: &str, tenant: Option<Tenant>, params: &[Value<'_>]) -> Result<Answered> {
-        self.send_conclusion().await?;
+        if self.gate.is_some() {
+            // A test steps in between, as another server may.
+            self.send_conclusion().await?;
+        }
         self.pass_gate().await;
-        let begin = self.begin.take();
-        let answered = timeout(self.patience, exchange(self.client()?, begin, sql, tenant, params)).await;
-        self.judged(answered)
+        let answered = match self.conclusion.take() {
+            Some(last) => self.send_after(&last, sql, tenant, params).await?,
+            None => {
+                let begin = self.begin.take();
+                let answered = timeout(self.patience, exchange(self.client()?, begin, sql, tenant, params)).await;
+                self.judged(answered)?
+            }
+        };
+        self.writes += usize::from(answered.1 > 0 && !sql.starts_with("SELECT "));
+        Ok(answered)
+    }
+
+    /// What was thought to be the last, and this behind it, in one round trip.
+    async fn send_after(
+        &mut self,
+        last: &Conclusion,
+        sql: &str,
+        tenant: Option<Tenant>,
+        params: &[Value<'_>],
+    ) -> Result<Answered> {
+        let (begin, last_params) = (self.begin.take(), last.params());
+        let client = self.client()?;
+        let sent = async {
+            let first = prepare(client, &last.sql, last.tenant, &last_params).await;
+            let first = first.map_err(|error| (true, error))?;
+            let second = prepare(client, sql, tenant, params).await.map_err(|error| (false, error))?;
+            let first = begun(client, begin, ask(client, &first, last.tenant, &last_params));
+            let (first, second) = join(first, ask(client, &second, tenant, params)).await;
+            // The first error is the cause; the one after it says that the transaction is aborted.
+            first.map_err(|error| (true, error))?;
+            second.map_err(|error| (false, error))
+        };
+        let (failure, text) = match timeout(self.patience, sent).await {
+            Ok(Ok(answered)) => return Ok(answered),
+            Ok(Err((true, error))) => (last.failure(&error), failure::describe(&error)),
+            Ok(Err((false, error))) => (failure::of_statement(&error), failure::describe(&error)),
+            Err(_) => (failure::silent(), SILENT.to_owned()),
+        };
+        Err(self.failed(failure, text))
     }
 
     async fn pass_gate(&self) {
@@ -331,11 +400,15 @@ impl Transaction {
         let (failure, text) = match answered {
             Ok(Ok(answered)) => return Ok(answered),
             Ok(Err(error)) => (meaning(&error), failure::describe(&error)),
-            Err(_) => (failure::silent(), "the server was silent for too long".to_owned()),
+            Err(_) => (failure::silent(), SILENT.to_owned()),
         };
-        // The first failure is the cause; later ones only say that the transaction is aborted.
+        Err(self.failed(failure, text))
+    }
+
+    /// The first failure is the cause; later ones only say that the transaction is aborted.
+    fn failed(&mut self, failure: Failure, text: String) -> Error {
         self.failure.get_or_insert(failure);
-        Err(Error::internal(text))
+        Error::internal(text)
     }
 
     fn give_back(&mut self) {

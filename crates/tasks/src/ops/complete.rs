@@ -68,6 +68,7 @@ impl Operation for Complete {
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
+    const SHARES: bool = true;
     type Output = Completed;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Completed>> {

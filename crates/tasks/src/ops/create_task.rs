@@ -119,6 +119,7 @@ impl Operation for CreateTask {
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
+    const SHARES: bool = true;
     type Output = Created;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Created>> {

@@ -106,6 +106,7 @@ impl Operation for LeaseNext {
         },
         ..OperationSpec::WRITE
     };
+    const SHARES: bool = true;
     type Output = Leased;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {

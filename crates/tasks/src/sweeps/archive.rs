@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use waybill_kernel::{Error, Result, Time};
 use waybill_store::effects::{Cursor, Effect, Feed, Plan, Sweep, advance, position};
-use waybill_store::{Ctx, Row, Statement, Tx, Value};
+use waybill_store::{Ctx, Row, Sql, Statement, Tx, Value};
 
 use super::Seal;
 use crate::Settings;
@@ -98,8 +98,11 @@ const IN_ORDER: Feed = Feed {
 /// The newest receipt of all tenants, which stays. SQLite numbers rows from the largest number there is: were the newest
 /// gone, the next receipt would get its number, and feeds that have passed it would never see that one.
 async fn newest(tx: &mut Tx<'_>) -> Result<i64> {
-    const NEWEST: &str = "SELECT max(seq) FROM receipts";
-    tx.query_opt(NEWEST, &[]).await?.map_or(Ok(None), |row| row.int_opt(0)).map(|newest| newest.unwrap_or(0))
+    const NEWEST: Sql = Sql {
+        sqlite: "SELECT max(seq) FROM receipts",
+        postgres: "SELECT seq FROM receipts ORDER BY xact DESC, seq DESC LIMIT 1",
+    };
+    tx.query_opt(tx.text(NEWEST), &[]).await?.map_or(Ok(None), |row| row.int_opt(0)).map(|newest| newest.unwrap_or(0))
 }
 
 /// How long a receipt stays in the ledger.

@@ -13,6 +13,7 @@ mod feeds;
 mod model;
 mod race;
 mod rls;
+mod shared_transaction;
 mod stored;
 mod support;
 mod tasks;
