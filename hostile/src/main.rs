@@ -97,7 +97,7 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     let dir = folder.path().canonicalize()?;
 
     say("making keys and tasks");
-    let stage = Stage::make(&waybill, &dir, &scale).await?;
+    let stage = Stage::make(&waybill, &dir, &scale, &attacks).await?;
     let (mut outcomes, mut failures) = (Vec::new(), Vec::new());
     for attack in attacks {
         say(&format!("{}: {}", attack.name(), attack.what()));

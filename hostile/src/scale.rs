@@ -32,6 +32,8 @@ pub struct Scale {
     pub mesh_sockets: usize,
     /// Members of the attackers' mesh.
     pub mesh_members: usize,
+    /// Members of the mesh that is posted to as a whole: as many as one may have beside its owner (`members_max` of `[mesh]`).
+    pub fanout_members: usize,
     /// Keys of the attacker's principals, all of one tenant.
     pub attacker_keys: usize,
     /// Keys that the process is shown for the first time during an attack.
@@ -59,6 +61,7 @@ impl Scale {
             unread_connections: 200,
             mesh_sockets: 4_000,
             mesh_members: 400,
+            fanout_members: 9_999,
             attacker_keys: 8,
             new_keys: 12,
             spare_keys: 20,
@@ -78,10 +81,12 @@ impl Scale {
             event_streams: 256,
             mesh_sockets: 600,
             mesh_members: 60,
+            fanout_members: 300,
             attacker_keys: 4,
             new_keys: 5,
             spare_keys: 5,
-            settings: "[doors]\nconnections_max = 400\nrequests_max = 1024\nstreams_max = 128\n",
+            settings: "[doors]\nconnections_max = 400\nrequests_max = 1024\nstreams_max = 128\n\
+                       [mesh]\nmembers_max = 301\n",
             ..Self::whole()
         }
     }

@@ -17,10 +17,10 @@ use waybill_bench::member::Member;
 use waybill_bench::process::Server;
 use waybill_bench::signed::Signer;
 
-use crate::attacks::mesh;
+use crate::attacks::{Attack, mesh};
 use crate::caller::CALL_MAX;
 use crate::scale::Scale;
-use crate::{limits, wire};
+use crate::{limits, say, wire};
 
 const INNOCENT_TENANT: &str = "innocent";
 /// Nearly the largest payload that a task may have, or a message.
@@ -32,7 +32,7 @@ const LARGE_MESSAGES: usize = 10;
 pub const MAIL_PROJECT: &str = "/data/hostile";
 /// As many as a message may have.
 const MAIL_RECIPIENTS: usize = 100;
-/// Of the attackers' mesh.
+/// Of every mesh: all of its members are in it.
 pub const MESH_TOPIC: &str = "all";
 /// With a hundred words each.
 const MAIL_MESSAGES: usize = 100;
@@ -107,6 +107,8 @@ pub struct Cast {
     /// An attacker's.
     pub mail: Mailbox,
     pub mesh: Meshed,
+    /// The owner of the attackers' largest mesh, whose members never connect. It takes long to make: None where no attack needs it.
+    pub crowd: Option<Member>,
     /// Two members of the innocent tenant's mesh.
     pub innocent_mesh: [Member; 2],
     /// Tasks of the first attacker that nobody works on, each nearly as large as a task may be.
@@ -114,11 +116,12 @@ pub struct Cast {
 }
 
 impl Stage {
-    pub async fn make(waybill: &Path, dir: &Path, scale: &Scale) -> Result<Self> {
+    /// For these attacks.
+    pub async fn make(waybill: &Path, dir: &Path, scale: &Scale, attacks: &[Attack]) -> Result<Self> {
         let settings = scale.write_settings(&dir.join("hostile.toml"))?;
         let data = dir.join("stage");
         let server = Server::waybill_with(waybill, &data, &settings).await?;
-        let cast = Cast::make(&server, scale).await?;
+        let cast = Cast::make(&server, scale, attacks).await?;
         server.stop().await?;
         Ok(Self { waybill: waybill.to_owned(), dir: dir.to_owned(), settings, cast })
     }
@@ -135,7 +138,7 @@ impl Stage {
 }
 
 impl Cast {
-    async fn make(server: &Server, scale: &Scale) -> Result<Self> {
+    async fn make(server: &Server, scale: &Scale, attacks: &[Attack]) -> Result<Self> {
         let operator = Operator { server, admin: server.key.as_deref().context("no admin key")? };
         operator.post("/admin/tenants", operator.admin, &json!({ "name": INNOCENT_TENANT })).await?;
         let mut attackers = Vec::new();
@@ -155,6 +158,7 @@ impl Cast {
             innocent_queue: operator.queue("innocent", Some(INNOCENT_TENANT), 0).await?,
             mail: operator.mailbox().await?,
             mesh: operator.mesh(scale.mesh_members).await?,
+            crowd: operator.crowd(scale.fanout_members, attacks).await?,
             innocent_mesh: operator.innocent_mesh().await?,
             admin: operator.admin.to_owned(),
             innocent: operator.key("agent:innocent", Some(INNOCENT_TENANT)).await?,
@@ -192,6 +196,15 @@ impl Operator<'_> {
     async fn mesh(&self, members: usize) -> Result<Meshed> {
         let (owner, members) = mesh::populate(self.server.http, self.admin, "attackers", members).await?;
         Ok(Meshed { owner, members })
+    }
+
+    async fn crowd(&self, members: usize, attacks: &[Attack]) -> Result<Option<Member>> {
+        if !attacks.contains(&Attack::MeshFanout) {
+            return Ok(None);
+        }
+        say(&format!("making a mesh of {members} members and its owner"));
+        let (owner, _) = mesh::populate(self.server.http, self.admin, "crowd", members).await?;
+        Ok(Some(owner))
     }
 
     async fn innocent_mesh(&self) -> Result<[Member; 2]> {

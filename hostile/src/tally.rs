@@ -26,6 +26,12 @@ impl Tally {
     pub fn answered(&self, status: u16) {
         *self.statuses.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
     }
+
+    /// How many answers had this status.
+    pub fn count(&self, status: u16) -> u64 {
+        let statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
+        statuses.get(&status).copied().unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Tally {
