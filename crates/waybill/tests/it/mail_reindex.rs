@@ -23,11 +23,11 @@ fn sample() -> Option<(tempfile::TempDir, PathBuf)> {
         eprintln!("skipped: there is no sample of an existing archive");
         return None;
     }
-    let place = tempfile::tempdir().unwrap();
-    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(place.path()).status().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(temp.path()).status().unwrap();
     assert!(unpacked.success());
-    let root = place.path().join("agent-mail-python/archive");
-    Some((place, root))
+    let root = temp.path().join("agent-mail-python/archive");
+    Some((temp, root))
 }
 
 fn json_of(ended: &Ended) -> Json {
@@ -80,7 +80,7 @@ fn search_of(data: &Path, store: Option<&str>, words: &str) -> Json {
 }
 
 async fn an_archive_is_taken_over_while_no_server_runs(engine: Engine) {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     let mut world = World::with(engine, "[mail_archive]\nenabled = true\n", &[]).await;
     let data = world.server.data_dir.clone();
     let store = world.database.as_ref().map(|database| database.url.clone());
@@ -130,7 +130,7 @@ async fn rule_44_an_archive_is_taken_over_while_no_server_runs_on_postgresql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rule_37_and_38_a_damaged_database_is_not_served_and_is_mended_with_the_originals_kept() {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     let mut world = World::start().await;
     let data = world.server.data_dir.clone();
     let task = world.task(&world.server.admin_key.clone()).await;
@@ -167,7 +167,7 @@ async fn rule_37_and_38_a_damaged_database_is_not_served_and_is_mended_with_the_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rule_38_messages_that_cannot_be_read_come_back_from_the_archive() {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     let mut world = World::start().await;
     let data = world.server.data_dir.clone();
     assert_eq!(world.server.term().unwrap().code(), Some(0));
