@@ -178,11 +178,11 @@ mod tests {
     fn a_box_that_was_changed_anywhere_or_cut_does_not_open() {
         let key = key(1);
         let boxed = key.seal(PURPOSE, &OWNER, b"secret", &nonce(2)).unwrap();
-        for place in 0..boxed.len() {
+        for position in 0..boxed.len() {
             let mut changed = boxed.clone();
-            changed[place] ^= 1;
-            assert!(key.open(PURPOSE, &OWNER, &changed).is_err(), "byte {place}");
-            assert!(key.open(PURPOSE, &OWNER, &boxed[..place]).is_err(), "cut to {place}");
+            changed[position] ^= 1;
+            assert!(key.open(PURPOSE, &OWNER, &changed).is_err(), "byte {position}");
+            assert!(key.open(PURPOSE, &OWNER, &boxed[..position]).is_err(), "cut to {position}");
         }
     }
 

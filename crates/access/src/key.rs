@@ -107,8 +107,8 @@ fn checksum(id: &KeyId, secret: &Secret) -> [u8; CHECKSUM_CHARS] {
     let digest = Sha256::new().chain_update(id.as_bytes()).chain_update(secret.0).finalize();
     let mut rest = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let mut letters = [0; CHECKSUM_CHARS];
-    for place in letters.iter_mut().rev() {
-        *place = base62::ALPHABET[(rest % 62) as usize];
+    for letter in letters.iter_mut().rev() {
+        *letter = base62::ALPHABET[(rest % 62) as usize];
         rest /= 62;
     }
     letters
@@ -150,10 +150,10 @@ mod tests {
     #[test]
     fn every_single_slip_is_caught() {
         let text = VECTORS[0];
-        for place in 0..text.len() {
+        for position in 0..text.len() {
             let mut slipped = text.as_bytes().to_vec();
-            slipped[place] = if slipped[place] == b'x' { b'y' } else { b'x' };
-            assert!(Key::parse(std::str::from_utf8(&slipped).unwrap()).is_none(), "at {place}");
+            slipped[position] = if slipped[position] == b'x' { b'y' } else { b'x' };
+            assert!(Key::parse(std::str::from_utf8(&slipped).unwrap()).is_none(), "at {position}");
         }
         let longer = format!("{text}0");
         let wide = text.replace('V', "é");

@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(text.parse::<ServerKey>().unwrap(), key);
         assert_eq!(text.trim().parse::<ServerKey>().unwrap().id(), key.id());
         let mut slipped: Vec<String> = Vec::new();
-        for (place, char) in text.trim().char_indices().filter(|(_, char)| char.is_ascii_hexdigit()) {
+        for (position, char) in text.trim().char_indices().filter(|(_, char)| char.is_ascii_hexdigit()) {
             let other = if char == '0' { '1' } else { '0' };
-            slipped.push(text.char_indices().map(|(at, char)| if at == place { other } else { char }).collect());
+            slipped.push(text.char_indices().map(|(at, char)| if at == position { other } else { char }).collect());
         }
         slipped.extend(["", "x", &text[..40], &format!("{text}more")].map(str::to_owned));
         for text in slipped {

@@ -18,9 +18,9 @@ const SMALL: usize = 512;
 /// An agent's line in a file of what it has seen.
 const SEEN_BYTES: usize = 120;
 
-/// Which archive: a project's, or the tenant's own.
+/// Whose archive it is: a project's, or the tenant's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Owner {
     pub tenant: Tenant,
     pub tenant_name: String,
     /// [`waybill_mail::archive_rows::NO_PROJECT`] for the tenant's own.
@@ -30,7 +30,7 @@ pub struct Place {
     pub created_at: Time,
 }
 
-impl Place {
+impl Owner {
     pub fn key(&self) -> ProjectKey {
         ProjectKey::new(&self.tenant_name, &self.slug)
     }
@@ -206,15 +206,15 @@ impl Line {
 /// A window that is being put together.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    pub place: Place,
+    pub owner: Owner,
     pub items: Vec<Item>,
     pub lines: Vec<Line>,
     pub at: Time,
 }
 
 impl Draft {
-    pub fn new(place: Place, at: Time) -> Self {
-        Self { place, items: Vec::new(), lines: Vec::new(), at }
+    pub fn new(owner: Owner, at: Time) -> Self {
+        Self { owner, items: Vec::new(), lines: Vec::new(), at }
     }
 
     pub fn weight(&self) -> usize {
@@ -230,7 +230,7 @@ impl Draft {
 
     /// As [`Self::fileable`]; answers with what was left out.
     pub fn leave_out(&mut self) -> Vec<String> {
-        let (project, mut left_out) = (self.place.project, Vec::new());
+        let (project, mut left_out) = (self.owner.project, Vec::new());
         self.items.retain(|item| match item.changes(&mut Vec::new()) {
             Ok(()) => true,
             Err(error) => {
@@ -259,9 +259,9 @@ impl Draft {
             [] => return Err(Error::Format("a window about nothing".to_owned())),
             [one] => {
                 let name = one.by.as_deref().unwrap_or(COMMITTER_NAME);
-                (cut(&one.text), format!("Project: {}\n", self.place.slug), self.place.author(name))
+                (cut(&one.text), format!("Project: {}\n", self.owner.slug), self.owner.author(name))
             }
-            many => (counted(&self.lines), listed(many), self.place.author(COMMITTER_NAME)),
+            many => (counted(&self.lines), listed(many), self.owner.author(COMMITTER_NAME)),
         };
         Ok(Window { changes, subject, body, author, at: self.at })
     }
@@ -320,8 +320,8 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn place() -> Place {
-        Place {
+    fn owner() -> Owner {
+        Owner {
             tenant: Tenant(1),
             tenant_name: "default".to_owned(),
             project: 1,
@@ -347,7 +347,7 @@ mod tests {
     }
 
     fn subject(lines: Vec<Line>) -> (String, String) {
-        let draft = Draft { lines, ..Draft::new(place(), Time::from_micros(0)) };
+        let draft = Draft { lines, ..Draft::new(owner(), Time::from_micros(0)) };
         let window = draft.window().unwrap();
         (window.subject, window.body)
     }
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn an_author_is_no_way_into_a_commit() {
-        let author = place().author("A> <x@y>\nevil");
+        let author = owner().author("A> <x@y>\nevil");
         assert_eq!(author.email, "Axyevil@data-p.waybill.invalid");
     }
 }

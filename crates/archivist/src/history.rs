@@ -6,7 +6,7 @@ use waybill_archive::repo::{Archive, Logged};
 use waybill_kernel::{Code, Error, Time};
 use waybill_mail::archive_health::{CommitView, CommitsOf, History};
 
-use crate::probe::FindPlace;
+use crate::probe::FindOwner;
 use crate::turn::blocking;
 
 /// How the subject of a commit about a message begins.
@@ -18,10 +18,10 @@ pub(crate) fn reader(archive: Arc<Archive>) -> History {
     Arc::new(move |of: CommitsOf| {
         let archive = Arc::clone(&archive);
         Box::pin(async move {
-            let Some(place) = of.store.system().run(FindPlace((of.tenant, of.project))).await? else {
+            let Some(owner) = of.store.system().run(FindOwner((of.tenant, of.project))).await? else {
                 return Ok(Vec::new());
             };
-            let (key, now) = (place.key(), of.store.now());
+            let (key, now) = (owner.key(), of.store.now());
             let look = move || if archive.exists(&key) { archive.log(&key, LOOKED_MAX, now) } else { Ok(Vec::new()) };
             let unreadable =
                 |error| Error::new(Code::StoreUnavailable, "The archive cannot be read now.").because(error);

@@ -19,6 +19,6 @@ mod slot;
 mod turn;
 mod walk;
 
-pub use draft::{Draft, Item, Place};
+pub use draft::{Draft, Item, Owner};
 pub use run::Archivist;
 pub use settings::Settings;

@@ -13,23 +13,23 @@ use waybill_store::{Ctx, Tx, Work};
 
 use crate::read;
 use crate::rows::Whose;
-use crate::{Place, walk};
+use crate::{Owner, walk};
 
 /// Projects looked at in one transaction.
 const PROJECTS: i64 = 500;
 
 /// Which archive a project has. None for one that is gone.
-pub(crate) struct FindPlace(pub Whose);
+pub(crate) struct FindOwner(pub Whose);
 
-impl Work for FindPlace {
-    type Output = Option<Place>;
+impl Work for FindOwner {
+    type Output = Option<Owner>;
 
     fn mode(&self) -> Mode {
         Mode::Read
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Place>> {
-        read::place(tx, self.0.0, self.0.1).await
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Owner>> {
+        read::owner(tx, self.0.0, self.0.1).await
     }
 }
 
@@ -57,25 +57,25 @@ impl Work for Newest {
         const WAITING: &str =
             "SELECT ref FROM mail_archive_rows WHERE tenant = $1 AND project = $2 AND kind = 'message'";
         /// Nothing of a project that is gone; else what waits to be written.
-        type Known = Option<(Place, HashSet<i64>)>;
-        let mut places: BTreeMap<(i64, i64), Known> = BTreeMap::new();
+        type Known = Option<(Owner, HashSet<i64>)>;
+        let mut owners: BTreeMap<(i64, i64), Known> = BTreeMap::new();
         let mut expected = Vec::new();
         for row in tx.query(NEWEST, &[self.0.into()]).await? {
             let (tenant, project) = (row.int(0)?, row.int(1)?);
-            if let Entry::Vacant(unknown) = places.entry((tenant, project)) {
-                let place = read::place(tx, Tenant(tenant), project).await?;
+            if let Entry::Vacant(unknown) = owners.entry((tenant, project)) {
+                let owner = read::owner(tx, Tenant(tenant), project).await?;
                 let waiting = tx.query(WAITING, &[tenant.into(), project.into()]).await?;
                 let waiting = waiting.iter().map(|row| row.int(0)).collect::<Result<HashSet<i64>>>()?;
-                unknown.insert(place.map(|place| (place, waiting)));
+                unknown.insert(owner.map(|owner| (owner, waiting)));
             }
-            let Some(Some((place, waiting))) = places.get(&(tenant, project)) else { continue };
+            let Some(Some((owner, waiting))) = owners.get(&(tenant, project)) else { continue };
             if waiting.contains(&row.int(2)?) {
                 continue;
             }
             let Ok(path) = canonical_path(row.int(2)?, row.time(3)?, row.text(4)?) else { continue };
             expected.push(Expected {
                 whose: (Tenant(tenant), project),
-                key: place.key(),
+                key: owner.key(),
                 path: path.as_str().to_owned(),
             });
         }
@@ -93,19 +93,19 @@ pub(crate) fn missing(root: &Path, expected: Vec<Expected>) -> Vec<Expected> {
 pub(crate) struct Projects(pub Whose);
 
 impl Work for Projects {
-    type Output = Vec<Place>;
+    type Output = Vec<Owner>;
 
     fn mode(&self) -> Mode {
         Mode::Read
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Place>> {
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Owner>> {
         const NEXT: &str = "SELECT tenant, project FROM mail_projects WHERE project > $1 ORDER BY project LIMIT $2";
-        let mut places = Vec::new();
+        let mut owners = Vec::new();
         for row in tx.query(NEXT, &[self.0.1.into(), PROJECTS.into()]).await? {
-            places.extend(read::place(tx, Tenant(row.int(0)?), row.int(1)?).await?);
+            owners.extend(read::owner(tx, Tenant(row.int(0)?), row.int(1)?).await?);
         }
-        Ok(places)
+        Ok(owners)
     }
 }
 
@@ -113,24 +113,24 @@ impl Work for Projects {
 pub(crate) struct Tenants;
 
 impl Work for Tenants {
-    type Output = Vec<Place>;
+    type Output = Vec<Owner>;
 
     fn mode(&self) -> Mode {
         Mode::Read
     }
 
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Place>> {
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Owner>> {
         const NEXT: &str = "SELECT tenant FROM mail_products WHERE tenant > $1 ORDER BY tenant LIMIT 1";
-        let (mut places, mut after) = (Vec::new(), i64::MIN);
+        let (mut owners, mut after) = (Vec::new(), i64::MIN);
         while let Some(row) = tx.query_opt(NEXT, &[after.into()]).await? {
             after = row.int(0)?;
-            places.extend(read::place(tx, Tenant(after), NO_PROJECT).await?);
+            owners.extend(read::owner(tx, Tenant(after), NO_PROJECT).await?);
         }
-        Ok(places)
+        Ok(owners)
     }
 }
 
-impl Place {
+impl Owner {
     pub(crate) fn whose(&self) -> Whose {
         (self.tenant, self.project)
     }

@@ -16,7 +16,7 @@ use waybill_store::{Ctx, Store, Tx, Work};
 use crate::rows::Whose;
 use crate::turn::blocking;
 use crate::walk::{Piece, Step, Walk};
-use crate::{Draft, Place, probe};
+use crate::{Draft, Owner, probe};
 
 /// Findings that are listed; all of them are counted.
 const FINDINGS_MAX: usize = 1_000;
@@ -77,8 +77,8 @@ pub enum What {
 }
 
 impl Report {
-    fn find(&mut self, place: &Place, what: What, path: &str) {
-        self.found(&format!("{}/{}", place.tenant_name, place.slug), what, path);
+    fn find(&mut self, owner: &Owner, what: What, path: &str) {
+        self.found(&format!("{}/{}", owner.tenant_name, owner.slug), what, path);
     }
 
     fn found(&mut self, project: &str, what: What, path: &str) {
@@ -136,40 +136,40 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
     }
 
     async fn check(mut self) -> Result<Report> {
-        let places = self.begin().await?;
-        for place in &places {
-            self.check_one(place).await?;
+        let owners = self.begin().await?;
+        for owner in &owners {
+            self.check_one(owner).await?;
             self.next_project();
         }
-        self.unknown(&places).await?;
+        self.unknown(&owners).await?;
         Ok(self.report.conclude())
     }
 
     async fn rebuild(mut self) -> Result<Report> {
-        let places = self.begin().await?;
-        for place in &places {
-            self.rebuild_one(place).await?;
+        let owners = self.begin().await?;
+        for owner in &owners {
+            self.rebuild_one(owner).await?;
             self.next_project();
         }
-        self.unknown(&places).await?;
+        self.unknown(&owners).await?;
         Ok(self.report.conclude())
     }
 
     /// All archives that there should be.
-    async fn begin(&mut self) -> Result<Vec<Place>> {
-        let mut places = self.store.system().run(probe::Tenants).await?;
+    async fn begin(&mut self) -> Result<Vec<Owner>> {
+        let mut owners = self.store.system().run(probe::Tenants).await?;
         let mut after = (Tenant(0), 0);
         loop {
             let some = self.store.system().run(probe::Projects(after)).await?;
             let Some(last) = some.last() else { break };
             after = last.whose();
-            places.extend(some);
+            owners.extend(some);
         }
         let counts = self.store.system().run(Count).await?;
-        self.progress = Progress { projects: places.len(), messages: counts.0, ..Progress::default() };
+        self.progress = Progress { projects: owners.len(), messages: counts.0, ..Progress::default() };
         self.report.waiting_rows = counts.1.unsigned_abs();
         (self.told)(&self.progress);
-        Ok(places)
+        Ok(owners)
     }
 
     fn next_project(&mut self) {
@@ -178,21 +178,21 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
         (self.told)(&self.progress);
     }
 
-    async fn check_one(&mut self, place: &Place) -> Result<()> {
-        let (archive, key) = (Arc::clone(self.archive), place.key());
+    async fn check_one(&mut self, owner: &Owner) -> Result<()> {
+        let (archive, key) = (Arc::clone(self.archive), owner.key());
         let look = blocking(move || archive.look(&key)).await?.map_err(unreadable)?.unwrap_or_default();
         if let Some(why) = &look.damage {
-            self.report.find(place, What::Damaged, why);
+            self.report.find(owner, What::Damaged, why);
         }
         // A page of a thread, or what came with several messages, may belong to two pieces.
         let mut seen = HashSet::new();
-        let mut walk = place.walk(PIECE_BYTES);
+        let mut walk = owner.walk(PIECE_BYTES);
         while let Some(draft) = self.next_piece(&mut walk).await? {
             for (path, id) in expected(draft).await? {
                 match look.tree.get(&path) {
                     _ if seen.contains(&path) => continue,
-                    None => self.report.find(place, What::Missing, &path),
-                    Some(there) if *there != id => self.report.find(place, What::Different, &path),
+                    None => self.report.find(owner, What::Missing, &path),
+                    Some(there) if *there != id => self.report.find(owner, What::Different, &path),
                     Some(_) => {}
                 }
                 self.report.files += 1;
@@ -200,21 +200,21 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
             }
         }
         for path in look.tree.keys().filter(|path| !seen.contains(*path) && kind_of(path).is_some()) {
-            self.report.find(place, What::Extra, path);
+            self.report.find(owner, What::Extra, path);
         }
         let files = look.files;
         for path in files.only_in_tree.iter().chain(&files.only_in_files).chain(&files.different) {
-            self.report.find(place, What::FileApart, path);
+            self.report.find(owner, What::FileApart, path);
         }
         Ok(())
     }
 
-    async fn rebuild_one(&mut self, place: &Place) -> Result<()> {
-        let covered = self.store.system().run(Covered(place.whose())).await?;
+    async fn rebuild_one(&mut self, owner: &Owner) -> Result<()> {
+        let covered = self.store.system().run(Covered(owner.whose())).await?;
         let unfileable = self.report.unfileable;
-        let mut left = self.listing(place).await?;
+        let mut left = self.listing(owner).await?;
         let mut begun = String::new();
-        let mut walk = place.walk(PIECE_BYTES);
+        let mut walk = owner.walk(PIECE_BYTES);
         while let Some(draft) = self.next_piece(&mut walk).await? {
             let draft = Arc::new(draft);
             for (path, _) in expected(Draft::clone(&draft)).await? {
@@ -222,14 +222,14 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
                 left.remove(&path);
             }
             let (archive, of) = (Arc::clone(self.archive), Arc::clone(&draft));
-            let apply = move || archive.apply(&of.place.key(), &of.window()?);
+            let apply = move || archive.apply(&of.owner.key(), &of.window()?);
             let applied = blocking(apply).await?.map_err(unwritable)?;
             self.report.written += applied.written as u64;
             begun = applied.begun;
         }
         let extra: Vec<String> = left.into_keys().filter(|path| kind_of(path).is_some()).collect();
-        self.remove(place, extra).await?;
-        let (archive, key, now) = (Arc::clone(self.archive), place.key(), self.store.now());
+        self.remove(owner, extra).await?;
+        let (archive, key, now) = (Arc::clone(self.archive), owner.key(), self.store.now());
         if archive.exists(&key) {
             let settle = move || {
                 let restored = archive.restore_files(&key, now)?;
@@ -239,19 +239,19 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
         }
         // What could not be written stays known, by the rows that were set aside for it.
         let all = self.report.unfileable == unfileable;
-        self.store.system().run(Clear { whose: place.whose(), covered, all }).await
+        self.store.system().run(Clear { whose: owner.whose(), covered, all }).await
     }
 
     /// Empty where there is no archive yet: none is made before there is something to write.
-    async fn listing(&self, place: &Place) -> Result<BTreeMap<String, Oid>> {
-        let (archive, key, now) = (Arc::clone(self.archive), place.key(), self.store.now());
+    async fn listing(&self, owner: &Owner) -> Result<BTreeMap<String, Oid>> {
+        let (archive, key, now) = (Arc::clone(self.archive), owner.key(), self.store.now());
         if !archive.exists(&key) {
             return Ok(BTreeMap::new());
         }
         blocking(move || archive.listing(&key, now)).await?.map_err(unwritable)
     }
 
-    async fn remove(&mut self, place: &Place, extra: Vec<String>) -> Result<()> {
+    async fn remove(&mut self, owner: &Owner, extra: Vec<String>) -> Result<()> {
         for some in extra.chunks(REMOVED_AT_ONCE) {
             let changes =
                 some.iter().filter_map(|path| ArchivePath::new(path.clone()).ok()).map(Change::remove).collect();
@@ -262,7 +262,7 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
                 author: Author { name: COMMITTER_NAME.to_owned(), email: "archive@waybill.invalid".to_owned() },
                 at: self.store.now(),
             };
-            let (archive, key) = (Arc::clone(self.archive), place.key());
+            let (archive, key) = (Arc::clone(self.archive), owner.key());
             blocking(move || archive.apply(&key, &window)).await?.map_err(unwritable)?;
             self.report.removed += some.len() as u64;
         }
@@ -277,7 +277,7 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
             walk.step = next;
             let Some(mut draft) = draft else { continue };
             for what in draft.leave_out() {
-                self.report.find(&draft.place, What::Unfileable, &what);
+                self.report.find(&draft.owner, What::Unfileable, &what);
             }
             if draft.items.is_empty() {
                 continue;
@@ -292,10 +292,10 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
         Ok(None)
     }
 
-    async fn unknown(&mut self, places: &[Place]) -> Result<()> {
+    async fn unknown(&mut self, owners: &[Owner]) -> Result<()> {
         let archive = Arc::clone(self.archive);
         let there = blocking(move || archive.projects()).await?.map_err(unreadable)?;
-        let known: Vec<ProjectKey> = places.iter().map(Place::key).collect();
+        let known: Vec<ProjectKey> = owners.iter().map(Owner::key).collect();
         for key in there.iter().filter(|key| !known.contains(key)) {
             let name = format!("{}/{}", key.tenant_folder(), key.project_folder());
             self.report.found(&name, What::UnknownProject, "");

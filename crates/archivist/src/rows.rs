@@ -167,18 +167,18 @@ impl Work for ReadBatch {
         let Some(last) = found.last() else { return Ok(None) };
         let taken =
             Taken { whose: self.whose, xact: last.xact, row: last.row, at: found.iter().map(|row| row.at).collect() };
-        let Some(place) = read::place(tx, tenant, project).await? else {
+        let Some(owner) = read::owner(tx, tenant, project).await? else {
             // Of a project that is gone: there is nothing to write.
             return Ok(Some(Batch { draft: Draft::new(gone(self.whose), ctx.now), taken, more: full }));
         };
-        let mut draft = Draft::new(place, ctx.now);
+        let mut draft = Draft::new(owner, ctx.now);
         fill(tx, &mut draft, &found).await?;
         Ok(Some(Batch { draft, taken, more: full }))
     }
 }
 
-fn gone((tenant, project): Whose) -> crate::Place {
-    crate::Place {
+fn gone((tenant, project): Whose) -> crate::Owner {
+    crate::Owner {
         tenant,
         tenant_name: String::new(),
         project,
@@ -221,21 +221,21 @@ impl ReadBatch {
 
 /// What the rows are about, each thing once.
 async fn fill(tx: &mut Tx<'_>, draft: &mut Draft, rows: &[Found]) -> Result<()> {
-    let place = draft.place.clone();
+    let owner = draft.owner.clone();
     let about = |kind: ArchiveKind| {
         let mut ids: Vec<i64> = rows.iter().filter(|row| row.kind == kind.as_str()).map(|row| row.about).collect();
         ids.dedup();
         ids
     };
     if !about(ArchiveKind::Project).is_empty() {
-        draft.items.push(read::project(&place));
-        draft.lines.push(Line::project(&place.slug));
+        draft.items.push(read::project(&owner));
+        draft.lines.push(Line::project(&owner.slug));
     }
     let mut agents = about(ArchiveKind::Agent);
     agents.sort_unstable();
     agents.dedup();
     for agent in agents {
-        if let Some(item) = read::agent(tx, &place, agent).await? {
+        if let Some(item) = read::agent(tx, &owner, agent).await? {
             if let Item::Agent { profile, .. } = &item {
                 draft.lines.push(Line::agent(&profile.name));
             }
@@ -243,9 +243,9 @@ async fn fill(tx: &mut Tx<'_>, draft: &mut Draft, rows: &[Found]) -> Result<()> 
         }
     }
     let ids = about(ArchiveKind::Message);
-    Messages { place: &place, ids: &ids }.file(tx, draft).await?;
+    Messages { owner: &owner, ids: &ids }.file(tx, draft).await?;
     for id in about(ArchiveKind::Reservation) {
-        match read::reservation(tx, &place, id).await? {
+        match read::reservation(tx, &owner, id).await? {
             Some(held) => {
                 draft.lines.push(Line::reservation(&held));
                 draft.items.push(Item::Reservation(held));
@@ -257,7 +257,7 @@ async fn fill(tx: &mut Tx<'_>, draft: &mut Draft, rows: &[Found]) -> Result<()> 
         }
     }
     for id in about(ArchiveKind::Product) {
-        if let Some(product) = read::product(tx, &place, id).await? {
+        if let Some(product) = read::product(tx, &owner, id).await? {
             draft.lines.push(Line::product(&product.key));
             draft.items.push(Item::Product(product));
         }
@@ -285,7 +285,7 @@ pub(crate) struct ReadChanges {
 
 pub(crate) struct AgentState {
     pub changed: Changed,
-    pub place: Option<crate::Place>,
+    pub owner: Option<crate::Owner>,
     pub name: String,
     pub items: Vec<Item>,
     /// A message of each thousand.
@@ -309,25 +309,25 @@ impl Work for ReadChanges {
         let since = row.time(1)?;
         let until = read::looked_until(ctx.now);
         let changed = Changed { whose: self.whose, agent: self.agent, changes: row.int(0)?, since, until, at: ctx.now };
-        let mut state = AgentState { changed, place: None, name: String::new(), items: Vec::new(), seen: Vec::new() };
-        let Some(place) = read::place(tx, tenant, project).await? else { return Ok(Some(state)) };
-        if let Some(item) = read::agent(tx, &place, self.agent).await? {
+        let mut state = AgentState { changed, owner: None, name: String::new(), items: Vec::new(), seen: Vec::new() };
+        let Some(owner) = read::owner(tx, tenant, project).await? else { return Ok(Some(state)) };
+        if let Some(item) = read::agent(tx, &owner, self.agent).await? {
             if let Item::Agent { profile, .. } = &item {
                 state.name.clone_from(&profile.name);
             }
             state.items.push(item);
-            state.items.extend(read::agent_reservations(tx, &place, self.agent, since).await?);
-            state.items.extend(read::agent_slots(tx, &place, self.agent, &state.name).await?);
-            state.seen = read::seen_buckets(tx, &place, self.agent, since).await?;
+            state.items.extend(read::agent_reservations(tx, &owner, self.agent, since).await?);
+            state.items.extend(read::agent_slots(tx, &owner, self.agent, &state.name).await?);
+            state.seen = read::seen_buckets(tx, &owner, self.agent, since).await?;
         }
-        state.place = Some(place);
+        state.owner = Some(owner);
         Ok(Some(state))
     }
 }
 
 /// What an agent has seen in some thousands of messages.
 pub(crate) struct ReadSeen {
-    pub place: crate::Place,
+    pub owner: crate::Owner,
     pub agent: i64,
     pub name: String,
     pub messages: Vec<i64>,
@@ -343,7 +343,7 @@ impl Work for ReadSeen {
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         for message in &self.messages {
-            items.extend(read::seen(tx, &self.place, self.agent, &self.name, *message).await?);
+            items.extend(read::seen(tx, &self.owner, self.agent, &self.name, *message).await?);
         }
         Ok(items)
     }

@@ -427,21 +427,21 @@ impl Archivist {
     /// Projects whose archive somebody has removed get it back, also while nobody writes to them.
     async fn find_gone(&mut self, now: Instant) -> Result<()> {
         let mut after = (waybill_kernel::Tenant(0), 0);
-        let mut places = self.hand.store.system().run(probe::Tenants).await?;
+        let mut owners = self.hand.store.system().run(probe::Tenants).await?;
         loop {
             let archive = Arc::clone(&self.hand.archive);
-            let next = places.last().filter(|place| place.project > 0).map(crate::Place::whose);
+            let next = owners.last().filter(|owner| owner.project > 0).map(crate::Owner::whose);
             let gone = blocking(move || {
-                places.retain(|place| !archive.exists(&place.key()));
-                places
+                owners.retain(|owner| !archive.exists(&owner.key()));
+                owners
             })
             .await?;
-            for place in &gone {
-                self.begin_walk(place.whose(), now);
+            for owner in &gone {
+                self.begin_walk(owner.whose(), now);
             }
             after = next.unwrap_or(after);
-            places = self.hand.store.system().run(probe::Projects(after)).await?;
-            if places.is_empty() {
+            owners = self.hand.store.system().run(probe::Projects(after)).await?;
+            if owners.is_empty() {
                 return Ok(());
             }
         }

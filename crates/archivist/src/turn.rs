@@ -155,19 +155,19 @@ impl Hand {
             let Some(state) = self.store.system().run(ReadChanges { whose, agent: *agent }).await? else { continue };
             changed.push(state.changed);
             done.wrote = true;
-            let Some(place) = state.place else { continue };
+            let Some(owner) = state.owner else { continue };
             let now = self.store.now();
-            let window = draft.get_or_insert_with(|| Draft::new(place.clone(), now));
+            let window = draft.get_or_insert_with(|| Draft::new(owner.clone(), now));
             if !state.items.is_empty() {
                 window.lines.push(crate::draft::Line::state(&state.name));
             }
             window.items.extend(state.items);
             for messages in state.seen.chunks(SEEN_AT_ONCE) {
-                let (place, name) = (place.clone(), state.name.clone());
-                let seen = ReadSeen { place, agent: *agent, name, messages: messages.to_vec() };
+                let (owner, name) = (owner.clone(), state.name.clone());
+                let seen = ReadSeen { owner, agent: *agent, name, messages: messages.to_vec() };
                 window.items.extend(self.store.system().run(seen).await?);
                 if window.weight() > self.settings.window_bytes_max {
-                    let empty = Draft::new(window.place.clone(), now);
+                    let empty = Draft::new(window.owner.clone(), now);
                     let full = std::mem::replace(window, empty);
                     window.lines.clone_from(&full.lines);
                     self.write_state(full, 1, done).await?;
@@ -228,9 +228,9 @@ impl Hand {
         if walk.begun.is_empty() {
             return Ok(true);
         }
-        let Some(place) = self.store.system().run(crate::probe::FindPlace(walk.whose)).await? else { return Ok(true) };
+        let Some(owner) = self.store.system().run(crate::probe::FindOwner(walk.whose)).await? else { return Ok(true) };
         let (archive, begun, now) = (Arc::clone(&self.archive), walk.begun.clone(), self.store.now());
-        Ok(blocking(move || archive.settled(&place.key(), &begun, now)).await??)
+        Ok(blocking(move || archive.settled(&owner.key(), &begun, now)).await??)
     }
 
     /// One window to the archive. What it lacks besides is asked for.
@@ -244,7 +244,7 @@ impl Hand {
         if draft.items.is_empty() {
             return Ok(());
         }
-        let whose = draft.place.whose();
+        let whose = draft.owner.whose();
         let begun = self.write_window(draft, size, done).await?;
         let known = done.walk.as_ref().map(|walk| walk.begun.as_str());
         if !begun.is_empty() && known != Some(&begun) {
@@ -288,7 +288,7 @@ impl Hand {
             if let Some(watch) = watch {
                 watch();
             }
-            archive.apply(&draft.place.key(), &draft.window()?)
+            archive.apply(&draft.owner.key(), &draft.window()?)
         };
         Ok(blocking(apply).await??)
     }

@@ -75,13 +75,13 @@ impl Work for Walk {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Piece> {
-        let Some(place) = read::place(tx, self.whose.0, self.whose.1).await? else {
+        let Some(owner) = read::owner(tx, self.whose.0, self.whose.1).await? else {
             return Ok(Piece { draft: None, next: Step::Done });
         };
-        let mut draft = Draft::new(place, ctx.now);
+        let mut draft = Draft::new(owner, ctx.now);
         let next = match &self.step {
             Step::Project => {
-                draft.items.push(read::project(&draft.place));
+                draft.items.push(read::project(&draft.owner));
                 Step::Agents(String::new())
             }
             Step::Agents(after) => agents(tx, &mut draft, after, self.bytes_max).await?,
@@ -103,15 +103,15 @@ impl Work for Walk {
 async fn agents(tx: &mut Tx<'_>, draft: &mut Draft, after: &str, bytes_max: usize) -> Result<Step> {
     const NEXT: &str = "SELECT agent, name_key FROM mail_agents WHERE tenant = $1 AND project = $2 AND name_key > $3 \
                         ORDER BY name_key LIMIT $4";
-    let place = draft.place.clone();
-    let params = [place.project.into(), after.into(), PIECE.into()];
+    let owner = draft.owner.clone();
+    let params = [owner.project.into(), after.into(), PIECE.into()];
     let mut last = None;
-    let rows = tx.as_tenant(place.tenant).query(NEXT, &params).await?;
+    let rows = tx.as_tenant(owner.tenant).query(NEXT, &params).await?;
     for row in &rows {
         let agent = row.int(0)?;
-        if let Some(item) = read::agent(tx, &place, agent).await? {
+        if let Some(item) = read::agent(tx, &owner, agent).await? {
             if let Item::Agent { profile, .. } = &item {
-                draft.items.extend(read::agent_slots(tx, &place, agent, &profile.name).await?);
+                draft.items.extend(read::agent_slots(tx, &owner, agent, &profile.name).await?);
             }
             draft.items.push(item);
         }
@@ -126,13 +126,13 @@ async fn agents(tx: &mut Tx<'_>, draft: &mut Draft, after: &str, bytes_max: usiz
 /// What the agent has read and acknowledged, some thousands of messages at a time; then the next agent.
 async fn seen(tx: &mut Tx<'_>, draft: &mut Draft, key: &str, agent: i64, after: i64) -> Result<Step> {
     const NAME: &str = "SELECT name FROM mail_agents WHERE tenant = $1 AND agent = $2";
-    let place = draft.place.clone();
-    let name = tx.as_tenant(place.tenant).query_opt(NAME, &[agent.into()]).await?;
+    let owner = draft.owner.clone();
+    let name = tx.as_tenant(owner.tenant).query_opt(NAME, &[agent.into()]).await?;
     if let Some(name) = name.as_ref().map(|row| row.text(0)).transpose()? {
-        let all = read::seen_buckets(tx, &place, agent, Time::from_micros(0)).await?;
+        let all = read::seen_buckets(tx, &owner, agent, Time::from_micros(0)).await?;
         let some: Vec<i64> = all.into_iter().filter(|message| *message > after).take(SEEN).collect();
         for message in &some {
-            draft.items.extend(read::seen(tx, &place, agent, name, *message).await?);
+            draft.items.extend(read::seen(tx, &owner, agent, name, *message).await?);
         }
         if let Some(last) = some.last() {
             return Ok(Step::Seen { key: key.to_owned(), agent, after: *last });
@@ -146,21 +146,21 @@ async fn seen(tx: &mut Tx<'_>, draft: &mut Draft, key: &str, agent: i64, after: 
 async fn next_agent(tx: &mut Tx<'_>, draft: &Draft, key: &str) -> Result<Option<(i64, String)>> {
     const NEXT: &str = "SELECT agent, name_key FROM mail_agents WHERE tenant = $1 AND project = $2 AND name_key > $3 \
                         ORDER BY name_key LIMIT 1";
-    let params = [draft.place.project.into(), key.into()];
-    let row = tx.as_tenant(draft.place.tenant).query_opt(NEXT, &params).await?;
+    let params = [draft.owner.project.into(), key.into()];
+    let row = tx.as_tenant(draft.owner.tenant).query_opt(NEXT, &params).await?;
     row.map(|row| Ok((row.int(0)?, row.text(1)?.to_owned()))).transpose()
 }
 
 async fn reservations(tx: &mut Tx<'_>, draft: &mut Draft, after: i64) -> Result<Step> {
     const NEXT: &str = "SELECT reservation FROM mail_reservations WHERE tenant = $1 AND project = $2 AND reservation > $3 \
                         ORDER BY reservation LIMIT $4";
-    let place = draft.place.clone();
-    let params = [place.project.into(), after.into(), PIECE.into()];
-    let rows = tx.as_tenant(place.tenant).query(NEXT, &params).await?;
+    let owner = draft.owner.clone();
+    let params = [owner.project.into(), after.into(), PIECE.into()];
+    let rows = tx.as_tenant(owner.tenant).query(NEXT, &params).await?;
     let mut last = None;
     for row in &rows {
         last = Some(row.int(0)?);
-        if let Some(held) = read::reservation(tx, &place, row.int(0)?).await? {
+        if let Some(held) = read::reservation(tx, &owner, row.int(0)?).await? {
             draft.items.push(Item::Reservation(held));
         }
     }
@@ -169,12 +169,12 @@ async fn reservations(tx: &mut Tx<'_>, draft: &mut Draft, after: i64) -> Result<
 
 async fn products(tx: &mut Tx<'_>, draft: &mut Draft, after: i64) -> Result<Step> {
     const NEXT: &str = "SELECT product FROM mail_products WHERE tenant = $1 AND product > $2 ORDER BY product LIMIT $3";
-    let place = draft.place.clone();
-    let rows = tx.as_tenant(place.tenant).query(NEXT, &[after.into(), PIECE.into()]).await?;
+    let owner = draft.owner.clone();
+    let rows = tx.as_tenant(owner.tenant).query(NEXT, &[after.into(), PIECE.into()]).await?;
     let mut last = None;
     for row in &rows {
         last = Some(row.int(0)?);
-        if let Some(product) = read::product(tx, &place, row.int(0)?).await? {
+        if let Some(product) = read::product(tx, &owner, row.int(0)?).await? {
             draft.items.push(Item::Product(product));
         }
     }
@@ -186,11 +186,11 @@ impl Walk {
     async fn messages(&self, tx: &mut Tx<'_>, draft: &mut Draft, after: i64) -> Result<Step> {
         const NEXT: &str = "SELECT message, octet_length(body), attachments FROM mail_messages \
             WHERE tenant = $1 AND project = $2 AND message > $3 ORDER BY message LIMIT $4";
-        let place = draft.place.clone();
-        let params = [place.project.into(), after.into(), MESSAGES.into()];
-        let rows = tx.as_tenant(place.tenant).query(NEXT, &params).await?;
+        let owner = draft.owner.clone();
+        let params = [owner.project.into(), after.into(), MESSAGES.into()];
+        let rows = tx.as_tenant(owner.tenant).query(NEXT, &params).await?;
         let ids = self.fitting(&rows)?;
-        Messages { place: &place, ids: &ids }.file(tx, draft).await?;
+        Messages { owner: &owner, ids: &ids }.file(tx, draft).await?;
         let beginning = Step::Foreign { key: String::new(), agent: 0, at: 0, message: 0 };
         Ok(ids.last().map_or(beginning, |last| Step::Messages(*last)))
     }
@@ -220,13 +220,13 @@ impl Walk {
         const NEXT: &str = "SELECT m.message, octet_length(m.body), m.attachments, r.created_at FROM mail_recipients r \
             JOIN mail_messages m ON m.tenant = $1 AND m.message = r.message WHERE r.tenant = $1 AND r.agent = $2 \
             AND (r.created_at, r.message) > ($3, $4) AND m.project <> $5 ORDER BY r.created_at, r.message LIMIT $6";
-        let place = draft.place.clone();
+        let owner = draft.owner.clone();
         if agent != 0 {
-            let params = [agent.into(), after.0.into(), after.1.into(), place.project.into(), MESSAGES.into()];
-            let rows = tx.as_tenant(place.tenant).query(NEXT, &params).await?;
+            let params = [agent.into(), after.0.into(), after.1.into(), owner.project.into(), MESSAGES.into()];
+            let rows = tx.as_tenant(owner.tenant).query(NEXT, &params).await?;
             let ids = self.fitting(&rows)?;
             if let Some(last) = ids.len().checked_sub(1) {
-                Messages { place: &place, ids: &ids }.file(tx, draft).await?;
+                Messages { owner: &owner, ids: &ids }.file(tx, draft).await?;
                 return Ok(Step::Foreign { key: key.to_owned(), agent, at: rows[last].int(3)?, message: ids[last] });
             }
         }

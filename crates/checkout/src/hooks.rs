@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn rule_21_the_own_hook_is_kept_once_and_comes_back() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = Folder::at(place.path()).unwrap();
-        let (path, orig) = (place.path().join("pre-commit"), place.path().join("pre-commit.orig"));
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::at(temp.path()).unwrap();
+        let (path, orig) = (temp.path().join("pre-commit"), temp.path().join("pre-commit.orig"));
         let mine = "#!/bin/sh\necho mine\n";
         fs::write(&path, mine).unwrap();
         let ours = text(Hook::PreCommit, "/bin/waybill", None);
@@ -164,15 +164,15 @@ mod tests {
         fs::write(&path, "#!/bin/sh\necho new\n").unwrap();
         assert_eq!(put(&folder, Hook::PreCommit, &ours).unwrap_err().code(), Code::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "#!/bin/sh\necho new\n");
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2, "no temporary file is left");
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2, "no temporary file is left");
     }
 
     #[test]
     fn a_repository_that_sends_git_elsewhere_is_left_alone() {
-        let place = tempfile::tempdir().unwrap();
-        let tree = place.path().join("tree");
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("tree");
         fs::create_dir_all(tree.join(".git")).unwrap();
-        let roots = [place.path().to_owned()];
+        let roots = [temp.path().to_owned()];
         let checkout = Checkout::open(&roots, &tree).unwrap().unwrap();
         assert_eq!(folder(&checkout).unwrap().path().file_name().unwrap(), "hooks");
         fs::write(tree.join(".git/config"), "[core]\n\thooksPath = /etc/hooks\n").unwrap();
@@ -181,7 +181,7 @@ mod tests {
         assert!(refused.cure().contains("waybill guard install"));
         fs::remove_file(tree.join(".git/config")).unwrap();
         fs::remove_dir(tree.join(".git/hooks")).unwrap();
-        std::os::unix::fs::symlink(place.path(), tree.join(".git/hooks")).unwrap();
+        std::os::unix::fs::symlink(temp.path(), tree.join(".git/hooks")).unwrap();
         assert_eq!(folder(&checkout).unwrap_err().code(), Code::InvalidRequest);
     }
 }

@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn only_what_lies_beneath_a_root_is_reached_and_no_link_is_followed() {
-        let place = tempfile::tempdir().unwrap();
-        let (root, outside) = (place.path().join("root"), place.path().join("outside"));
+        let temp = tempfile::tempdir().unwrap();
+        let (root, outside) = (temp.path().join("root"), temp.path().join("outside"));
         std::fs::create_dir_all(root.join("p/src")).unwrap();
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::write(root.join("p/src/a.txt"), "hello").unwrap();

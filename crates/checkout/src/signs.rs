@@ -220,12 +220,12 @@ mod tests {
     const SINCE_S: i64 = 1_500_000_000;
 
     struct Tree {
-        place: tempfile::TempDir,
+        temp: tempfile::TempDir,
     }
 
     impl Tree {
         fn new() -> Self {
-            let tree = Self { place: tempfile::tempdir().unwrap() };
+            let tree = Self { temp: tempfile::tempdir().unwrap() };
             std::fs::create_dir_all(tree.at().join("src/api")).unwrap();
             for path in ["src/api/a.rs", "src/b.rs", "README.md"] {
                 tree.write(path, "one");
@@ -234,7 +234,7 @@ mod tests {
         }
 
         fn at(&self) -> PathBuf {
-            self.place.path().join("tree")
+            self.temp.path().join("tree")
         }
 
         /// As if it had been there for years.
@@ -259,7 +259,7 @@ mod tests {
         }
 
         fn look(&self, pattern: &str) -> Looked {
-            let checkout = Checkout::open(&[self.place.path().to_owned()], &self.at()).unwrap().unwrap();
+            let checkout = Checkout::open(&[self.temp.path().to_owned()], &self.at()).unwrap().unwrap();
             let base = base_of(pattern);
             signs(&checkout, pattern, SINCE_S, &|path| path.starts_with(&base)).unwrap()
         }

@@ -188,7 +188,7 @@ mod tests {
             "required": ["id", "note"],
         });
         let of = |route| Fields::of(&OperationSpec { route, ..OperationSpec::WRITE }, schema.clone());
-        let places = |fields: &Fields| -> Vec<String> {
+        let locations = |fields: &Fields| -> Vec<String> {
             fields
                 .parameters
                 .iter()
@@ -203,7 +203,7 @@ mod tests {
         ] {
             let fields = of(route);
             let expected: &[&str] = if with_body { &["path:id"] } else { &["path:id", "query:note"] };
-            assert_eq!(places(&fields), expected, "{route:?}");
+            assert_eq!(locations(&fields), expected, "{route:?}");
             assert_eq!(
                 fields.body.map(|body| body["required"].clone()),
                 with_body.then(|| json!(["note"])),

@@ -115,8 +115,8 @@ impl Pool {
         if self.0.len() < POOL_MAX {
             self.0.push(input);
         } else {
-            let place = rng.below(POOL_MAX);
-            self.0[place] = input;
+            let index = rng.below(POOL_MAX);
+            self.0[index] = input;
         }
     }
 

@@ -19,8 +19,8 @@ pub fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
     while filled < N {
         entropy.fill(&mut drawn);
         for byte in drawn.iter().filter(|byte| **byte < FAIR) {
-            let Some(place) = letters.get_mut(filled) else { break };
-            *place = ALPHABET[usize::from(*byte % 62)];
+            let Some(letter) = letters.get_mut(filled) else { break };
+            *letter = ALPHABET[usize::from(*byte % 62)];
             filled += 1;
         }
     }

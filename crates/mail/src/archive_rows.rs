@@ -39,6 +39,11 @@ pub fn topic() -> Topic {
     Topic::new("mail.archive", Tenant(0), b"due")
 }
 
+/// Held by servers that write the archive, and alone by whoever repairs it or the rows behind it.
+pub fn owner() -> Topic {
+    Topic::new("mail.archive", Tenant(0), b"owner")
+}
+
 const NOTE: &str = "INSERT INTO mail_archive_rows (tenant, project, kind, ref, at, state, next_at) \
                     VALUES ($1, $2, $3, $4, $5, 'waiting', $5)";
 const CHANGED: &str = "INSERT INTO mail_changes (tenant, project, agent, changes, changed_at) VALUES ($1, $2, $3, 1, $4) \

@@ -65,14 +65,14 @@ pub const fn sealed_bytes(plain_bytes: u64) -> Option<u64> {
 }
 
 /// Which chunk comes next, for both directions.
-struct Place {
+struct Chunks {
     key: FileKey,
     prefix: [u8; PREFIX_BYTES],
     next: u64,
     ended: bool,
 }
 
-impl Place {
+impl Chunks {
     fn nonce(&mut self, last: bool) -> Result<[u8; NONCE_BYTES]> {
         if self.ended {
             return Err(Error::invalid("The file goes on after its end."));
@@ -87,13 +87,13 @@ impl Place {
     }
 }
 
-pub struct FileSealer(Place);
+pub struct FileSealer(Chunks);
 
 impl FileSealer {
     pub fn new(key: &FileKey, entropy: &dyn Entropy) -> Self {
         let mut prefix = [0; PREFIX_BYTES];
         entropy.fill(&mut prefix);
-        Self(Place { key: key.clone(), prefix, next: 0, ended: false })
+        Self(Chunks { key: key.clone(), prefix, next: 0, ended: false })
     }
 
     /// What the encrypted file begins with.
@@ -118,7 +118,7 @@ impl FileSealer {
     }
 }
 
-pub struct FileOpener(Place);
+pub struct FileOpener(Chunks);
 
 impl FileOpener {
     /// # Errors
@@ -127,7 +127,7 @@ impl FileOpener {
         match header.split_first() {
             Some((&VERSION, prefix)) => {
                 let prefix = prefix.try_into().map_err(|_| unreadable())?;
-                Ok(Self(Place { key: key.clone(), prefix, next: 0, ended: false }))
+                Ok(Self(Chunks { key: key.clone(), prefix, next: 0, ended: false }))
             }
             _ => Err(unreadable()),
         }

@@ -143,8 +143,8 @@ impl Found {
             None => ([0; 3], None),
             Some(entry) => {
                 let counts = Counts::of(tx, name, entry.generation, ctx.now).await?;
-                let place = |shards| Route::new((entry.incarnation, entry.generation), shards);
-                (counts.each(), entry.shards.map(place))
+                let route = |shards| Route::new((entry.incarnation, entry.generation), shards);
+                (counts.each(), entry.shards.map(route))
             }
         };
         let account = account_number(tenant, tenant_id);
@@ -154,16 +154,16 @@ impl Found {
 
 /// What partitions in other stores hold. Answers with what is wrong with one of those stores.
 async fn add_others(page: &mut [Found], stores: &Stores) -> Option<Error> {
-    let (mut places, mut asked) = (Vec::new(), Vec::new());
-    for (place, found) in page.iter().enumerate() {
+    let (mut indexes, mut asked) = (Vec::new(), Vec::new());
+    for (index, found) in page.iter().enumerate() {
         if let Some(route) = &found.route {
-            places.push(place);
+            indexes.push(index);
             asked.push(Elsewhere { tenant: Tenant(found.tenant), queue: &found.queue, route });
         }
     }
     let (all, failure) = held(stores, &asked).await;
-    for (place, held) in places.into_iter().zip(all) {
-        let found = &mut page[place];
+    for (index, held) in indexes.into_iter().zip(all) {
+        let found = &mut page[index];
         let Some(held) = held else {
             found.is_whole = false;
             continue;

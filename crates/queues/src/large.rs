@@ -60,8 +60,8 @@ pub(crate) async fn complete(
     let mut failure = None;
     messages.retain_mut(|message| {
         let Some(mid) = message.unread.take() else { return true };
-        let Some(place) = found.iter().position(|contents| contents.mid == mid) else { return false };
-        let Contents { body, attributes, .. } = found.swap_remove(place);
+        let Some(index) = found.iter().position(|contents| contents.mid == mid) else { return false };
+        let Contents { body, attributes, .. } = found.swap_remove(index);
         if let Err(error) = message.fill(body, attributes.as_deref(), names) {
             failure = Some(error);
         }

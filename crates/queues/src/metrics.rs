@@ -113,7 +113,7 @@ impl Partitions {
     }
 
     fn count(&self, partition: u32, traffic: Traffic) {
-        let counters = usize::try_from(partition).ok().and_then(|place| self.counters.get(place));
+        let counters = usize::try_from(partition).ok().and_then(|index| self.counters.get(index));
         let Some(counter) = counters.map(|counters| &counters[traffic as usize]) else { return };
         let make = || {
             metrics::counter!(PARTITION_MESSAGES, "account" => self.account.clone(), "queue" => self.queue.clone(),

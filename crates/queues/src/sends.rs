@@ -207,7 +207,7 @@ macro_rules! insert_many {
     ($number:expr, $after:literal) => {
         concat!(
             "INSERT INTO messages (mid, tenant, id, body, md5, attributes, trace, sent_at, sender, grp) \
-             WITH given (place, id, body, md5, attributes, trace, grp) AS (VALUES \
+             WITH given (nth, id, body, md5, attributes, trace, grp) AS (VALUES \
              (0, $7, $8, $9, $10, $11, $12), (1, $13, $14, $15, $16, $17, $18), (2, $19, $20, $21, $22, $23, $24), \
              (3, $25, $26, $27, $28, $29, $30), (4, $31, $32, $33, $34, $35, $36), (5, $37, $38, $39, $40, $41, $42), \
              (6, $43, $44, $45, $46, $47, $48), (7, $49, $50, $51, $52, $53, $54), (8, $55, $56, $57, $58, $59, $60), \
@@ -223,11 +223,11 @@ macro_rules! insert_many {
 
 const INSERT: Sql = Sql { sqlite: insert_one!(number_sqlite!(), ""), postgres: insert_one!(number_postgres!(), "") };
 const INSERT_MANY: Sql = Sql {
-    sqlite: insert_many!(concat!(number_sqlite!(), " + given.place"), ""),
+    sqlite: insert_many!(concat!(number_sqlite!(), " + given.nth"), ""),
     postgres: insert_many!(number_postgres!(), ""),
 };
 const INSERT_RETURNING: Sql = Sql {
-    sqlite: insert_many!(concat!(number_sqlite!(), " + given.place"), " RETURNING mid, id"),
+    sqlite: insert_many!(concat!(number_sqlite!(), " + given.nth"), " RETURNING mid, id"),
     postgres: insert_many!(number_postgres!(), " RETURNING mid, id"),
 };
 /// Not yet received, and not to be before their time. Those that are left over are NULL.

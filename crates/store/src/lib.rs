@@ -7,6 +7,7 @@ mod complaint;
 mod decode;
 mod domain;
 pub mod effects;
+mod hold;
 mod lexer;
 mod metrics;
 pub mod migrate;
@@ -33,6 +34,7 @@ mod wake;
 
 pub use decode::decode;
 pub use domain::{Domain, Mcp, Naming};
+pub use hold::{Hold, Holding};
 pub use metrics::OperationFigures;
 pub use migrate::Migration;
 pub use operation::{Call, Ctx, Event, Operation, Reach, Reply, Turn, Until, Wait, Work};

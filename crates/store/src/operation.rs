@@ -15,7 +15,8 @@ use crate::{Settings, Topic, Tx};
 ///
 /// # Contract
 /// `run` has no effect outside `tx` and awaits nothing but `tx`: it may be run again after a serialization failure or
-/// a voided batch, and on SQLite it is polled exactly once. What a call needs from elsewhere is for `admit`.
+/// a voided batch, and on SQLite it is polled exactly once. What a call needs from elsewhere is for `admit`. It may note
+/// something in the process's memory where a second run changes nothing about it.
 pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     const SPEC: OperationSpec;
     /// Almost everything stays inside the caller's tenant; what does not says so.

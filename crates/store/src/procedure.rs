@@ -75,12 +75,12 @@ impl<O: Operation> Procedure for O {
 
 /// Waits for one topic in several stores at once. To be made before the first look, so that nothing is missed in between.
 pub struct Waiting<'a> {
-    places: Vec<(&'a Store, Subscription)>,
+    subscriptions: Vec<(&'a Store, Subscription)>,
 }
 
 impl<'a> Waiting<'a> {
     pub fn new(stores: impl IntoIterator<Item = &'a Store>, topic: Topic) -> Self {
-        Self { places: stores.into_iter().map(|store| (store, store.subscribe(topic))).collect() }
+        Self { subscriptions: stores.into_iter().map(|store| (store, store.subscribe(topic))).collect() }
     }
 
     /// Ends with a wake in any of the stores, when what `until` says of one of them is due, or at the deadline. `until` has
@@ -88,7 +88,7 @@ impl<'a> Waiting<'a> {
     pub async fn pause(&mut self, until: &[Option<Until>], deadline: Instant) {
         const LOOK_AGAIN: Duration = Duration::from_secs(1);
         let mut moment = deadline;
-        for ((store, subscription), until) in self.places.iter_mut().zip(until) {
+        for ((store, subscription), until) in self.subscriptions.iter_mut().zip(until) {
             subscription.found_nothing();
             moment = moment.min(match until {
                 Some(until) => store.look_again_at(subscription, *until, deadline),
@@ -96,7 +96,7 @@ impl<'a> Waiting<'a> {
             });
         }
         let wakes: Vec<BoxFuture<'_, ()>> = self
-            .places
+            .subscriptions
             .iter_mut()
             .map(|(_, subscription)| -> BoxFuture<'_, ()> { Box::pin(subscription.woken()) })
             .collect();
@@ -109,15 +109,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The store at this place has given what was waited for.
-    pub fn satisfied(&mut self, place: usize) {
-        if let Some((_, subscription)) = self.places.get_mut(place) {
+    /// The store at this index has given what was waited for.
+    pub fn satisfied(&mut self, index: usize) {
+        if let Some((_, subscription)) = self.subscriptions.get_mut(index) {
             subscription.satisfied();
         }
     }
 
     /// The program stops, and nobody waits any more.
     pub fn is_over(&self) -> bool {
-        self.places.iter().any(|(store, _)| store.is_stopping())
+        self.subscriptions.iter().any(|(store, _)| store.is_stopping())
     }
 }

@@ -231,7 +231,6 @@ impl Store {
         }
     }
 
-    /// `home`, or that of a shard.
     /// How long calls wait for a connection.
     pub fn pool(&self) -> PoolFigures {
         match &self.0.engine {
@@ -245,6 +244,7 @@ impl Store {
         self.0.times.figures(domain)
     }
 
+    /// `home`, or that of a shard.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -301,7 +301,14 @@ impl Store {
     }
 
     pub fn is_postgres(&self) -> bool {
-        matches!(self.0.engine, Engine::Postgres(_))
+        self.postgres().is_some()
+    }
+
+    pub(crate) fn postgres(&self) -> Option<&Postgres> {
+        match &self.0.engine {
+            Engine::Postgres(postgres) => Some(postgres),
+            Engine::Sqlite(_) => None,
+        }
     }
 
     /// Ends all waiting: each waiter answers with what it has.

@@ -108,11 +108,11 @@ impl Waits {
         let young = |(at, waited): &(Instant, Duration)| (now.duration_since(*at) < KEPT_FOR).then_some(*waited);
         let mut waits: Vec<Duration> = self.lock().all.iter().filter_map(young).collect();
         waits.sort_unstable();
-        // The place below which 95 of 100 are.
-        let place = (waits.len() * 95).div_ceil(100).saturating_sub(1);
+        // Below it are 95 of 100.
+        let rank = (waits.len() * 95).div_ceil(100).saturating_sub(1);
         PoolFigures {
             recent: waits.len(),
-            wait_p95: waits.get(place).copied().unwrap_or_default(),
+            wait_p95: waits.get(rank).copied().unwrap_or_default(),
             wait_max: waits.last().copied().unwrap_or_default(),
             active: self.active.load(Ordering::Relaxed),
             acquires: self.acquires.load(Ordering::Relaxed),

@@ -120,7 +120,7 @@ struct Waiter {
 pub(crate) struct Subscription {
     hub: Hub,
     topic: Topic,
-    place: u64,
+    number: u64,
     waiter: Arc<Waiter>,
     /// A wake was taken and the run after it has not yet been judged.
     holding: bool,
@@ -187,13 +187,13 @@ impl Hub {
     pub(crate) fn subscribe(&self, topic: Topic) -> Subscription {
         let mut state = self.lock();
         state.next += 1;
-        let place = state.next;
+        let number = state.next;
         let waiter = Arc::<Waiter>::default();
-        state.topics.entry(topic).or_default().insert(place, Arc::clone(&waiter));
+        state.topics.entry(topic).or_default().insert(number, Arc::clone(&waiter));
         if state.closed {
             waiter.wake.notify_one();
         }
-        Subscription { hub: self.clone(), topic, place, waiter, holding: false }
+        Subscription { hub: self.clone(), topic, number, waiter, holding: false }
     }
 
     /// From now on; whoever remembers something subscribes before reading it.
@@ -283,7 +283,7 @@ impl Subscription {
     /// The run after a wake found nothing: somebody else may.
     pub(crate) fn found_nothing(&mut self) {
         if std::mem::take(&mut self.holding) {
-            self.hub.lock().wake_from(self.topic, self.place, 1);
+            self.hub.lock().wake_from(self.topic, self.number, 1);
         }
     }
 
@@ -297,14 +297,14 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let mut state = self.hub.lock();
         if let Some(waiters) = state.topics.get_mut(&self.topic) {
-            waiters.remove(&self.place);
+            waiters.remove(&self.number);
             if waiters.is_empty() {
                 state.topics.remove(&self.topic);
             }
         }
         let unused = self.waiter.pending.load(Ordering::Relaxed);
         if self.holding || unused {
-            state.wake_from(self.topic, self.place, 1);
+            state.wake_from(self.topic, self.number, 1);
         }
     }
 }

@@ -152,8 +152,8 @@ mod tests {
             let fitting: Vec<&Vec<u8>> = keys.iter().filter(|key| offer.fits(key)).collect();
             // As a claim walks: what is at the place, then the next place that might fit.
             let (mut seen, mut steps, mut from) = (Vec::new(), 0, Some(Vec::new()));
-            while let Some(place) = from {
-                let Some(found) = keys.iter().find(|key| **key >= place) else { break };
+            while let Some(reached) = from {
+                let Some(found) = keys.iter().find(|key| **key >= reached) else { break };
                 if offer.fits(found) {
                     seen.push(found);
                 }

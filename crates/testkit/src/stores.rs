@@ -297,8 +297,8 @@ impl TestStore {
 
     /// What every tenant has stored is what was counted, in all stores.
     pub async fn check_stored_bytes(&self) {
-        for (place, store) in self.stores.all().enumerate() {
-            let role = if place == 0 { StoreRole::Home } else { StoreRole::Shard };
+        for (index, store) in self.stores.all().enumerate() {
+            let role = if index == 0 { StoreRole::Home } else { StoreRole::Shard };
             let found = store.system().run(waybill_domains::CompareStored(role)).await.map_err(readable);
             assert!(matches!(&found, Ok(found) if found.is_empty()), "{}: {found:?}", store.name());
         }
@@ -333,11 +333,11 @@ impl TestStore {
 
     /// As they were opened by `with_shards`.
     pub fn shards(&self, names: &[&str]) -> Vec<Shard> {
-        let backend = |place: usize, name: &str| match &self.home {
+        let backend = |index: usize, name: &str| match &self.home {
             Home::Folder(folder) => Backend::Sqlite(SqliteOptions::at(folder.path().join(format!("{name}.db")))),
-            Home::Database(_) => Backend::Postgres(postgres_options(&self.shards[place].url)),
+            Home::Database(_) => Backend::Postgres(postgres_options(&self.shards[index].url)),
         };
-        let shard = |(place, name): (usize, &&str)| Shard { name: (*name).to_owned(), backend: backend(place, name) };
+        let shard = |(index, name): (usize, &&str)| Shard { name: (*name).to_owned(), backend: backend(index, name) };
         names.iter().enumerate().map(shard).collect()
     }
 

@@ -384,17 +384,17 @@ impl File {
         }
         let mut files = Vec::new();
         let mut shards = Vec::new();
-        for (name, place) in &self.shards {
+        for (name, address) in &self.shards {
             check_name(name)?;
-            let backend = if let Some(file) = place.strip_prefix("sqlite:") {
+            let backend = if let Some(file) = address.strip_prefix("sqlite:") {
                 check_file(name, file)?;
                 if files.contains(&file) {
                     return Err(format!("shards.{name} has the file of another shard."));
                 }
                 files.push(file);
                 Backend::Sqlite(SqliteOptions { path: data.join(file), ..self.sqlite.options(data) })
-            } else if place.starts_with("postgres://") || place.starts_with("postgresql://") {
-                Backend::Postgres(self.postgres.options(place))
+            } else if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+                Backend::Postgres(self.postgres.options(address))
             } else {
                 return Err(format!(
                     "shards.{name} must be `sqlite:<file>` or an address like postgres://user@host/database."

@@ -11,14 +11,18 @@ use waybill_archivist::Archivist;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Code, Entropy, Result, hex};
 use waybill_mail::archive_health::ArchiveHealth;
+use waybill_mail::archive_rows;
 use waybill_mesh::limiter::Limits;
 use waybill_mesh_door::redis::{Condition, Shared};
 use waybill_queues::Limiter;
-use waybill_store::{Backend, Settings, Store, StoreRole, Stores, effects};
+use waybill_store::{Backend, Hold, Holding, Settings, Store, StoreRole, Stores, effects};
 use waybill_tasks::Process;
 
 use crate::config::Config;
 use crate::data::DataFolder;
+
+/// Between two tries to hold the archive of mail.
+const HOLD_AGAIN: Duration = Duration::from_millis(500);
 
 /// Everything that recurs, started.
 pub fn sweeps(config: &Config, stores: &Stores) -> Vec<effects::Runner> {
@@ -35,6 +39,37 @@ pub fn archivist(config: &Config, store: &Store) -> Option<Archivist> {
     let health = store.settings().find::<ArchiveHealth>()?.clone();
     let archive = Arc::new(Archive::new(config.archive_root(), config.mail_archive.limits()));
     Some(Archivist::new(store.clone(), archive, config.mail_archive.clone(), health))
+}
+
+/// Writes the archive, from when this server holds it: a repair holds it alone.
+pub async fn keep_archive(archivist: Archivist, store: Store, stopping: CancellationToken) {
+    let hold = tokio::select! {
+        () = stopping.cancelled() => return,
+        hold = hold_archive(&store) => hold,
+    };
+    tokio::select! {
+        () = archivist.keep_running(stopping) => {}
+        () = keep_holding(&store, hold) => {}
+    }
+}
+
+/// For ever. After a lost connection it is held again as soon as the database is back.
+async fn keep_holding(store: &Store, mut hold: Hold) {
+    loop {
+        hold.lost().await;
+        hold = hold_archive(store).await;
+    }
+}
+
+async fn hold_archive(store: &Store) -> Hold {
+    loop {
+        match store.hold(archive_rows::owner(), Holding::Shared).await {
+            Ok(Some(hold)) => return hold,
+            Ok(None) => tracing::debug!("somebody repairs the archive of mail; it is written when that has ended"),
+            Err(error) => tracing::debug!(%error, "the archive of mail could not be held; it is tried again"),
+        }
+        tokio::time::sleep(HOLD_AGAIN).await;
+    }
 }
 
 /// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is

@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn a_file_replaces_another_in_one_step_and_leaves_nothing() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = Folder::create(&place.path().join("a")).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(&temp.path().join("a")).unwrap();
         folder.put("x", b"one", true).unwrap();
         folder.put("x", b"two", false).unwrap();
         assert_eq!(folder.read("x").unwrap().unwrap(), b"two");
@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn links_are_not_followed() {
-        let place = tempfile::tempdir().unwrap();
-        let (inside, outside) = (place.path().join("in"), place.path().join("out"));
+        let temp = tempfile::tempdir().unwrap();
+        let (inside, outside) = (temp.path().join("in"), temp.path().join("out"));
         std::fs::create_dir(&outside).unwrap();
         std::fs::write(outside.join("secret"), "secret").unwrap();
         let folder = Folder::create(&inside).unwrap();
@@ -353,19 +353,19 @@ mod tests {
 
     #[test]
     fn rule_25_leftovers_are_cleaned_and_nothing_else() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(temp.path()).unwrap();
         folder.put("kept", b"1", false).unwrap();
-        std::fs::write(place.path().join(".tmp-1-1"), "half").unwrap();
+        std::fs::write(temp.path().join(".tmp-1-1"), "half").unwrap();
         assert_eq!(folder.clean().unwrap(), 1);
         assert_eq!(folder.list().unwrap().len(), 1);
     }
 
     #[test]
     fn a_pipe_is_no_file_and_nobody_waits_for_it() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = Folder::create(place.path()).unwrap();
-        let path = place.path().join("pipe");
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(temp.path()).unwrap();
+        let path = temp.path().join("pipe");
         rustix::fs::mkfifoat(CWD, &path, FILE_MODE).unwrap();
         assert!(folder.read("pipe").unwrap().is_none());
     }

@@ -83,16 +83,16 @@ mod tests {
     use super::*;
 
     fn repository() -> (tempfile::TempDir, Folder, i64) {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(&place.path().join("archive.git")).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(&temp.path().join("archive.git")).unwrap();
         git.write_new("index.lock", b"", false).unwrap();
         let made_s = git.look("index.lock").unwrap().unwrap().modified_s;
-        (place, git, made_s)
+        (temp, git, made_s)
     }
 
     #[test]
     fn rule_33_a_lock_goes_only_when_it_is_older_than_a_minute() {
-        let (_place, git, made_s) = repository();
+        let (_temp, git, made_s) = repository();
         assert_eq!(heal_known(&git, made_s + 60).unwrap(), 0);
         assert!(git.look("index.lock").unwrap().is_some());
         assert_eq!(heal_known(&git, made_s + 61).unwrap(), 1);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn rule_33_a_lock_of_a_live_process_stays_however_old() {
-        let (_place, git, made_s) = repository();
+        let (_temp, git, made_s) = repository();
         let mut child =
             Command::new("sleep").arg("60").current_dir(git.path()).stdin(Stdio::null()).spawn().expect("sleep runs");
         assert_eq!(heal_known(&git, made_s + 3600).unwrap(), 0);

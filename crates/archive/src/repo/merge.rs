@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn however_many_windows_there_were_there_are_few_packs() {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(temp.path()).unwrap();
         let folder = git.enter("objects/pack").unwrap();
         for n in 0..200_u32 {
             let object = Object::new(Kind::Blob, format!("blob {n} {}", "x".repeat(500)).into_bytes().into()).unwrap();
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn packs_that_git_has_made_are_left_alone() {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(temp.path()).unwrap();
         let folder = git.enter("objects/pack").unwrap();
         for n in 0..6_u32 {
             let object = Object::new(Kind::Blob, format!("{n}").into_bytes().into()).unwrap();

@@ -143,28 +143,28 @@ mod tests {
 
     #[test]
     fn rule_25_only_folders_of_the_last_window_are_cleaned() {
-        let place = tempfile::tempdir().unwrap();
-        let project = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let project = Folder::create(temp.path()).unwrap();
         let (a, b) = (path("messages/2026/a.md"), path("top.json"));
         write(&project, &[(&a, Some(b"a")), (&b, Some(b"b"))], false).unwrap();
-        let left = place.path().join("files/messages/2026/.tmp-1-1");
+        let left = temp.path().join("files/messages/2026/.tmp-1-1");
         std::fs::write(&left, "half").unwrap();
-        std::fs::write(place.path().join("files/.tmp-1-2"), "half").unwrap();
-        std::fs::write(place.path().join(TOUCHING), "messages/2026\n\n../..\n").unwrap();
+        std::fs::write(temp.path().join("files/.tmp-1-2"), "half").unwrap();
+        std::fs::write(temp.path().join(TOUCHING), "messages/2026\n\n../..\n").unwrap();
         assert_eq!(paths(&project).unwrap().len(), 2, "readers pass over leftovers");
         assert_eq!(clean(&project).unwrap(), 2);
         assert!(!left.exists());
-        assert!(!place.path().join(TOUCHING).exists());
+        assert!(!temp.path().join(TOUCHING).exists());
     }
 
     #[test]
     fn an_empty_folder_goes_with_its_last_file() {
-        let place = tempfile::tempdir().unwrap();
-        let project = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let project = Folder::create(temp.path()).unwrap();
         let (a, b) = (path("x/y/a"), path("x/b"));
         write(&project, &[(&a, Some(b"a")), (&b, Some(b"b"))], false).unwrap();
         write(&project, &[(&a, None)], false).unwrap();
-        assert!(!place.path().join("files/x/y").exists());
-        assert!(place.path().join("files/x/b").exists());
+        assert!(!temp.path().join("files/x/y").exists());
+        assert!(temp.path().join("files/x/b").exists());
     }
 }

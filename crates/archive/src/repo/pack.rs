@@ -237,8 +237,8 @@ mod tests {
 
     #[test]
     fn an_index_comes_back_and_nonsense_does_not() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(temp.path()).unwrap();
         let objects: Vec<Object> =
             (0..300_u32).map(|n| Object::new(Kind::Blob, format!("blob {n}").into_bytes().into()).unwrap()).collect();
         let pack = write(&folder, &objects, false).unwrap();

@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_ref_moves_only_from_where_it_is() {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(temp.path()).unwrap();
         assert_eq!(read(&git, BRANCH).unwrap(), None);
         assert_eq!(swap(&git, BRANCH, None, id(1), true, 0).unwrap(), Moved::Done);
         assert_eq!(swap(&git, BRANCH, None, id(2), true, 0).unwrap(), Moved::Elsewhere(Some(id(1))));
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn packed_refs_are_read_and_the_loose_one_wins() {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(temp.path()).unwrap();
         let packed = format!("# pack-refs with: peeled\n{} {BRANCH}\n", id(7));
         git.put("packed-refs", packed.as_bytes(), false).unwrap();
         assert_eq!(read(&git, BRANCH).unwrap(), Some(id(7)));
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn rule_36_a_lock_of_a_killed_writer_goes_at_once_and_anothers_stays() {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(temp.path()).unwrap();
         let heads = git.enter("refs/heads").unwrap();
         git.write_new(PREPARED, b"x", false).unwrap();
         assert!(git.link(PREPARED, &heads, "main.lock").unwrap());
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn nonsense_in_a_ref_is_damage() {
-        let place = tempfile::tempdir().unwrap();
-        let git = Folder::create(place.path()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let git = Folder::create(temp.path()).unwrap();
         git.enter("refs/heads").unwrap().put("main", b"", false).unwrap();
         assert!(matches!(read(&git, BRANCH), Err(Error::Damaged(_))));
     }

@@ -6,22 +6,22 @@ use std::process::Command;
 use waybill_archive::Error;
 use waybill_archive::repo::{Archive, Limits, Started};
 
-use crate::support::{Place, commits, git, key, tree_of, window};
+use crate::support::{Fixture, commits, git, key, tree_of, window};
 
 /// A small file system of its own, unmounted at the end. None where this user may not mount.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
     fn new(size: &str) -> Option<Self> {
-        let place = tempfile::tempdir().unwrap();
+        let fixture = tempfile::tempdir().unwrap();
         let options = format!("size={size}");
         let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(place.path()).output().ok()?;
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(fixture.path()).output().ok()?;
         if !mounted.status.success() {
             eprintln!("skipped: this user may not mount a tmpfs");
             return None;
         }
-        Some(Self(place))
+        Some(Self(fixture))
     }
 
     fn remount(&self, options: &str) {
@@ -44,43 +44,43 @@ fn asides(project: &Path) -> usize {
 
 #[test]
 fn rule_4_a_root_that_is_removed_is_begun_anew() {
-    let place = Place::new();
-    place.apply(1);
-    std::fs::remove_dir_all(place.root()).unwrap();
-    let applied = place.apply(2);
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    std::fs::remove_dir_all(fixture.root()).unwrap();
+    let applied = fixture.apply(2);
     assert_eq!(applied.started, Started::Anew, "whoever asked learns that the rest has to be written again");
-    assert_eq!(commits(&place.git_dir()), 1);
-    place.judge();
+    assert_eq!(commits(&fixture.git_dir()), 1);
+    fixture.judge();
 }
 
 #[test]
 fn a_repository_that_is_removed_begins_again_with_the_files() {
-    let place = Place::new();
-    place.apply(1);
-    std::fs::remove_dir_all(place.git_dir()).unwrap();
-    assert_eq!(place.apply(2).started, Started::FromFiles);
-    assert_eq!(tree_of(&place.git_dir(), "HEAD").len(), 7);
-    place.judge();
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    std::fs::remove_dir_all(fixture.git_dir()).unwrap();
+    assert_eq!(fixture.apply(2).started, Started::FromFiles);
+    assert_eq!(tree_of(&fixture.git_dir(), "HEAD").len(), 7);
+    fixture.judge();
 }
 
 #[test]
 fn files_that_are_removed_come_back_from_the_repository() {
-    let place = Place::new();
-    place.apply(1);
-    std::fs::remove_dir_all(place.project().join("files")).unwrap();
-    place.archive.close();
-    place.apply(2);
-    place.judge();
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    std::fs::remove_dir_all(fixture.project().join("files")).unwrap();
+    fixture.archive.close();
+    fixture.apply(2);
+    fixture.judge();
 }
 
 #[test]
 fn corrupt_objects_move_the_repository_aside() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for n in 1..4 {
-        place.apply(n);
+        fixture.apply(n);
     }
-    place.archive.close();
-    for entry in std::fs::read_dir(place.git_dir().join("objects/pack")).unwrap().flatten() {
+    fixture.archive.close();
+    for entry in std::fs::read_dir(fixture.git_dir().join("objects/pack")).unwrap().flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|ending| ending == "pack") {
             let mut pack = std::fs::read(&path).unwrap();
@@ -88,146 +88,146 @@ fn corrupt_objects_move_the_repository_aside() {
             std::fs::write(&path, pack).unwrap();
         }
     }
-    assert_eq!(place.apply(4).started, Started::FromFiles);
-    assert_eq!(asides(&place.project()), 1, "nothing is deleted");
-    assert_eq!(tree_of(&place.git_dir(), "HEAD").len(), 13);
-    place.judge();
+    assert_eq!(fixture.apply(4).started, Started::FromFiles);
+    assert_eq!(asides(&fixture.project()), 1, "nothing is deleted");
+    assert_eq!(tree_of(&fixture.git_dir(), "HEAD").len(), 13);
+    fixture.judge();
 }
 
 #[test]
 fn a_tree_that_is_damaged_deep_down_is_found_when_it_is_needed() {
-    let place = Place::new();
-    place.apply(1);
-    git(&place.git_dir(), &["gc", "--quiet"]);
-    let tree = git(&place.git_dir(), &["rev-parse", "HEAD:messages/2026/11"]);
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    git(&fixture.git_dir(), &["gc", "--quiet"]);
+    let tree = git(&fixture.git_dir(), &["rev-parse", "HEAD:messages/2026/11"]);
     // As a loose object that is empty, in the place of the packed one.
-    place.archive.close();
-    let pack = std::fs::read_dir(place.git_dir().join("objects/pack"))
+    fixture.archive.close();
+    let pack = std::fs::read_dir(fixture.git_dir().join("objects/pack"))
         .unwrap()
         .flatten()
         .find(|entry| entry.path().extension().is_some_and(|ending| ending == "pack"))
         .unwrap()
         .path();
-    let elsewhere = place.folder.path().join("moved.pack");
+    let elsewhere = fixture.folder.path().join("moved.pack");
     std::fs::rename(&pack, &elsewhere).unwrap();
-    for entry in std::fs::read_dir(place.git_dir().join("objects/pack")).unwrap().flatten() {
+    for entry in std::fs::read_dir(fixture.git_dir().join("objects/pack")).unwrap().flatten() {
         std::fs::remove_file(entry.path()).unwrap();
     }
     let unpack = Command::new("git")
-        .current_dir(place.git_dir())
+        .current_dir(fixture.git_dir())
         .args(["unpack-objects", "-q"])
         .stdin(std::fs::File::open(&elsewhere).unwrap())
         .status()
         .unwrap();
     assert!(unpack.success());
-    let loose = place.git_dir().join("objects").join(&tree.trim()[..2]).join(&tree.trim()[2..]);
+    let loose = fixture.git_dir().join("objects").join(&tree.trim()[..2]).join(&tree.trim()[2..]);
     std::fs::remove_file(&loose).unwrap();
     std::fs::write(&loose, "").unwrap();
-    place.apply(2);
-    assert_eq!(asides(&place.project()), 1);
-    place.judge();
+    fixture.apply(2);
+    assert_eq!(asides(&fixture.project()), 1);
+    fixture.judge();
 }
 
 #[test]
 fn a_ref_that_is_empty_after_a_power_failure_is_healed() {
-    let place = Place::new();
-    place.apply(1);
-    place.archive.close();
-    std::fs::write(place.git_dir().join("refs/waybill/main"), "").unwrap();
-    place.apply(2);
-    place.judge();
-    assert_eq!(asides(&place.project()), 1);
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    fixture.archive.close();
+    std::fs::write(fixture.git_dir().join("refs/waybill/main"), "").unwrap();
+    fixture.apply(2);
+    fixture.judge();
+    assert_eq!(asides(&fixture.project()), 1);
 }
 
 #[test]
 fn somebody_elses_repository_is_moved_aside_and_not_written_to() {
-    let place = Place::new();
-    let project = place.project();
+    let fixture = Fixture::new();
+    let project = fixture.project();
     std::fs::create_dir_all(&project).unwrap();
     git(&project, &["init", "--quiet", "--bare", "--initial-branch=main", "archive.git"]);
-    let tree = git(&place.git_dir(), &["hash-object", "-t", "tree", "-w", "/dev/null"]);
-    let commit = git(&place.git_dir(), &["commit-tree", "-m", "theirs", tree.trim()]);
-    git(&place.git_dir(), &["update-ref", "refs/heads/main", commit.trim()]);
-    std::fs::write(place.git_dir().join("index.lock"), "").unwrap();
-    place.apply(1);
+    let tree = git(&fixture.git_dir(), &["hash-object", "-t", "tree", "-w", "/dev/null"]);
+    let commit = git(&fixture.git_dir(), &["commit-tree", "-m", "theirs", tree.trim()]);
+    git(&fixture.git_dir(), &["update-ref", "refs/heads/main", commit.trim()]);
+    std::fs::write(fixture.git_dir().join("index.lock"), "").unwrap();
+    fixture.apply(1);
     assert_eq!(asides(&project), 1);
-    assert_eq!(commits(&place.git_dir()), 1);
-    place.judge();
+    assert_eq!(commits(&fixture.git_dir()), 1);
+    fixture.judge();
 }
 
 #[test]
 fn what_leads_elsewhere_is_not_followed() {
-    let place = Place::new();
-    let outside = place.folder.path().join("outside");
-    git(place.folder.path(), &["init", "--quiet", "--bare", "outside"]);
+    let fixture = Fixture::new();
+    let outside = fixture.folder.path().join("outside");
+    git(fixture.folder.path(), &["init", "--quiet", "--bare", "outside"]);
     for plant in ["alternates", "commondir", "link", "hook"] {
-        place.apply(1);
-        place.archive.close();
+        fixture.apply(1);
+        fixture.archive.close();
         match plant {
             "alternates" => {
                 let line = format!("{}\n", outside.join("objects").display());
-                std::fs::write(place.git_dir().join("objects/info/alternates"), line).unwrap();
+                std::fs::write(fixture.git_dir().join("objects/info/alternates"), line).unwrap();
             }
-            "commondir" => std::fs::write(place.git_dir().join("commondir"), "../../../../outside").unwrap(),
+            "commondir" => std::fs::write(fixture.git_dir().join("commondir"), "../../../../outside").unwrap(),
             "link" => {
-                std::fs::rename(place.git_dir(), place.project().join("kept")).unwrap();
-                std::os::unix::fs::symlink(&outside, place.git_dir()).unwrap();
+                std::fs::rename(fixture.git_dir(), fixture.project().join("kept")).unwrap();
+                std::os::unix::fs::symlink(&outside, fixture.git_dir()).unwrap();
             }
             _ => {
                 use std::os::unix::fs::PermissionsExt;
-                let ran = place.folder.path().join("ran");
+                let ran = fixture.folder.path().join("ran");
                 for hook in ["reference-transaction", "post-update", "update", "pre-auto-gc"] {
-                    std::fs::create_dir_all(place.git_dir().join("hooks")).unwrap();
-                    let path = place.git_dir().join("hooks").join(hook);
+                    std::fs::create_dir_all(fixture.git_dir().join("hooks")).unwrap();
+                    let path = fixture.git_dir().join("hooks").join(hook);
                     std::fs::write(&path, format!("#!/bin/sh\ntouch {}\n", ran.display())).unwrap();
                     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
                 }
-                place.apply(9);
+                fixture.apply(9);
                 assert!(!ran.exists(), "a hook was run");
-                std::fs::remove_dir_all(place.git_dir().join("hooks")).unwrap();
+                std::fs::remove_dir_all(fixture.git_dir().join("hooks")).unwrap();
             }
         }
-        place.apply(2);
-        place.judge();
+        fixture.apply(2);
+        fixture.judge();
         assert!(std::fs::read_dir(outside.join("objects/pack")).unwrap().next().is_none());
     }
-    assert_eq!(asides(&place.project()), 3);
+    assert_eq!(asides(&fixture.project()), 3);
 }
 
 #[test]
 fn rule_33_a_lock_on_the_branch_is_waited_for_and_healed_when_stale() {
-    let place = Place::new();
-    place.apply(1);
-    let lock = place.git_dir().join("refs/heads/main.lock");
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    let lock = fixture.git_dir().join("refs/heads/main.lock");
     std::fs::write(&lock, "").unwrap();
     // Windows of these tests are dated 2026-11-16; what counts is the age that the clock gives the lock.
     let young = std::fs::metadata(&lock).unwrap().modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
     let mut next = window(2, 1);
     next.at = waybill_kernel::Time::from_micros(i64::try_from(young.as_micros()).unwrap());
-    let refused = place.archive.apply(&place.key, &next).unwrap_err();
+    let refused = fixture.archive.apply(&fixture.key, &next).unwrap_err();
     assert!(matches!(refused, Error::Locked { .. }), "{refused}");
     assert!(lock.exists());
     next.at = next.at.after(std::time::Duration::from_secs(62));
-    place.archive.apply(&place.key, &next).unwrap();
+    fixture.archive.apply(&fixture.key, &next).unwrap();
     assert!(!lock.exists());
-    place.judge();
+    fixture.judge();
 }
 
 #[test]
 fn rule_36_an_index_lock_is_no_obstacle_and_goes_when_it_is_stale() {
-    let place = Place::new();
-    place.apply(1);
-    let lock = place.git_dir().join("index.lock");
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    let lock = fixture.git_dir().join("index.lock");
     std::fs::write(&lock, "").unwrap();
-    place.apply(2);
+    fixture.apply(2);
     assert!(lock.exists(), "a young one may be somebody's");
-    place.archive.close();
+    fixture.archive.close();
     let mut later = window(3, 1);
     let modified = std::fs::metadata(&lock).unwrap().modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
     later.at = waybill_kernel::Time::from_micros(i64::try_from(modified.as_micros()).unwrap() + 61_500_000);
-    place.archive.apply(&place.key, &later).unwrap();
+    fixture.archive.apply(&fixture.key, &later).unwrap();
     assert!(!lock.exists());
-    place.judge();
+    fixture.judge();
 }
 
 #[test]
@@ -272,15 +272,15 @@ fn rule_30_a_full_disk_leaves_nothing_half_written() {
 
 #[test]
 fn a_disk_is_not_filled_with_what_was_moved_aside() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for n in 0..8 {
-        place.apply(n);
-        place.archive.close();
-        std::fs::write(place.git_dir().join("refs/waybill/main"), "").unwrap();
+        fixture.apply(n);
+        fixture.archive.close();
+        std::fs::write(fixture.git_dir().join("refs/waybill/main"), "").unwrap();
     }
-    place.apply(8);
-    place.archive.close();
-    std::fs::write(place.git_dir().join("refs/waybill/main"), "").unwrap();
-    let refused = place.archive.apply(&place.key, &window(9, 1)).unwrap_err();
+    fixture.apply(8);
+    fixture.archive.close();
+    std::fs::write(fixture.git_dir().join("refs/waybill/main"), "").unwrap();
+    let refused = fixture.archive.apply(&fixture.key, &window(9, 1)).unwrap_err();
     assert!(matches!(refused, Error::TooManyAside { count: 8, .. }), "{refused}");
 }

@@ -13,16 +13,16 @@ fn sample() -> Option<tempfile::TempDir> {
         eprintln!("skipped: there is no sample of an existing archive");
         return None;
     }
-    let place = tempfile::tempdir().unwrap();
-    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(place.path()).status().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(temp.path()).status().unwrap();
     assert!(unpacked.success());
-    Some(place)
+    Some(temp)
 }
 
 #[test]
 fn the_archive_of_the_python_server_is_read() {
-    let Some(place) = sample() else { return };
-    let legacy = Legacy::open(&place.path().join("agent-mail-python/archive")).unwrap();
+    let Some(temp) = sample() else { return };
+    let legacy = Legacy::open(&temp.path().join("agent-mail-python/archive")).unwrap();
     assert_eq!(legacy.refused.told, []);
     let [backend, front] = legacy.projects.as_slice() else { panic!("{} projects", legacy.projects.len()) };
     assert_eq!(

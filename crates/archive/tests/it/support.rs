@@ -11,13 +11,13 @@ use waybill_kernel::Time;
 /// 2026-11-16T18:43:20Z.
 pub const BEGIN_S: i64 = 1_794_854_600;
 
-pub struct Place {
+pub struct Fixture {
     pub folder: tempfile::TempDir,
     pub archive: Archive,
     pub key: ProjectKey,
 }
 
-impl Place {
+impl Fixture {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::new(folder.path().join("root"), Limits::default());

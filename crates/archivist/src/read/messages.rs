@@ -8,7 +8,7 @@ use waybill_kernel::{Error, Result, hex};
 use waybill_store::{Row, STATEMENTS_MAX, Statement, Tx};
 
 use crate::draft::{Filed, Line};
-use crate::{Draft, Item, Place};
+use crate::{Draft, Item, Owner};
 
 /// Ids of one page of a thread, as the layout has it.
 const PAGE_IDS: i64 = 100;
@@ -71,7 +71,7 @@ pub(crate) fn size_of(row: &Row, at: usize) -> Result<usize> {
 
 /// Messages of one window.
 pub(crate) struct Messages<'a> {
-    pub place: &'a Place,
+    pub owner: &'a Owner,
     pub ids: &'a [i64],
 }
 
@@ -105,15 +105,15 @@ impl Messages<'_> {
         const INBOXES: &str = "SELECT a.name FROM mail_recipients r JOIN mail_agents a ON a.tenant = $1 AND a.agent = r.agent \
             WHERE r.tenant = $1 AND r.message = $2 AND a.project = $3 ORDER BY r.agent";
         let looks = ids.iter().flat_map(|id| -> [Statement<'_>; 2] {
-            [(MESSAGE, vec![(*id).into()]), (INBOXES, vec![(*id).into(), self.place.project.into()])]
+            [(MESSAGE, vec![(*id).into()]), (INBOXES, vec![(*id).into(), self.owner.project.into()])]
         });
-        let found = tx.as_tenant(self.place.tenant).query_all(&looks.collect::<Vec<_>>()).await?;
+        let found = tx.as_tenant(self.owner.tenant).query_all(&looks.collect::<Vec<_>>()).await?;
         let mut filed = Vec::with_capacity(ids.len());
         for pair in found.chunks(2) {
             let ([row], inboxes) = (pair[0].as_slice(), &pair[1]) else { continue };
             let (project, message) = read(row)?;
             let inboxes = inboxes.iter().map(|row| row.text(0).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
-            let is_home = project == self.place.project;
+            let is_home = project == self.owner.project;
             let line = Line::message(&message, is_home);
             filed.push((Filed { message, is_home, inboxes }, line));
         }
@@ -123,7 +123,7 @@ impl Messages<'_> {
     async fn attachments(&self, tx: &mut Tx<'_>, id: i64, draft: &mut Draft) -> Result<()> {
         const CONTENT: &str =
             "SELECT sha256, content FROM mail_attachments WHERE tenant = $1 AND message = $2 ORDER BY position";
-        for row in tx.as_tenant(self.place.tenant).query(CONTENT, &[id.into()]).await? {
+        for row in tx.as_tenant(self.owner.tenant).query(CONTENT, &[id.into()]).await? {
             let content = row.bytes(1)?.to_vec().into();
             draft.items.push(Item::Attachment { sha256: hex::encode(row.bytes(0)?), content });
         }
@@ -139,8 +139,8 @@ impl Messages<'_> {
             "AND m.project = $2 AND m.message >= $3 AND m.message < $4 AND m.thread IS NOT NULL ORDER BY m.message"
         );
         let from = page * PAGE_IDS;
-        let params = [self.place.project.into(), from.into(), (from + PAGE_IDS).into()];
-        let rows = tx.as_tenant(self.place.tenant).query(ON_PAGE, &params).await?;
+        let params = [self.owner.project.into(), from.into(), (from + PAGE_IDS).into()];
+        let rows = tx.as_tenant(self.owner.tenant).query(ON_PAGE, &params).await?;
         let mut pages: BTreeMap<String, Digest> = BTreeMap::new();
         for row in &rows {
             let (_, message) = read(row)?;

@@ -12,15 +12,15 @@ use waybill_kernel::{Result, Tenant, Time};
 use waybill_mail::archive_rows::NO_PROJECT;
 use waybill_store::Tx;
 
-use crate::{Item, Place};
+use crate::{Item, Owner};
 
 /// None for a project that is gone.
-pub(crate) async fn place(tx: &mut Tx<'_>, tenant: Tenant, project: i64) -> Result<Option<Place>> {
+pub(crate) async fn owner(tx: &mut Tx<'_>, tenant: Tenant, project: i64) -> Result<Option<Owner>> {
     const TENANT_ROW: &str = "SELECT name, created_at FROM tenants WHERE tenant = $1";
     const PROJECT: &str = "SELECT slug, human_key, created_at FROM mail_projects WHERE tenant = $1 AND project = $2";
     let mut tx = tx.as_tenant(tenant);
     let Some(row) = tx.query_opt(TENANT_ROW, &[]).await? else { return Ok(None) };
-    let own = Place {
+    let own = Owner {
         tenant,
         tenant_name: row.text(0)?.to_owned(),
         project: NO_PROJECT,
@@ -33,17 +33,17 @@ pub(crate) async fn place(tx: &mut Tx<'_>, tenant: Tenant, project: i64) -> Resu
     }
     let Some(row) = tx.query_opt(PROJECT, &[project.into()]).await? else { return Ok(None) };
     let (slug, human_key) = (row.text(0)?.to_owned(), row.text(1)?.to_owned());
-    Ok(Some(Place { project, slug, human_key, created_at: row.time(2)?, ..own }))
+    Ok(Some(Owner { project, slug, human_key, created_at: row.time(2)?, ..own }))
 }
 
 /// What a project is called, as its file says.
-pub(crate) fn project(place: &Place) -> Item {
-    let tenant = TenantRef { name: place.tenant_name.clone() };
+pub(crate) fn project(owner: &Owner) -> Item {
+    let tenant = TenantRef { name: owner.tenant_name.clone() };
     Item::Project(ProjectFile {
-        id: place.project,
-        slug: place.slug.clone(),
-        human_key: place.human_key.clone(),
-        created_ts: place.created_at,
+        id: owner.project,
+        slug: owner.slug.clone(),
+        human_key: owner.human_key.clone(),
+        created_ts: owner.created_at,
         tenant: Some(tenant),
     })
 }

@@ -4,7 +4,7 @@ use waybill_archive::layout::{BuildSlot, LinkedProject, Product, Reservation};
 use waybill_kernel::{Result, Time};
 use waybill_store::{Row, Statement, Tx};
 
-use crate::{Item, Place};
+use crate::{Item, Owner};
 
 /// The columns that [`read`] reads, in its order.
 macro_rules! reservations {
@@ -19,24 +19,24 @@ macro_rules! reservations {
 }
 
 /// None for one that is gone.
-pub(crate) async fn reservation(tx: &mut Tx<'_>, place: &Place, id: i64) -> Result<Option<Reservation>> {
+pub(crate) async fn reservation(tx: &mut Tx<'_>, owner: &Owner, id: i64) -> Result<Option<Reservation>> {
     const ONE: &str = reservations!("r.reservation = $2");
-    let row = tx.as_tenant(place.tenant).query_opt(ONE, &[id.into()]).await?;
-    row.as_ref().map(|row| read(row, place)).transpose()
+    let row = tx.as_tenant(owner.tenant).query_opt(ONE, &[id.into()]).await?;
+    row.as_ref().map(|row| read(row, owner)).transpose()
 }
 
 /// Those of an agent that may have changed since then: what was released, and what was active, which may have been renewed.
-pub(crate) async fn agent_reservations(tx: &mut Tx<'_>, place: &Place, agent: i64, since: Time) -> Result<Vec<Item>> {
+pub(crate) async fn agent_reservations(tx: &mut Tx<'_>, owner: &Owner, agent: i64, since: Time) -> Result<Vec<Item>> {
     const ACTIVE: &str =
         reservations!("r.agent = $2 AND r.released_at IS NULL AND r.expires_at >= $3 ORDER BY r.reservation");
     const RELEASED: &str =
         reservations!("r.agent = $2 AND r.released_at IS NOT NULL AND r.released_at >= $3 ORDER BY r.reservation");
     let of = |sql| -> Statement<'_> { (sql, vec![agent.into(), since.into()]) };
-    let found = tx.as_tenant(place.tenant).query_all(&[of(ACTIVE), of(RELEASED)]).await?;
-    found.iter().flatten().map(|row| read(row, place).map(Item::Reservation)).collect()
+    let found = tx.as_tenant(owner.tenant).query_all(&[of(ACTIVE), of(RELEASED)]).await?;
+    found.iter().flatten().map(|row| read(row, owner).map(Item::Reservation)).collect()
 }
 
-fn read(row: &Row, place: &Place) -> Result<Reservation> {
+fn read(row: &Row, owner: &Owner) -> Result<Reservation> {
     Ok(Reservation {
         id: row.int(0)?,
         agent: row.text(1)?.to_owned(),
@@ -46,14 +46,14 @@ fn read(row: &Row, place: &Place) -> Result<Reservation> {
         created_ts: row.time(5)?,
         expires_ts: row.time(6)?,
         released_ts: row.time_opt(7)?,
-        project: place.human_key.clone(),
+        project: owner.human_key.clone(),
     })
 }
 
-pub(crate) async fn agent_slots(tx: &mut Tx<'_>, place: &Place, agent: i64, name: &str) -> Result<Vec<Item>> {
+pub(crate) async fn agent_slots(tx: &mut Tx<'_>, owner: &Owner, agent: i64, name: &str) -> Result<Vec<Item>> {
     const SLOTS: &str = "SELECT slot, exclusive, acquired_at, expires_at, released_at FROM mail_build_slots \
         WHERE tenant = $1 AND agent = $2 ORDER BY slot";
-    let rows = tx.as_tenant(place.tenant).query(SLOTS, &[agent.into()]).await?;
+    let rows = tx.as_tenant(owner.tenant).query(SLOTS, &[agent.into()]).await?;
     let read = |row: &Row| {
         Ok(Item::BuildSlot(BuildSlot {
             slot: row.text(0)?.to_owned(),
@@ -68,12 +68,12 @@ pub(crate) async fn agent_slots(tx: &mut Tx<'_>, place: &Place, agent: i64, name
 }
 
 /// None for one that is gone.
-pub(crate) async fn product(tx: &mut Tx<'_>, place: &Place, id: i64) -> Result<Option<Product>> {
+pub(crate) async fn product(tx: &mut Tx<'_>, owner: &Owner, id: i64) -> Result<Option<Product>> {
     const PRODUCT: &str = "SELECT key, name, created_at FROM mail_products WHERE tenant = $1 AND product = $2";
     const PROJECTS: &str = "SELECT p.slug, l.linked_at FROM mail_product_projects l \
         JOIN mail_projects p ON p.tenant = $1 AND p.project = l.project \
         WHERE l.tenant = $1 AND l.product = $2 ORDER BY p.slug";
-    let mut tx = tx.as_tenant(place.tenant);
+    let mut tx = tx.as_tenant(owner.tenant);
     let found = tx.query_all(&[(PRODUCT, vec![id.into()]), (PROJECTS, vec![id.into()])]).await?;
     let Some(row) = found[0].first() else { return Ok(None) };
     let linked = |row: &Row| Ok(LinkedProject { slug: row.text(0)?.to_owned(), linked_ts: row.time(1)? });

@@ -198,10 +198,10 @@ const ENDPOINTS: usize = Endpoint::ALL.len() + 1;
 
 impl Meters {
     fn count(&self, endpoint: Option<Endpoint>, status: u16, took: Duration) {
-        let place = endpoint.map_or(ENDPOINTS - 1, |endpoint| endpoint as usize);
+        let index = endpoint.map_or(ENDPOINTS - 1, |endpoint| endpoint as usize);
         let class = usize::from(status / 100).clamp(2, 5) - 2;
         let word = endpoint.map_or("unknown", Endpoint::word);
-        self.counters[place][class].get_or_init(|| figures::ipc_requests(word, status)).increment(1);
+        self.counters[index][class].get_or_init(|| figures::ipc_requests(word, status)).increment(1);
         self.seconds.get_or_init(figures::ipc_seconds).record(took.as_secs_f64());
     }
 }

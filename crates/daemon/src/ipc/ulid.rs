@@ -13,7 +13,7 @@ pub fn mint(clock: &Clock, entropy: &dyn Entropy) -> String {
 }
 
 fn encode(bits: u128) -> String {
-    let letter = |place: u32| char::from(ALPHABET[(bits >> (5 * place)) as usize & 31]);
+    let letter = |digit: u32| char::from(ALPHABET[(bits >> (5 * digit)) as usize & 31]);
     (0..LETTERS).rev().map(letter).collect()
 }
 

@@ -3,7 +3,7 @@
 use waybill_kernel::{Mode, Result};
 use waybill_store::{Ctx, Tx, Value, Work};
 
-use super::line::{self, Place};
+use super::line::{self, Position};
 use super::rules::{self, Digest, Verdict};
 use super::{Parcel, known, no_room};
 
@@ -46,9 +46,9 @@ impl Work for Write {
         let accept = &self.accept;
         // First the INSERT: most ids are new, and those then cost one statement.
         if !self.refuses_new
-            && let Some(place) = line::insert(ctx, tx, accept).await?
+            && let Some(position) = line::insert(ctx, tx, accept).await?
         {
-            return Ok((Verdict::Insert, place == Place::Head));
+            return Ok((Verdict::Insert, position == Position::Head));
         }
         let found = known::find(tx, &accept.client_message_id).await?;
         match rules::accept(found, &accept.request_fingerprint) {

@@ -8,14 +8,14 @@ use super::{Accept, Flight};
 
 /// Where a new row stands in the line of its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// It may be sent.
     Head,
     Behind,
 }
 
 /// A pending row at the end of its line. None when the id is taken, and then nothing is written.
-pub(super) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, accept: &Accept) -> Result<Option<Place>> {
+pub(super) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, accept: &Accept) -> Result<Option<Position>> {
     const INSERT: &str = "INSERT INTO outbox (client_message_id, request_fingerprint, wire_fingerprint, payload, envelope, \
                           destination_kind, destination_ref, key_id, epoch, enqueued_at, next_attempt_at, status, is_head) \
                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, 'pending', \
@@ -24,7 +24,7 @@ pub(super) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, accept: &Accept) -> R
                           ON CONFLICT (client_message_id) DO NOTHING RETURNING is_head";
     let [a, b, c, d, e, f, g, h, i] = accept.values();
     let row = tx.query_opt(INSERT, &[a, b, c, d, e, f, g, h, i, ctx.now.into()]).await?;
-    row.map(|row| Ok(if row.bool(0)? { Place::Head } else { Place::Behind })).transpose()
+    row.map(|row| Ok(if row.bool(0)? { Position::Head } else { Position::Behind })).transpose()
 }
 
 /// The head of this destination has ended: the next one of its line is the head. The line may be empty.

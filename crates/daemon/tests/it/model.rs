@@ -197,10 +197,10 @@ impl World {
     async fn advance(&mut self) -> &'static str {
         self.time.pass(Duration::from_secs(120));
         let count = self.below(DESTINATIONS + 1) as usize;
-        let mut places: Vec<usize> = self.in_flight.keys().copied().collect();
-        places.sort_unstable();
+        let mut positions: Vec<usize> = self.in_flight.keys().copied().collect();
+        positions.sort_unstable();
         let (mut ended, mut failed) = (Vec::new(), Vec::new());
-        for at in places.into_iter().take(count) {
+        for at in positions.into_iter().take(count) {
             let (outcome, becomes, _) = self.outcome();
             ended.push((self.in_flight.remove(&at).unwrap(), outcome));
             self.model.rows[at].status = becomes;

@@ -143,21 +143,21 @@ impl Indexed {
     /// As PostgreSQL reads a tsvector: the subject's words have the weight A, the body's B. A gap between the two keeps a
     /// phrase from beginning in one and ending in the other.
     pub fn tsvector(&self) -> String {
-        let mut places: BTreeMap<&str, Vec<(usize, char)>> = BTreeMap::new();
+        let mut positions: BTreeMap<&str, Vec<(usize, char)>> = BTreeMap::new();
         for mark in &self.marks {
-            places.entry(mark).or_default();
+            positions.entry(mark).or_default();
         }
         let gap = self.subject.len() + 1;
         let subject = self.subject.iter().enumerate().map(|(at, term)| (term, at + 1, 'A'));
         let body = self.body.iter().enumerate().map(|(at, term)| (term, at + 1 + gap, 'B'));
-        for (term, place, weight) in subject.chain(body) {
-            places.entry(term).or_default().push((place, weight));
+        for (term, position, weight) in subject.chain(body) {
+            positions.entry(term).or_default().push((position, weight));
         }
         let mut text = String::new();
-        for (term, places) in places {
+        for (term, positions) in positions {
             let _ = write!(text, "'{term}'");
-            for (nth, (place, weight)) in places.into_iter().enumerate().take(OCCURRENCES_MAX as usize) {
-                let _ = write!(text, "{}{place}{weight}", if nth == 0 { ':' } else { ',' });
+            for (nth, (position, weight)) in positions.into_iter().enumerate().take(OCCURRENCES_MAX as usize) {
+                let _ = write!(text, "{}{position}{weight}", if nth == 0 { ':' } else { ',' });
             }
             text.push(' ');
         }

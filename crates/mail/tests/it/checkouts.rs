@@ -31,22 +31,22 @@ waybill_testkit::both! {
 }
 
 struct Tree {
-    place: tempfile::TempDir,
+    temp: tempfile::TempDir,
 }
 
 impl Tree {
     fn new() -> Self {
-        let place = tempfile::tempdir_in(ROOT).unwrap();
-        fs::create_dir_all(place.path().join("src")).unwrap();
-        Self { place }
+        let temp = tempfile::tempdir_in(ROOT).unwrap();
+        fs::create_dir_all(temp.path().join("src")).unwrap();
+        Self { temp }
     }
 
     fn key(&self) -> String {
-        self.place.path().to_str().unwrap().to_owned()
+        self.temp.path().to_str().unwrap().to_owned()
     }
 
     fn at(&self, path: &str) -> PathBuf {
-        self.place.path().join(path)
+        self.temp.path().join(path)
     }
 
     /// Two agents who let each other write.

@@ -17,7 +17,7 @@ const RUN_TIME: Duration = Duration::from_secs(600);
 
 /// Where the walk stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct Position {
     tenant: Tenant,
     mesh: MeshId,
     walk: Walk,
@@ -50,26 +50,26 @@ impl Sweep for NightlyCheck {
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
         self.note(0, Vec::new());
-        let began = place(tx).await?;
+        let began = position(tx).await?;
         let mut here = match &began {
-            Some(place) => Some(place.clone()),
+            Some(position) => Some(position.clone()),
             None => mesh_after(tx, None).await?,
         };
         let (mut spent, mut looked_at, mut findings) = (0, 0, Vec::new());
-        while let Some(place) = here.take_if(|_| spent < limit) {
+        while let Some(position) = here.take_if(|_| spent < limit) {
             let step = {
-                let tx = &mut *tx.as_tenant(place.tenant);
-                step(tx, ctx.now, place.mesh, place.walk, &place.after, limit - spent).await?
+                let tx = &mut *tx.as_tenant(position.tenant);
+                step(tx, ctx.now, position.mesh, position.walk, &position.after, limit - spent).await?
             };
             // A walk over nothing costs a statement as well.
             spent += step.looked_at.max(1);
             looked_at += step.looked_at.unsigned_abs();
             let Step { findings: found, next, .. } = step;
-            findings.extend(found.into_iter().map(|finding| (place.mesh, finding)));
-            here = match (next, place.walk.next()) {
-                (Some(after), _) => Some(Place { after, ..place }),
-                (None, Some(walk)) => Some(Place { walk, after: Vec::new(), ..place }),
-                (None, None) => mesh_after(tx, Some(&place)).await?,
+            findings.extend(found.into_iter().map(|finding| (position.mesh, finding)));
+            here = match (next, position.walk.next()) {
+                (Some(after), _) => Some(Position { after, ..position }),
+                (None, Some(walk)) => Some(Position { walk, after: Vec::new(), ..position }),
+                (None, None) => mesh_after(tx, Some(&position)).await?,
             };
         }
         if here != began {
@@ -91,34 +91,34 @@ impl Sweep for NightlyCheck {
     }
 }
 
-async fn place(tx: &mut Tx<'_>) -> Result<Option<Place>> {
+async fn position(tx: &mut Tx<'_>) -> Result<Option<Position>> {
     const FIND: &str = "SELECT walked_tenant, mesh_id, walk, after FROM mesh_check_walk WHERE id = 1";
     let Some(row) = tx.query_opt(FIND, &[]).await? else { return Ok(None) };
     let walk = Walk::numbered(row.int(2)?).ok_or_else(|| Error::internal("an unknown walk"))?;
     let (tenant, mesh) = (Tenant(row.int(0)?), MeshId::from_slice(row.bytes(1)?)?);
-    Ok(Some(Place { tenant, mesh, walk, after: row.bytes(3)?.to_vec() }))
+    Ok(Some(Position { tenant, mesh, walk, after: row.bytes(3)?.to_vec() }))
 }
 
-async fn mesh_after(tx: &mut Tx<'_>, place: Option<&Place>) -> Result<Option<Place>> {
+async fn mesh_after(tx: &mut Tx<'_>, position: Option<&Position>) -> Result<Option<Position>> {
     const NEXT: &str =
         "SELECT tenant, mesh_id FROM meshes WHERE (tenant, mesh_id) > ($1, $2) ORDER BY tenant, mesh_id LIMIT 1";
-    let (tenant, mesh) = place.map_or((i64::MIN, &[][..]), |place| (place.tenant.0, place.mesh.as_bytes()));
+    let (tenant, mesh) = position.map_or((i64::MIN, &[][..]), |position| (position.tenant.0, position.mesh.as_bytes()));
     let Some(row) = tx.query_opt(NEXT, &[Value::from(tenant), Value::from(mesh)]).await? else { return Ok(None) };
     let (tenant, mesh) = (Tenant(row.int(0)?), MeshId::from_slice(row.bytes(1)?)?);
-    Ok(Some(Place { tenant, mesh, walk: Walk::Dedupe, after: Vec::new() }))
+    Ok(Some(Position { tenant, mesh, walk: Walk::Dedupe, after: Vec::new() }))
 }
 
-async fn keep(tx: &mut Tx<'_>, place: Option<&Place>) -> Result<()> {
+async fn keep(tx: &mut Tx<'_>, position: Option<&Position>) -> Result<()> {
     const FORGET: &str = "DELETE FROM mesh_check_walk WHERE id = 1";
     const KEEP: &str = "INSERT INTO mesh_check_walk (id, walked_tenant, mesh_id, walk, after) VALUES (1, $1, $2, $3, $4) \
         ON CONFLICT (id) DO UPDATE SET walked_tenant = excluded.walked_tenant, mesh_id = excluded.mesh_id, \
         walk = excluded.walk, after = excluded.after";
-    let Some(place) = place else { return tx.execute(FORGET, &[]).await.map(drop) };
+    let Some(position) = position else { return tx.execute(FORGET, &[]).await.map(drop) };
     let params = [
-        Value::from(place.tenant.0),
-        Value::from(place.mesh.as_bytes()),
-        Value::from(place.walk.number()),
-        Value::from(&place.after[..]),
+        Value::from(position.tenant.0),
+        Value::from(position.mesh.as_bytes()),
+        Value::from(position.walk.number()),
+        Value::from(&position.after[..]),
     ];
     tx.execute(KEEP, &params).await.map(drop)
 }

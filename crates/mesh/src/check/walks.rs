@@ -28,7 +28,7 @@ impl Walk {
     }
 
     pub(crate) fn numbered(number: i64) -> Option<Self> {
-        usize::try_from(number).ok().and_then(|place| Self::ALL.get(place).copied())
+        usize::try_from(number).ok().and_then(|index| Self::ALL.get(index).copied())
     }
 
     pub(crate) fn next(self) -> Option<Self> {

@@ -285,19 +285,19 @@ async fn first_sends_of_one_id_at_once_make_one_message(on: TestStore) {
 async fn a_queue_in_several_stores_is_refused_by_name(on: TestStore) {
     let alice = plain_mesh(&on).await;
     // Its first partition is in home, and it has no other.
-    place(&on, &[("FifoQueue", "true")]).await;
+    create(&on, &[("FifoQueue", "true")]).await;
     ok(&on, alice.caller(), allow(&alice, "spread.fifo")).await;
     sent(&on, &alice, "a", to_queue("spread.fifo", "x")).await;
     call(&on, &on.admin, Placed(DeleteQueue { queue_url: "spread.fifo".to_owned() })).await.map_err(readable).unwrap();
     // Made anew elsewhere it is allowed still, and out of reach.
-    place(&on, &[("FifoQueue", "true"), ("PartitionCount", "2")]).await;
+    create(&on, &[("FifoQueue", "true"), ("PartitionCount", "2")]).await;
     assert_eq!(refusal(&on, &alice, "b", to_queue("spread.fifo", "x")).await.code(), Code::QueueElsewhere);
     ok(&on, alice.caller(), disallow(&alice, "spread.fifo")).await;
     assert_eq!(refused(&on, alice.caller(), allow(&alice, "spread.fifo")).await, Code::QueueElsewhere);
     assert_eq!(refusal(&on, &alice, "b", to_queue("spread.fifo", "x")).await.code(), Code::DestinationUnknown);
 }
 
-async fn place(on: &TestStore, attributes: &[(&str, &str)]) {
+async fn create(on: &TestStore, attributes: &[(&str, &str)]) {
     let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let create = CreateQueue { queue_name: "spread.fifo".to_owned(), attributes, ..CreateQueue::default() };
     call(on, &on.admin, Placed(create)).await.map_err(readable).unwrap();

@@ -101,11 +101,11 @@ pub(crate) async fn send(
 ) -> Result<Vec<Accepted>> {
     let groups = messages.iter().map(|message| message.draft.group.unwrap_or_default());
     let mut accepted = vec![None; messages.len()];
-    for (part, places) in by_part(queue, groups)? {
-        let some: Vec<Outgoing<'_>> = places.iter().map(|place| messages[*place]).collect();
+    for (part, indexes) in by_part(queue, groups)? {
+        let some: Vec<Outgoing<'_>> = indexes.iter().map(|index| messages[*index]).collect();
         let stored = send_to(ctx, tx, queue, part, &some).await?;
-        for (place, stored) in places.into_iter().zip(stored) {
-            accepted[place] = Some(stored);
+        for (index, stored) in indexes.into_iter().zip(stored) {
+            accepted[index] = Some(stored);
         }
     }
     let new = accepted.iter().flatten().filter(|accepted| accepted.is_new).count();
@@ -118,13 +118,13 @@ pub(crate) async fn send(
     accepted.into_iter().collect::<Option<Vec<_>>>().ok_or_else(no_number)
 }
 
-/// Each part that some of the groups belong to, with the places of those in the list. In the order of partitions: everybody
+/// Each part that some of the groups belong to, with the indexes of those in the list. In the order of partitions: everybody
 /// locks groups in the same order.
 fn by_part<'q, 'g>(queue: &'q Queue, groups: impl Iterator<Item = &'g str>) -> Result<Vec<(&'q Part, Vec<usize>)>> {
     let mut parts: BTreeMap<i64, (&Part, Vec<usize>)> = BTreeMap::new();
-    for (place, group) in groups.enumerate() {
+    for (index, group) in groups.enumerate() {
         let part = queue.part_for(group)?;
-        parts.entry(part.partition).or_insert_with(|| (part, Vec::new())).1.push(place);
+        parts.entry(part.partition).or_insert_with(|| (part, Vec::new())).1.push(index);
     }
     Ok(parts.into_values().collect())
 }
@@ -282,8 +282,8 @@ pub(crate) async fn transfer(
     leaving.sort_by_key(|message| message.mid);
     // The copies count; the trigger counts what ends.
     tx.add(Stored::Rows, leaving.iter().map(|message| message.bytes).sum());
-    for (part, places) in by_part(to, leaving.iter().map(|message| message.group.as_str()))? {
-        let some: Vec<&Leaving> = places.into_iter().map(|place| &leaving[place]).collect();
+    for (part, indexes) in by_part(to, leaving.iter().map(|message| message.group.as_str()))? {
+        let some: Vec<&Leaving> = indexes.into_iter().map(|index| &leaving[index]).collect();
         copy_to(ctx, tx, part, &some, fate).await?;
     }
     let members: Vec<(String, i64)> = leaving.into_iter().map(|message| (message.group, message.mid)).collect();

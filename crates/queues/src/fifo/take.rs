@@ -83,8 +83,8 @@ pub(crate) async fn take(
     let mut chosen: Vec<(String, i64)> = Vec::with_capacity(wanted);
     for (group, front) in groups.iter().zip(fronts(tx, part, &groups, wanted).await?) {
         let room = wanted - chosen.len();
-        let run = front.iter().take_while(|place| !place.is_delayed(now)).take(room);
-        chosen.extend(run.map(|place| (group.clone(), place.mid)));
+        let run = front.iter().take_while(|entry| !entry.is_delayed(now)).take(room);
+        chosen.extend(run.map(|entry| (group.clone(), entry.mid)));
     }
     let mut params = vec![part.number.into(), visible_at.into(), Value::from(&token[..]), now.into()];
     params.extend(ids(chosen.iter().map(|(_, mid)| *mid)));

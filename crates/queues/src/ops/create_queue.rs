@@ -97,7 +97,7 @@ impl CreateQueue {
         throttle::check(attributes)?;
         refuse_too_many(ctx, tx).await?;
         let spread = attributes.spread();
-        let shards = self.place(ctx, attributes)?;
+        let shards = self.placement(ctx, attributes)?;
         let here = shards.as_ref().map(|shards| partitions_in(shards, HOME));
         let placed = shards.as_ref().map(serde_json::to_string).transpose().map_err(Error::internal)?;
         let dead_letter = dead_letter_of(ctx, tx, &self.queue_name, attributes, true).await?;
@@ -134,10 +134,10 @@ impl CreateQueue {
 
     /// The store of each partition, where the operator has placed some elsewhere than in home. It is kept with the queue, and
     /// from then on that is where they are.
-    fn place(&self, ctx: &Ctx<'_>, attributes: &Attributes) -> Result<Option<Vec<String>>> {
+    fn placement(&self, ctx: &Ctx<'_>, attributes: &Attributes) -> Result<Option<Vec<String>>> {
         let (count, used) = (attributes.partitions() as usize, usize::try_from(attributes.spread()).unwrap_or(0) + 1);
         let map = &Settings::of(ctx).partition_map;
-        map.place(&names::account_of(ctx.caller), &self.queue_name, count, used)
+        map.placement(&names::account_of(ctx.caller), &self.queue_name, count, used)
     }
 
     /// A pair that no queue could have is wrong in itself, whatever this one has.

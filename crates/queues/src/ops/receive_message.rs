@@ -385,8 +385,8 @@ impl Show<'_> {
 
     /// Answers with the first partition that it did not come to, if there is one.
     async fn look_at(&self, tx: &mut Tx<'_>, pass: &mut Pass, ready: &[&Part], held: Held) -> Result<Option<i64>> {
-        for (place, part) in ready.iter().enumerate() {
-            let is_over = place > 0 && pass.began.elapsed() >= pass.at_most;
+        for (index, part) in ready.iter().enumerate() {
+            let is_over = index > 0 && pass.began.elapsed() >= pass.at_most;
             if is_over || pass.is_done() {
                 pass.is_cut_off |= is_over;
                 return Ok(Some(part.partition));

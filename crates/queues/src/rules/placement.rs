@@ -57,15 +57,15 @@ impl PartitionMap {
     }
 
     /// The store of each partition of a queue that is made now, of which `used` are used. None where all of it is in home.
-    pub fn place(&self, account: &str, queue: &str, count: usize, used: usize) -> Result<Option<Vec<String>>> {
+    pub fn placement(&self, account: &str, queue: &str, count: usize, used: usize) -> Result<Option<Vec<String>>> {
         if self.is_empty() {
             return Ok(None);
         }
         let Some(stores) = self.find(account, queue) else {
-            return if count > 1 { Err(no_place(1)) } else { Ok(None) };
+            return if count > 1 { Err(no_placement(1)) } else { Ok(None) };
         };
         if stores.len() < count {
-            return Err(no_place(stores.len()));
+            return Err(no_placement(stores.len()));
         }
         let placed = stores[..used.min(stores.len())].to_vec();
         Ok(Some(placed).filter(|placed| placed.iter().any(|store| store != HOME)))
@@ -77,7 +77,7 @@ impl PartitionMap {
 }
 
 /// Partitions without a place are never put somewhere by themselves: they would stay there.
-fn no_place(most: usize) -> Error {
+fn no_placement(most: usize) -> Error {
     let message =
         format!("PartitionCount must be at most {most}: the server has no place for more partitions of this queue.");
     Error::new(Code::InvalidAttributeValue, message)
@@ -124,15 +124,15 @@ mod tests {
     #[test]
     fn rule_13_an_entry_places_each_partition() {
         let map = map(&["orders.fifo:4=a,b, home ,a", "123456789012/orders.fifo:02=b,b", "one.fifo:1=a"]);
-        let place = |account: &str, queue: &str, count, used| map.place(account, queue, count, used).unwrap();
+        let placement = |account: &str, queue: &str, count, used| map.placement(account, queue, count, used).unwrap();
         let stores = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        assert_eq!(place(DEFAULT_ACCOUNT, "orders.fifo", 4, 4), stores(&["a", "b", "home", "a"]));
+        assert_eq!(placement(DEFAULT_ACCOUNT, "orders.fifo", 4, 4), stores(&["a", "b", "home", "a"]));
         // More stores than partitions are allowed, and where all groups are in one partition one is used.
-        assert_eq!(place(DEFAULT_ACCOUNT, "orders.fifo", 2, 2), stores(&["a", "b"]));
-        assert_eq!(place(DEFAULT_ACCOUNT, "orders.fifo", 4, 1), stores(&["a"]));
-        assert_eq!(place(OTHER, "orders.fifo", 2, 2), stores(&["b", "b"]));
-        assert_eq!(place(DEFAULT_ACCOUNT, "one.fifo", 1, 1), stores(&["a"]));
-        assert_eq!(place(OTHER, "one.fifo", 1, 1), None);
+        assert_eq!(placement(DEFAULT_ACCOUNT, "orders.fifo", 2, 2), stores(&["a", "b"]));
+        assert_eq!(placement(DEFAULT_ACCOUNT, "orders.fifo", 4, 1), stores(&["a"]));
+        assert_eq!(placement(OTHER, "orders.fifo", 2, 2), stores(&["b", "b"]));
+        assert_eq!(placement(DEFAULT_ACCOUNT, "one.fifo", 1, 1), stores(&["a"]));
+        assert_eq!(placement(OTHER, "one.fifo", 1, 1), None);
     }
 
     #[test]
@@ -172,12 +172,12 @@ mod tests {
     #[test]
     fn rule_14_with_a_map_partitions_need_a_place() {
         let map = map(&["orders.fifo:2=a,b", "plain.fifo:2=home,home"]);
-        let refused = |queue: &str, count| map.place(DEFAULT_ACCOUNT, queue, count, count).unwrap_err().code();
+        let refused = |queue: &str, count| map.placement(DEFAULT_ACCOUNT, queue, count, count).unwrap_err().code();
         assert_eq!(refused("other.fifo", 2), Code::InvalidAttributeValue);
         assert_eq!(refused("orders.fifo", 4), Code::InvalidAttributeValue);
         // A queue of one partition is in home unless it is said otherwise, and home is a place like others.
-        assert_eq!(map.place(DEFAULT_ACCOUNT, "other.fifo", 1, 1).unwrap(), None);
-        assert_eq!(map.place(DEFAULT_ACCOUNT, "plain.fifo", 2, 2).unwrap(), None);
-        assert_eq!(PartitionMap::default().place(DEFAULT_ACCOUNT, "orders.fifo", 32, 32).unwrap(), None);
+        assert_eq!(map.placement(DEFAULT_ACCOUNT, "other.fifo", 1, 1).unwrap(), None);
+        assert_eq!(map.placement(DEFAULT_ACCOUNT, "plain.fifo", 2, 2).unwrap(), None);
+        assert_eq!(PartitionMap::default().placement(DEFAULT_ACCOUNT, "orders.fifo", 32, 32).unwrap(), None);
     }
 }

@@ -30,7 +30,7 @@ async fn followed(flow: &Flow<'_>, queue: &str) -> Result<usize> {
 macro_rules! changes {
     ($($operation:ty: $queue:ident;)+) => {
         $(impl OnShards for $operation {
-            async fn place(self, flow: &Flow<'_>) -> Answered<<Self as Operation>::Output> {
+            async fn dispatch(self, flow: &Flow<'_>) -> Answered<<Self as Operation>::Output> {
                 let queue = self.$queue.clone();
                 change(self, flow, &queue).await
             }
@@ -48,7 +48,7 @@ changes! {
 }
 
 impl OnShards for PurgeQueue {
-    async fn place(self, flow: &Flow<'_>) -> Answered<Purged> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<Purged> {
         let queue = self.queue_url.clone();
         if let Some(name) = placed(flow, &queue) {
             look_around(flow, &name).await?;
@@ -58,7 +58,7 @@ impl OnShards for PurgeQueue {
 }
 
 impl OnShards for operator::purge_queue::PurgeQueue {
-    async fn place(self, flow: &Flow<'_>) -> Answered<operator::purge_queue::PurgedQueue> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<operator::purge_queue::PurgedQueue> {
         let queue = self.queue.clone();
         if let Some(name) = placed(flow, &queue) {
             look_around(flow, &name).await?;
@@ -68,7 +68,7 @@ impl OnShards for operator::purge_queue::PurgeQueue {
 }
 
 impl OnShards for DeleteQueue {
-    async fn place(self, flow: &Flow<'_>) -> Answered<QueueDeleted> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<QueueDeleted> {
         let queue = self.queue_url.clone();
         let Some(name) = placed(flow, &queue) else { return change(self, flow, &queue).await };
         look_around(flow, &name).await?;

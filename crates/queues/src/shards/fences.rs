@@ -7,8 +7,8 @@ use crate::queue::ENDED;
 
 /// The names of the stores that partitions are in, home among them. Asked of home.
 pub const PLACED: Sql = Sql {
-    sqlite: "SELECT DISTINCT place.value FROM queues q, json_each(q.shards) AS place WHERE q.shards IS NOT NULL",
-    postgres: "SELECT DISTINCT place FROM queues q, json_array_elements_text(q.shards::json) AS place \
+    sqlite: "SELECT DISTINCT shard.value FROM queues q, json_each(q.shards) AS shard WHERE q.shards IS NOT NULL",
+    postgres: "SELECT DISTINCT shard FROM queues q, json_array_elements_text(q.shards::json) AS shard \
                WHERE q.shards IS NOT NULL",
 };
 

@@ -75,26 +75,26 @@ impl Work for Look {
 /// asked; then also says what is wrong with one of those stores.
 pub(crate) async fn held(stores: &Stores, queues: &[Elsewhere<'_>]) -> (Vec<Option<Held>>, Option<Error>) {
     let mut by_store: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (place, of) in queues.iter().enumerate() {
+    for (index, of) in queues.iter().enumerate() {
         for name in of.route.stores(0).into_iter().filter(|name| *name != HOME) {
-            by_store.entry(name).or_default().push(place);
+            by_store.entry(name).or_default().push(index);
         }
     }
-    let outcomes = join_all(by_store.iter().map(|(name, places)| {
-        let asked = places.iter().map(|place| (queues[*place].tenant, queues[*place].queue.to_owned()));
+    let outcomes = join_all(by_store.iter().map(|(name, indexes)| {
+        let asked = indexes.iter().map(|index| (queues[*index].tenant, queues[*index].queue.to_owned()));
         ask(stores, name, Look(asked.collect()))
     }));
     let outcomes = outcomes.await;
     let (mut all, mut failure) = (vec![Some(Held::NOTHING); queues.len()], None);
-    for (places, outcome) in by_store.values().zip(outcomes) {
+    for (indexes, outcome) in by_store.values().zip(outcomes) {
         match outcome {
             Ok(held) => {
-                for (place, held) in places.iter().zip(held) {
-                    all[*place] = all[*place].map(|sum| sum.and(held));
+                for (index, held) in indexes.iter().zip(held) {
+                    all[*index] = all[*index].map(|sum| sum.and(held));
                 }
             }
             Err(error) => {
-                places.iter().for_each(|place| all[*place] = None);
+                indexes.iter().for_each(|index| all[*index] = None);
                 failure = Some(error);
             }
         }
@@ -132,7 +132,7 @@ async fn with_others<O: Operation>(
 }
 
 impl OnShards for GetQueueAttributes {
-    async fn place(self, flow: &Flow<'_>) -> Answered<QueueAttributes> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<QueueAttributes> {
         let url = self.queue_url.clone();
         let (mut output, turn) = with_others(self, flow).await?;
         let counted = [MESSAGES, MESSAGES_NOT_VISIBLE, MESSAGES_DELAYED];
@@ -150,7 +150,7 @@ impl OnShards for GetQueueAttributes {
 }
 
 impl OnShards for GetQueue {
-    async fn place(self, flow: &Flow<'_>) -> Answered<QueueView> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<QueueView> {
         let (mut output, turn) = with_others(self, flow).await?;
         if let Some(held) = elsewhere(flow, &output.queue).await? {
             output.messages = output.messages.and(held.counts.into());
@@ -161,12 +161,12 @@ impl OnShards for GetQueue {
 }
 
 impl OnShards for ListQueues {
-    async fn place(self, flow: &Flow<'_>) -> Answered<Queues> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<Queues> {
         let (mut output, turn) = with_others(self, flow).await?;
         let mut placed = Vec::new();
-        for (place, queue) in output.queues.iter().enumerate() {
+        for (index, queue) in output.queues.iter().enumerate() {
             if let Some(calls) = calls_of(flow, &queue.queue).await? {
-                placed.push((place, calls));
+                placed.push((index, calls));
             }
         }
         let tenant = flow.caller.tenant;
@@ -175,8 +175,8 @@ impl OnShards for ListQueues {
         if let Some(error) = failure {
             tracing::debug!(%error, "a store could not be asked for what it has of queues");
         }
-        for ((place, _), held) in placed.iter().zip(all) {
-            let messages = &mut output.queues[*place].messages;
+        for ((index, _), held) in placed.iter().zip(all) {
+            let messages = &mut output.queues[*index].messages;
             *messages = messages.zip(held).map(|(here, held)| here.and(held.counts.into()));
         }
         Ok((Reply::Done(output), turn))

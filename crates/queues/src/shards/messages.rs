@@ -31,14 +31,14 @@ trait OfOnePartition: Operation + Clone {
 }
 
 /// In home where there is nothing else, without another task or look.
-async fn place_one<O: OfOnePartition>(operation: O, flow: &Flow<'_>) -> Answered<O::Output> {
+async fn dispatch_one<O: OfOnePartition>(operation: O, flow: &Flow<'_>) -> Answered<O::Output> {
     if !flow.stores.has_shards() || !queue_name(operation.queue_url()).is_ok_and(is_fifo) {
         return flow.home().run_in_turn(operation, flow.caller.clone()).await;
     }
-    Box::pin(place_one_of(operation, flow)).await
+    Box::pin(dispatch_one_of(operation, flow)).await
 }
 
-async fn place_one_of<O: OfOnePartition>(mut operation: O, flow: &Flow<'_>) -> Answered<O::Output> {
+async fn dispatch_one_of<O: OfOnePartition>(mut operation: O, flow: &Flow<'_>) -> Answered<O::Output> {
     let queue = queue_name(operation.queue_url())?.to_owned();
     let Some(mut calls) = Calls::of(flow, &queue).await? else { return at_home(operation, flow, &queue).await };
     *operation.ticket() = Ticket::shared();
@@ -88,8 +88,8 @@ macro_rules! of_one_partition {
         }
 
         impl OnShards for $operation {
-            async fn place(self, flow: &Flow<'_>) -> Answered<<Self as Operation>::Output> {
-                place_one(self, flow).await
+            async fn dispatch(self, flow: &Flow<'_>) -> Answered<<Self as Operation>::Output> {
+                dispatch_one(self, flow).await
             }
         })+
     };
@@ -117,17 +117,17 @@ trait Batch: Operation + Clone {
     fn none() -> Self::Output;
     fn failed(all: &mut Self::Output) -> &mut Vec<Failure>;
     /// In the order in which they were asked for.
-    fn sort(all: &mut Self::Output, place: impl Fn(&str) -> usize);
+    fn sort(all: &mut Self::Output, position: impl Fn(&str) -> usize);
 }
 
-async fn place_batch<B: Batch>(batch: B, flow: &Flow<'_>) -> Answered<B::Output> {
+async fn dispatch_batch<B: Batch>(batch: B, flow: &Flow<'_>) -> Answered<B::Output> {
     if !flow.stores.has_shards() || !queue_name(batch.queue_url()).is_ok_and(is_fifo) {
         return flow.home().run_in_turn(batch, flow.caller.clone()).await;
     }
-    Box::pin(place_batch_of(batch, flow)).await
+    Box::pin(dispatch_batch_of(batch, flow)).await
 }
 
-async fn place_batch_of<B: Batch>(mut batch: B, flow: &Flow<'_>) -> Answered<B::Output> {
+async fn dispatch_batch_of<B: Batch>(mut batch: B, flow: &Flow<'_>) -> Answered<B::Output> {
     batch.check()?;
     let queue = queue_name(batch.queue_url())?.to_owned();
     let Some(calls) = Calls::of(flow, &queue).await? else { return at_home(batch, flow, &queue).await };
@@ -246,15 +246,15 @@ macro_rules! batch {
                 &mut all.failed
             }
 
-            fn sort(all: &mut $answer, place: impl Fn(&str) -> usize) {
-                all.successful.sort_by_key(|entry| place(&entry.id));
-                all.failed.sort_by_key(|entry| place(&entry.id));
+            fn sort(all: &mut $answer, position: impl Fn(&str) -> usize) {
+                all.successful.sort_by_key(|entry| position(&entry.id));
+                all.failed.sort_by_key(|entry| position(&entry.id));
             }
         }
 
         impl OnShards for $operation {
-            async fn place(self, flow: &Flow<'_>) -> Answered<<Self as Operation>::Output> {
-                place_batch(self, flow).await
+            async fn dispatch(self, flow: &Flow<'_>) -> Answered<<Self as Operation>::Output> {
+                dispatch_batch(self, flow).await
             }
         })+
     };

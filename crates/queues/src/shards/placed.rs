@@ -15,7 +15,7 @@ pub struct Placed<O>(pub O);
 
 /// An operation that knows what to do where the partitions of its queue are in several stores.
 pub trait OnShards: Operation {
-    fn place(self, flow: &Flow<'_>) -> impl Future<Output = Answered<Self::Output>> + Send;
+    fn dispatch(self, flow: &Flow<'_>) -> impl Future<Output = Answered<Self::Output>> + Send;
 }
 
 impl<O: OnShards> Procedure for Placed<O> {
@@ -25,7 +25,7 @@ impl<O: OnShards> Procedure for Placed<O> {
     const REPLAYS: bool = <O as Operation>::REPLAYS;
 
     fn call(self, flow: &Flow<'_>) -> impl Future<Output = Answered<Self::Output>> + Send {
-        self.0.place(flow)
+        self.0.dispatch(flow)
     }
 }
 
@@ -53,7 +53,7 @@ impl<O: JsonSchema> JsonSchema for Placed<O> {
 macro_rules! all_at_home {
     ($($operation:ty),+ $(,)?) => {
         $(impl $crate::shards::OnShards for $operation {
-            async fn place(self, flow: &::waybill_store::Flow<'_>) -> ::waybill_store::Answered<<Self as ::waybill_store::Operation>::Output> {
+            async fn dispatch(self, flow: &::waybill_store::Flow<'_>) -> ::waybill_store::Answered<<Self as ::waybill_store::Operation>::Output> {
                 flow.home().run_in_turn(self, flow.caller.clone()).await
             }
         })+

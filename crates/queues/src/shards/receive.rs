@@ -26,14 +26,14 @@ use crate::throttle::Ticket;
 const SUSPECT_MAX: Duration = Duration::from_millis(250);
 
 impl OnShards for ReceiveMessage {
-    async fn place(self, flow: &Flow<'_>) -> Answered<Received> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<Received> {
         // Of almost every receive there are none.
         let names = self.message_attribute_names.clone();
         if !flow.stores.has_shards() || !queue_name(&self.queue_url).is_ok_and(is_fifo) {
             let reply = flow.run(flow.home(), self).await?;
             return whole(flow, flow.home(), reply, &names).await;
         }
-        Box::pin(place_receive(self, flow)).await
+        Box::pin(dispatch_receive(self, flow)).await
     }
 }
 
@@ -48,7 +48,7 @@ async fn whole(flow: &Flow<'_>, store: &Store, reply: Reply<Received>, names: &[
     }
 }
 
-async fn place_receive(mut request: ReceiveMessage, flow: &Flow<'_>) -> Answered<Received> {
+async fn dispatch_receive(mut request: ReceiveMessage, flow: &Flow<'_>) -> Answered<Received> {
     let queue = queue_name(&request.queue_url)?.to_owned();
     let Some(calls) = Calls::of(flow, &queue).await? else {
         let names = request.message_attribute_names.clone();
@@ -102,7 +102,7 @@ impl Receive<'_> {
             let mut waiting = Waiting::new(stores, topic(caller.tenant, &self.calls.queue));
             while route == self.calls.route {
                 let pass = self.look(&names).await?;
-                pass.satisfied.iter().for_each(|place| waiting.satisfied(*place));
+                pass.satisfied.iter().for_each(|index| waiting.satisfied(*index));
                 if let Some(failure) = pass.failure.filter(|_| !pass.has_answer) {
                     return Err(failure);
                 }
@@ -169,11 +169,11 @@ impl Receive<'_> {
                 next = next.into_iter().chain(pass.next).min_by_key(|partition| (partition - begin) & route.spread());
                 break;
             }
-            let place = names.iter().position(|known| *known == name).unwrap_or(usize::MAX);
+            let index = names.iter().position(|known| *known == name).unwrap_or(usize::MAX);
             let rest =
                 Some(limit.saturating_sub(pass.messages.len())).filter(|_| !is_again && !pass.messages.is_empty());
             let outcome = self.step(name, (begin, what), rest, pass.fill).await;
-            self.note(name, outcome, place, &mut pass)?;
+            self.note(name, outcome, index, &mut pass)?;
         }
         next = next.or(pass.next);
         if !is_again {
@@ -213,11 +213,11 @@ impl Receive<'_> {
         timeout(SUSPECT_MAX, work).await.unwrap_or_else(late)
     }
 
-    fn note(&self, name: &str, outcome: Result<Reply<Received>>, place: usize, pass: &mut Pass) -> Result<()> {
+    fn note(&self, name: &str, outcome: Result<Reply<Received>>, index: usize, pass: &mut Pass) -> Result<()> {
         match outcome {
             Ok(Reply::Done(some) | Reply::Replay(some)) => {
                 pass.has_answer = true;
-                pass.satisfied.push(place);
+                pass.satisfied.push(index);
                 (pass.next, pass.fill) = (some.step.next, some.step.fill);
                 pass.messages.extend(some.messages);
             }
@@ -227,7 +227,7 @@ impl Receive<'_> {
                 pass.is_over |= answer.step.is_over;
                 pass.at_most = until.at_most.or(pass.at_most);
                 pass.is_cut_off |= answer.step.is_cut_off;
-                if let Some(known) = pass.until.get_mut(place) {
+                if let Some(known) = pass.until.get_mut(index) {
                     *known = Some(until);
                 }
             }

@@ -49,7 +49,7 @@ impl Route {
     pub(crate) fn of_partition(&self, partition: i64) -> &str {
         usize::try_from(partition & self.spread())
             .ok()
-            .and_then(|place| self.shards.get(place))
+            .and_then(|index| self.shards.get(index))
             .map_or(HOME, String::as_str)
     }
 

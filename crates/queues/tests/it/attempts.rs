@@ -103,7 +103,7 @@ pub mod shards {
         for messages in [10, 2] {
             let (reply, _) = {
                 use waybill_queues::shards::OnShards;
-                attempt("one", messages).place(&Flow::new(&on.admin, &again)).await.unwrap()
+                attempt("one", messages).dispatch(&Flow::new(&on.admin, &again)).await.unwrap()
             };
             let Reply::Done(second) = reply else { panic!("nothing") };
             let ids = |messages: &[waybill_queues::Message]| {

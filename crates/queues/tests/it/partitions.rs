@@ -44,7 +44,7 @@ pub const FOUR: &[(&str, &str)] = &[("PartitionCount", "4")];
 pub const GROUPS: [&str; 4] = ["user-1", "g1", "g0", "g3"];
 
 /// The partition of each message by its group, as the database has it.
-async fn places(on: &TestStore) -> BTreeSet<(String, i64)> {
+async fn partitions_of_groups(on: &TestStore) -> BTreeSet<(String, i64)> {
     let sql = "SELECT m.grp, p.partition FROM messages m JOIN parts p ON p.part = m.mid >> 40";
     on.rows(sql).await.unwrap().iter().map(|row| (row.text(0).unwrap().to_owned(), row.int(1).unwrap())).collect()
 }
@@ -192,7 +192,7 @@ pub async fn rule_05_a_group_has_its_partition(on: TestStore) {
         }
     }
     let expected: BTreeSet<_> = all.iter().map(|group| (group.clone(), route(group, 7))).collect();
-    assert_eq!(places(&on).await, expected);
+    assert_eq!(partitions_of_groups(&on).await, expected);
     assert_eq!(expected.iter().map(|(_, partition)| *partition).collect::<BTreeSet<_>>().len(), 8);
 }
 
@@ -373,7 +373,10 @@ pub async fn rule_09_a_queue_limited_as_one_uses_one_partition(on: TestStore) {
     for group in ["user-1", "g0", "g1", "g3", "g4"] {
         send(&on, group, group).await;
     }
-    assert_eq!(places(&on).await.iter().map(|(_, partition)| *partition).collect::<BTreeSet<_>>(), [0].into());
+    assert_eq!(
+        partitions_of_groups(&on).await.iter().map(|(_, partition)| *partition).collect::<BTreeSet<_>>(),
+        [0].into()
+    );
     let all = receive(&on, 10).await;
     assert_eq!(all.len(), 5);
     // Its handles are those of a partitioned queue all the same.

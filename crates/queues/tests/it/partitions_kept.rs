@@ -130,9 +130,9 @@ pub async fn rule_11_batches_of_handles_reach_their_partitions(on: TestStore) {
         send_to_all(&on, text).await;
     }
     let all = receive(&on, 10).await;
-    let id = |place: usize| format!("e{place}");
-    let change = |(place, message): (usize, &Message)| ChangeEntry {
-        id: id(place),
+    let id = |index: usize| format!("e{index}");
+    let change = |(index, message): (usize, &Message)| ChangeEntry {
+        id: id(index),
         receipt_handle: message.receipt_handle.clone(),
         visibility_timeout: Some(0),
     };
@@ -141,8 +141,8 @@ pub async fn rule_11_batches_of_handles_reach_their_partitions(on: TestStore) {
     assert_eq!((changed.successful.len(), changed.failed.len()), (8, 0));
     let again = receive(&on, 10).await;
     assert_eq!(again.len(), 8, "all groups are free again");
-    let entry = |(place, message): (usize, &Message)| DeleteEntry {
-        id: id(place),
+    let entry = |(index, message): (usize, &Message)| DeleteEntry {
+        id: id(index),
         receipt_handle: message.receipt_handle.clone(),
     };
     let entries = again.iter().enumerate().map(entry).collect();

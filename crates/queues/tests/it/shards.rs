@@ -174,7 +174,7 @@ async fn rule_13_what_is_recorded_routes(on: TestStore) {
     check_placement(&again).await.map_err(readable).unwrap();
     let admin = on.admin.clone();
     let flow = waybill_store::Flow::new(&admin, &again);
-    let received = waybill_queues::shards::OnShards::place(up_to(10), &flow).await.unwrap().0;
+    let received = waybill_queues::shards::OnShards::dispatch(up_to(10), &flow).await.unwrap().0;
     assert!(matches!(received, waybill_store::Reply::Done(received) if received.messages.len() == 4));
     again.close();
     for (entries, named) in [
@@ -471,7 +471,7 @@ async fn operators_see_all_of_it(on: TestStore) {
     assert_eq!(bodies.len(), 4);
     // A page counts as not yet taken until its turn is dropped.
     let peek = PeekMessages { queue: ORDERS.to_owned(), limit: None, body_bytes: None, cursor: None };
-    let (_, turn) = OnShards::place(peek, &waybill_store::Flow::new(&on.admin, &on.stores)).await.unwrap();
+    let (_, turn) = OnShards::dispatch(peek, &waybill_store::Flow::new(&on.admin, &on.stores)).await.unwrap();
     assert!(turn.is_some());
     for bad in ["7.", "x", "0.zz", ""] {
         let input = serde_json::json!({ "queue": ORDERS, "cursor": bad });

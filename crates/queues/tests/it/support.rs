@@ -26,7 +26,7 @@ pub const FAILED: Duration = Duration::from_secs(60);
 
 /// As a door calls it: in the stores that the queue is in.
 pub async fn call<O: OnShards>(on: &TestStore, caller: &Caller, operation: O) -> Result<<O as Operation>::Output> {
-    match operation.place(&Flow::new(caller, &on.stores)).await?.0 {
+    match operation.dispatch(&Flow::new(caller, &on.stores)).await?.0 {
         Reply::Done(answer) | Reply::Replay(answer) | Reply::Empty { answer, .. } => Ok(answer),
     }
 }

@@ -68,9 +68,9 @@ async fn rule_04_each_call_has_its_price(on: TestStore) {
     assert_eq!((messages.len(), taken(&on)), (10, (11.0, 1.0)), "ReceiveMessage, whatever it brings");
     ok(&on, change(&messages[0], 60)).await;
     assert_eq!(taken(&on), (11.0, 2.0), "ChangeMessageVisibility");
-    let change = |place: usize| ChangeEntry {
-        id: place.to_string(),
-        receipt_handle: messages[place].receipt_handle.clone(),
+    let change = |index: usize| ChangeEntry {
+        id: index.to_string(),
+        receipt_handle: messages[index].receipt_handle.clone(),
         visibility_timeout: Some(60),
     };
     let entries = (0..3).map(change).collect();
@@ -80,7 +80,7 @@ async fn rule_04_each_call_has_its_price(on: TestStore) {
     ok(&on, delete(&messages[0])).await;
     assert_eq!(taken(&on), (11.0, 6.0), "DeleteMessage");
     let delete =
-        |place: usize| DeleteEntry { id: place.to_string(), receipt_handle: messages[place].receipt_handle.clone() };
+        |index: usize| DeleteEntry { id: index.to_string(), receipt_handle: messages[index].receipt_handle.clone() };
     let entries = (1..5).map(delete).collect();
     ok(&on, DeleteMessageBatch { queue_url: JOBS.to_owned(), entries, ..Default::default() }).await;
     assert_eq!(taken(&on), (11.0, 10.0), "DeleteMessageBatch");
@@ -195,7 +195,7 @@ struct Spoil {}
 struct Spoilt {}
 
 impl OnShards for Spoil {
-    async fn place(self, flow: &Flow<'_>) -> Answered<Spoilt> {
+    async fn dispatch(self, flow: &Flow<'_>) -> Answered<Spoilt> {
         flow.home().run_in_turn(self, flow.caller.clone()).await
     }
 }
@@ -222,10 +222,10 @@ async fn rule_08_a_rerun_pays_once(on: TestStore) {
     jobs(&on, &MUCH).await;
     let on = Arc::new(on);
     let mut calls = JoinSet::new();
-    for place in 0..150 {
+    for index in 0..150 {
         let on = Arc::clone(&on);
         calls.spawn(async move {
-            if place % 3 == 2 {
+            if index % 3 == 2 {
                 assert_eq!(refusal(&on, Spoil {}).await, Code::InvalidRequest);
                 return 0;
             }

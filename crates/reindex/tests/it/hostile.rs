@@ -57,7 +57,7 @@ async fn broken_files_are_told_and_the_others_come_in(on: TestStore) {
 
 async fn links_and_paths_that_leave_are_not_followed(on: TestStore) {
     let written = archive();
-    let outside = written.place.path().join("secret");
+    let outside = written.temp.path().join("secret");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("key"), "the secret").unwrap();
     let other = Written::new();

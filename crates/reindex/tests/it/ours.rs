@@ -101,10 +101,10 @@ async fn rebuilt(on: &TestStore, root: &Path) -> waybill_archivist::reconcile::R
 }
 
 async fn exported(on: &TestStore) -> tempfile::TempDir {
-    let place = tempfile::tempdir().unwrap();
-    let report = rebuilt(on, place.path()).await;
+    let temp = tempfile::tempdir().unwrap();
+    let report = rebuilt(on, temp.path()).await;
     assert!(report.consistent && report.written > 0, "{report:?}");
-    place
+    temp
 }
 
 async fn import(on: &TestStore, root: &Path) -> Report {
@@ -132,9 +132,9 @@ async fn tokens(on: &TestStore) -> Vec<Row> {
 
 async fn rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row(on: TestStore) {
     lived_in(&on).await;
-    let place = exported(&on).await;
+    let temp = exported(&on).await;
     let empty = beside(&on).await;
-    let report = import(&empty, place.path()).await;
+    let report = import(&empty, temp.path()).await;
     assert_eq!(report.refused, []);
     assert_eq!(report.not_in_archive, Vec::<&str>::new(), "everything that matters is archived");
     let (before, after) = (archived(&on).await, archived(&empty).await);
@@ -143,11 +143,11 @@ async fn rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row(on
     assert_eq!(tokens(&empty).await, tokens(&on).await, "whoever had a token has it");
     assert_eq!(empty.count("SELECT count(*) FROM mail_archive_rows").await.unwrap(), 0, "its files are there already");
 
-    let again = import(&empty, place.path()).await;
+    let again = import(&empty, temp.path()).await;
     assert_eq!((again.written(), again.is_whole()), (0, true));
     assert_eq!(archived(&empty).await, before);
     // And the other way: the archive is what the new database says, to the byte, and nothing is written.
-    let back = rebuilt(&empty, place.path()).await;
+    let back = rebuilt(&empty, temp.path()).await;
     assert_eq!((back.consistent, back.written, back.removed), (true, 0, 0), "{back:?}");
     // Search is rebuilt, for those who were parties and for nobody else.
     let (alice, carol) = (person(&empty, "alice"), person(&empty, "carol"));
@@ -159,43 +159,43 @@ async fn rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row(on
 
 async fn rule_42_what_the_database_has_stays_as_it_is(on: TestStore) {
     lived_in(&on).await;
-    let place = exported(&on).await;
+    let temp = exported(&on).await;
     // Newer than the archive: acknowledged, released and renamed since.
     let alice = person(&on, "alice");
     let ack = json!({ "project_key": HOME, "agent_name": "GreenCastle", "message_id": 3 });
     call(&on, &alice, "acknowledge_message", ack).await;
     call(&on, &alice, "release_file_reservations", json!({ "project_key": HOME, "agent_name": "GreenCastle" })).await;
     let before = rows(&on).await;
-    let report = import(&on, place.path()).await;
+    let report = import(&on, temp.path()).await;
     assert_eq!((report.written(), report.is_whole()), (0, true));
     assert_eq!(rows(&on).await, before);
 }
 
 async fn a_project_whose_files_are_gone_is_read_from_its_repository(on: TestStore) {
     lived_in(&on).await;
-    let place = exported(&on).await;
-    for project in std::fs::read_dir(place.path().join("default")).unwrap() {
+    let temp = exported(&on).await;
+    for project in std::fs::read_dir(temp.path().join("default")).unwrap() {
         std::fs::remove_dir_all(project.unwrap().path().join("files")).unwrap();
     }
     let empty = beside(&on).await;
-    let report = import(&empty, place.path()).await;
+    let report = import(&empty, temp.path()).await;
     assert_eq!((report.refused, report.attachments_lost), (Vec::new(), Vec::new()));
     assert_eq!(archived(&empty).await, archived(&on).await);
     // With neither there is nothing to read, which is told.
-    std::fs::remove_dir_all(place.path().join("default/data-projects-backend/archive.git")).unwrap();
+    std::fs::remove_dir_all(temp.path().join("default/data-projects-backend/archive.git")).unwrap();
     let other = beside(&on).await;
-    let report = import(&other, place.path()).await;
+    let report = import(&other, temp.path()).await;
     assert!(report.refused.iter().any(|refused| refused.why.contains("neither files nor a repository")));
 }
 
 async fn a_message_without_what_came_with_it_is_refused(on: TestStore) {
     lived_in(&on).await;
-    let place = exported(&on).await;
-    let files = place.path().join("default/data-projects-backend/files/attachments");
+    let temp = exported(&on).await;
+    let files = temp.path().join("default/data-projects-backend/files/attachments");
     let hello = walk(&files).into_iter().find(|path| std::fs::read(path).unwrap() == b"hello").unwrap();
     std::fs::write(hello, "hellO").unwrap();
     let empty = beside(&on).await;
-    let report = import(&empty, place.path()).await;
+    let report = import(&empty, temp.path()).await;
     assert_eq!(report.messages.refused, 2, "{:?}", report.refused);
     assert!(report.refused[0].why.contains("not what it was"), "{:?}", report.refused);
     assert_eq!(empty.count("SELECT count(*) FROM mail_attachments").await.unwrap(), 0);
@@ -203,18 +203,18 @@ async fn a_message_without_what_came_with_it_is_refused(on: TestStore) {
 
 async fn files_of_ours_that_contradict_are_refused(on: TestStore) {
     lived_in(&on).await;
-    let place = exported(&on).await;
-    let home = place.path().join("default/data-projects-backend/files");
+    let temp = exported(&on).await;
+    let home = temp.path().join("default/data-projects-backend/files");
     let message = walk(&home.join("messages")).into_iter().next().unwrap();
     // A message in the folder of another project, and a profile in the folder of another agent.
-    let elsewhere = place.path().join("default/data-projects-front-end/files/messages/2026/x__y__99.md");
+    let elsewhere = temp.path().join("default/data-projects-front-end/files/messages/2026/x__y__99.md");
     std::fs::create_dir_all(elsewhere.parent().unwrap()).unwrap();
     let moved = std::fs::read_to_string(&message).unwrap().replacen("\"id\": 1", "\"id\": 99", 1);
     std::fs::write(&elsewhere, moved).unwrap();
     let profile = std::fs::read(home.join("agents/GreenCastle/profile.json")).unwrap();
     std::fs::write(home.join("agents/BlueLake/profile.json"), profile).unwrap();
     let empty = beside(&on).await;
-    let report = import(&empty, place.path()).await;
+    let report = import(&empty, temp.path()).await;
     let why = |file: &str| {
         let found = report.refused.iter().find(|refused| refused.file.ends_with(file));
         found.unwrap_or_else(|| panic!("{file}: {:?}", report.refused)).why.clone()
@@ -228,10 +228,10 @@ async fn files_of_ours_that_contradict_are_refused(on: TestStore) {
 async fn imported_agents_have_time_to_show_that_they_live(on: TestStore) {
     const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
     lived_in(&on).await;
-    let place = exported(&on).await;
+    let temp = exported(&on).await;
     let moved = beside(&on).await;
     moved.time.pass(40 * DAY);
-    import(&moved, place.path()).await;
+    import(&moved, temp.path()).await;
     let active = "SELECT agent, active_at FROM mail_agents ORDER BY agent";
     assert_eq!(moved.rows(active).await.unwrap(), on.rows(active).await.unwrap(), "what is shown stays as it was");
     let retired = async || {
@@ -250,10 +250,10 @@ async fn imported_agents_have_time_to_show_that_they_live(on: TestStore) {
 /// Read marks, contacts, slots and links of agents and products that the database has already.
 async fn the_archive_learns_what_came_in_for_agents_that_were_there(on: TestStore) {
     lived_in(&on).await;
-    let place = exported(&on).await;
+    let temp = exported(&on).await;
     let other = beside(&on).await;
     other.time.pass(std::time::Duration::from_secs(86_400));
-    import(&other, place.path()).await;
+    import(&other, temp.path()).await;
     for forget in [
         "UPDATE mail_recipients SET read_at = NULL, ack_at = NULL",
         "DELETE FROM mail_contacts",
@@ -282,7 +282,7 @@ async fn the_archive_learns_what_came_in_for_agents_that_were_there(on: TestStor
     let consistent = async || reconcile::check(&other.store, &archive, |_| {}).await.map_err(readable).unwrap();
     assert!(consistent().await.consistent);
 
-    let report = import_from(&other, place.path(), true).await;
+    let report = import_from(&other, temp.path(), true).await;
     assert_eq!((report.agents.written, report.contacts.written, report.build_slots.written), (0, 1, 1));
     assert!(report.read > 0);
     assert!(!consistent().await.consistent);
@@ -293,7 +293,7 @@ async fn the_archive_learns_what_came_in_for_agents_that_were_there(on: TestStor
     let changes =
         async || other.rows("SELECT agent, changes, archived FROM mail_changes ORDER BY agent").await.unwrap();
     let before = changes().await;
-    import_from(&other, place.path(), true).await;
+    import_from(&other, temp.path(), true).await;
     assert_eq!(changes().await, before);
     assert_eq!(other.count("SELECT count(*) FROM mail_archive_rows").await.unwrap(), 0);
 }

@@ -18,7 +18,7 @@ fn all(written: u64) -> Tally {
 }
 
 async fn rule_42_the_sample_comes_in_with_its_numbers_kinds_and_times(on: TestStore) {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     let report = import(&on, &root).await;
     assert_eq!(report.refused, []);
     assert_eq!((report.projects, report.agents), (all(2), all(4)));
@@ -75,7 +75,7 @@ async fn rule_42_the_sample_comes_in_with_its_numbers_kinds_and_times(on: TestSt
 }
 
 async fn rule_42_a_second_run_writes_nothing(on: TestStore) {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     import(&on, &root).await;
     let before = rows(&on).await;
     let report = import(&on, &root).await;
@@ -85,7 +85,7 @@ async fn rule_42_a_second_run_writes_nothing(on: TestStore) {
 }
 
 async fn rule_42_new_rows_are_numbered_behind_the_imported_ones(on: TestStore) {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     import(&on, &root).await;
     let path = json!({ "human_key": "/data/another" });
     assert_eq!(ok(&on, "ensure_project", path).await["id"], 3);
@@ -109,7 +109,7 @@ async fn rule_42_new_rows_are_numbered_behind_the_imported_ones(on: TestStore) {
 
 /// That server shows secret recipients in inbox copies; here neither the other recipients nor their search find them.
 async fn bcc_is_shown_to_nobody_else(on: TestStore) {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     import(&on, &root).await;
     let caller = on.agent("stranger").map_err(|error| error.to_string()).unwrap();
     let caller = waybill_kernel::Caller {

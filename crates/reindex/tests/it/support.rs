@@ -49,11 +49,11 @@ pub fn sample() -> Option<(tempfile::TempDir, PathBuf)> {
         eprintln!("skipped: there is no sample of an existing archive");
         return None;
     }
-    let place = tempfile::tempdir().unwrap();
-    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(place.path()).status().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(temp.path()).status().unwrap();
     assert!(unpacked.success());
-    let root = place.path().join("agent-mail-python/archive");
-    Some((place, root))
+    let root = temp.path().join("agent-mail-python/archive");
+    Some((temp, root))
 }
 
 pub async fn import(on: &TestStore, root: &Path) -> Report {
@@ -93,16 +93,16 @@ pub async fn inbox(on: &TestStore, project: &str, agent: &str) -> Vec<(i64, Stri
 
 /// A small archive as the Python server writes them.
 pub struct Written {
-    pub place: tempfile::TempDir,
+    pub temp: tempfile::TempDir,
 }
 
 impl Written {
     pub fn new() -> Self {
-        Self { place: tempfile::tempdir().unwrap() }
+        Self { temp: tempfile::tempdir().unwrap() }
     }
 
     pub fn root(&self) -> PathBuf {
-        self.place.path().join("archive")
+        self.temp.path().join("archive")
     }
 
     pub fn file(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {

@@ -59,9 +59,9 @@ impl<'a> Params<'a> {
     #[must_use]
     pub fn or_queue(mut self, path: Option<&'a str>) -> Self {
         const QUEUE_URL: &str = "QueueUrl";
-        let place = self.sorted.binary_search_by(|param| order(&param.name, QUEUE_URL));
-        if let (Err(place), Some(path)) = (place, path) {
-            self.sorted.insert(place, Param { name: QUEUE_URL.into(), value: path.into() });
+        let index = self.sorted.binary_search_by(|param| order(&param.name, QUEUE_URL));
+        if let (Err(index), Some(path)) = (index, path) {
+            self.sorted.insert(index, Param { name: QUEUE_URL.into(), value: path.into() });
         }
         self
     }

@@ -52,23 +52,23 @@ pub(super) fn encode(byte: u8, into: &mut Vec<u8>) {
 /// Appends the canonical query, without the pair that holds the signature itself where there is one.
 pub(super) fn canonical(query: &str, left_out: Option<&str>, into: &mut Vec<u8>) -> Result<(), Refused> {
     let mut text = Vec::with_capacity(query.len() + query.len() / 4);
-    let mut places = Vec::new();
+    let mut spans = Vec::new();
     for (name, value) in pairs(query) {
         if left_out.is_some_and(|left_out| decoded(name).eq(left_out.bytes())) {
             continue;
         }
-        if places.len() == PAIRS_MAX {
+        if spans.len() == PAIRS_MAX {
             return Err(Refused::IncompleteSignature("The query has more than 1024 parameters."));
         }
         let start = text.len();
         decoded(name).for_each(|byte| encode(byte, &mut text));
         let middle = text.len();
         decoded(value).for_each(|byte| encode(byte, &mut text));
-        places.push((start, middle, text.len()));
+        spans.push((start, middle, text.len()));
     }
     // By the encoded bytes. Name and value are compared apart: `a=` sorts before `a-b=`, though `-` is less than `=`.
-    places.sort_unstable_by_key(|&(start, middle, end)| (&text[start..middle], &text[middle..end]));
-    for (nth, &(start, middle, end)) in places.iter().enumerate() {
+    spans.sort_unstable_by_key(|&(start, middle, end)| (&text[start..middle], &text[middle..end]));
+    for (nth, &(start, middle, end)) in spans.iter().enumerate() {
         if nth > 0 {
             into.push(b'&');
         }

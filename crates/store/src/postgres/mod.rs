@@ -9,6 +9,7 @@ mod connect;
 mod erased;
 mod failure;
 mod fence;
+mod hold;
 pub(crate) mod inspect;
 mod notify;
 mod others;
@@ -22,19 +23,22 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
+use tokio_postgres::Config;
 use waybill_kernel::ranges::{MANY, Setting, at_least, check, setting};
 use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, request};
 
+use crate::hold::Holding;
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Work};
 use crate::stored::Ledger;
 use crate::tx::Backend;
 use crate::waits::Waits;
 use crate::wake::{Hub, Wake};
-use crate::{Gate, Migration, Tx, migrate};
+use crate::{Gate, Migration, Topic, Tx, migrate};
 use erased::{Erased, Keeping};
 use failure::Failure;
 use fence::Fence;
+pub(crate) use hold::Hold;
 use shared::Shared;
 use transaction::Statements;
 pub(crate) use transaction::Transaction;
@@ -123,6 +127,9 @@ impl std::fmt::Debug for Options {
 
 pub(crate) struct Postgres {
     core: Arc<Core>,
+    /// For connections beside those of the pool.
+    config: Config,
+    fence: Arc<Fence>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -181,7 +188,7 @@ impl Postgres {
         let node = u64::from_be_bytes(node);
         let tasks = vec![
             tokio::spawn(notify::tell_others(pool.clone(), outgoing, node, options.notify_interval)).abort_handle(),
-            tokio::spawn(notify::hear_others(config, hub.clone(), node)).abort_handle(),
+            tokio::spawn(notify::hear_others(config.clone(), hub.clone(), node)).abort_handle(),
             tokio::spawn(connect::keep_anchored(pool.clone(), Arc::clone(&clock), options.clock_interval))
                 .abort_handle(),
         ];
@@ -199,7 +206,7 @@ impl Postgres {
             hub,
             stored,
         };
-        Ok(Self { core: Arc::new(core), tasks })
+        Ok(Self { core: Arc::new(core), config, fence, tasks })
     }
 
     pub(crate) async fn execute<W: Work>(&self, call: &Arc<Call<W>>, gate: Option<&Arc<Gate>>) -> Result<W::Output> {
@@ -220,6 +227,10 @@ impl Postgres {
         let core = Arc::clone(&self.core);
         let task = tokio::spawn(request::during(request::current(), async move { core.execute(&*call, gate).await }));
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
+    }
+
+    pub(crate) async fn hold(&self, topic: Topic, holding: Holding) -> Result<Option<Hold>> {
+        Hold::take(&self.config, &self.fence, topic, holding).await
     }
 
     pub(crate) fn waits(&self) -> &Waits {

@@ -44,8 +44,8 @@ impl Login {
         const STANDING: &str = "SELECT r.name, p.oid IS NULL, \
                                 coalesce(pg_has_role(current_user, p.oid, $3), false), \
                                 coalesce(pg_has_role(current_user, p.oid, 'USAGE'), false) \
-                                FROM unnest(ARRAY[$1, $2]) WITH ORDINALITY AS r (name, place) \
-                                LEFT JOIN pg_roles p ON p.rolname = r.name ORDER BY r.place";
+                                FROM unnest(ARRAY[$1, $2]) WITH ORDINALITY AS r (name, nth) \
+                                LEFT JOIN pg_roles p ON p.rolname = r.name ORDER BY r.nth";
         let who = client.query_one(WHO, &[]).await?;
         let (is_superuser, bypasses): (bool, bool) = (who.try_get(1)?, who.try_get(2)?);
         let becoming = if who.try_get(3)? { "SET" } else { "MEMBER" };

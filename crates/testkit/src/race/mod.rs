@@ -11,21 +11,25 @@
 
 mod normal;
 mod schedule;
+mod watch;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use futures_util::future::BoxFuture;
 use serde_json::{Value as Json, json};
-use tokio_postgres::Client;
 use waybill_kernel::{Caller, Error};
 use waybill_store::{Gate, Operation, Reply, Store};
 
 use crate::stores::TestStore;
+use watch::Watcher;
 
 /// More schedules than any pair of ours has; a pair that has more is cut here and says so.
 const RUNS_MAX: usize = 1_000;
+
+/// Worlds of this process: several pairs may be run in one database.
+static WORLDS: AtomicUsize = AtomicUsize::new(1);
 
 /// What the two sides fight for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,30 +150,26 @@ pub async fn explore(on: &TestStore, pair: &[Contender; 2]) -> anyhow::Result<Re
 
 /// As [`explore`], for operations of so many statements that their schedules cannot all be run: the first of them.
 pub async fn explore_some(on: &TestStore, pair: &[Contender; 2], runs_max: usize) -> anyhow::Result<Report> {
-    let watcher = on.database()?.connect().await?;
-    let mut number = 0;
-    let mut fresh = async || {
-        number += 1;
-        world(on, pair[0].entity, number).await
-    };
+    let watcher = Watcher::new(on.database()?).await?;
+    let fresh = async || world(on, pair[0].entity, WORLDS.fetch_add(1, Ordering::Relaxed)).await;
     let mut serial = [String::new(), String::new()];
     for (saw, order) in serial.iter_mut().zip([[0, 1], [1, 0]]) {
         let world = fresh().await?;
-        let before = contents(&watcher).await?;
+        let before = watcher.before(world.caller.tenant).await?;
         let mut answers = [Json::Null, Json::Null];
         for side in order {
             answers[side] = pair[side].run(on, &world, None).await;
         }
-        *saw = normal::describe(&world.label, &answers, &before, &contents(&watcher).await?)?;
+        *saw = normal::describe(&world.label, &answers, &before.contents, &watcher.after(&before).await?)?;
     }
 
     let mut report = Report { runs: 0, complete: false, blocked: false, strangers: Vec::new() };
     let mut prefix = Some(Vec::new());
     while let Some(choices) = prefix.filter(|_| report.runs < runs_max) {
         let world = fresh().await?;
-        let before = contents(&watcher).await?;
+        let before = watcher.before(world.caller.tenant).await?;
         let run = schedule::follow(&watcher, &choices, |side, gate| pair[side].run(on, &world, Some(gate))).await?;
-        let saw = normal::describe(&world.label, &run.answers, &before, &contents(&watcher).await?)?;
+        let saw = normal::describe(&world.label, &run.answers, &before.contents, &watcher.after(&before).await?)?;
         report.runs += 1;
         report.blocked |= run.blocked;
         prefix = schedule::next(&run.choices);
@@ -290,25 +290,4 @@ async fn letter(on: &TestStore, caller: &Caller, entity: Entity) -> anyhow::Resu
         call("send_message", letter).await?.json["deliveries"][0]["payload"]["id"].as_i64()
     };
     Ok(number.context("no message")?.to_string())
-}
-
-/// Every row of every table, as `table` and JSON.
-type Contents = BTreeSet<(String, String)>;
-
-async fn contents(client: &Client) -> anyhow::Result<Contents> {
-    let tables = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'public' \
-                  AND table_name <> 'meta' AND table_name NOT LIKE 'refinery%'";
-    let mut contents = Contents::new();
-    for table in client.query(tables, &[]).await? {
-        let table: String = table.try_get(0)?;
-        let rows = match table.as_str() {
-            // In which of its rows a connection counts says nothing.
-            "stored_bytes" => "(SELECT tenant, kind, sum(bytes) AS bytes FROM stored_bytes GROUP BY tenant, kind)",
-            table => table,
-        };
-        for row in client.query(&format!("SELECT to_jsonb(t)::text FROM {rows} t"), &[]).await? {
-            contents.insert((table.clone(), row.try_get(0)?));
-        }
-    }
-    Ok(contents)
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::Value as Json;
 use waybill_kernel::id::Uuid;
 
-use super::Contents;
+use super::watch::Contents;
 
 /// Columns that say when and in which order, which is what a race may change.
 const DROPPED: &[&str] = &["seq", "xact", "tenant", "part"];

@@ -8,16 +8,14 @@ use futures_util::future::BoxFuture;
 use serde_json::Value as Json;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
 use waybill_store::Gate;
 
+use super::watch::Watcher;
+
 /// How often a side that is neither at its gate nor done is asked after in PostgreSQL.
-const LOOK_EVERY: Duration = Duration::from_millis(4);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// PostgreSQL finds a deadlock after a second; nothing else of ours takes this long.
 const STUCK: Duration = Duration::from_secs(30);
-
-const WAITING_FOR_LOCKS: &str =
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 pub(super) struct Run {
     pub(super) answers: [Json; 2],
@@ -62,21 +60,25 @@ impl Side {
     }
 
     /// Follows the side to where it cannot go on by itself. `others` is how many other sides wait for locks.
-    async fn settle(&mut self, watcher: &Client, others: i64) -> anyhow::Result<()> {
+    async fn settle(&mut self, watcher: &Watcher, others: i64) -> anyhow::Result<()> {
         let began = Instant::now();
-        while matches!(self.at, At::Between | At::Lock) {
+        if self.at == At::Lock {
+            // Asked at once: after most steps of the other side it still waits.
+            if watcher.waiting().await? > others {
+                return Ok(());
+            }
+            self.at = At::Between;
+        }
+        while self.at == At::Between {
             ensure!(began.elapsed() < STUCK, "a side neither came to its gate nor answered");
             tokio::select! {
                 biased;
                 _ = self.arrivals.recv() => self.at = At::Gate,
                 answer = &mut self.task => (self.at, self.answer) = (At::End, answer?),
                 () = tokio::time::sleep(LOOK_EVERY) => {
-                    let waiting: i64 = watcher.query_one(WAITING_FOR_LOCKS, &[]).await?.try_get(0)?;
-                    if waiting > others {
+                    if watcher.waiting().await? > others {
                         self.at = At::Lock;
-                        return Ok(());
                     }
-                    self.at = At::Between;
                 }
             }
         }
@@ -86,7 +88,7 @@ impl Side {
 
 /// Follows `prefix` as far as it goes and then lets the first side go on whenever both could.
 pub(super) async fn follow(
-    watcher: &Client,
+    watcher: &Watcher,
     prefix: &[usize],
     start: impl Fn(usize, Arc<Gate>) -> BoxFuture<'static, Json>,
 ) -> anyhow::Result<Run> {
@@ -120,7 +122,7 @@ pub(super) async fn follow(
 }
 
 /// First the one that was let go, whose end may free the other.
-async fn settle_both(sides: &mut [Side; 2], watcher: &Client) -> anyhow::Result<()> {
+async fn settle_both(sides: &mut [Side; 2], watcher: &Watcher) -> anyhow::Result<()> {
     let first = usize::from(sides[0].at != At::Between);
     for side in [first, 1 - first] {
         let others = i64::from(sides[1 - side].at == At::Lock);

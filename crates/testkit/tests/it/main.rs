@@ -10,6 +10,7 @@ mod damage;
 mod effects;
 mod faults;
 mod feeds;
+mod holds;
 mod model;
 mod race;
 mod rls;

@@ -395,9 +395,10 @@ async fn two_writes_on_one_reservation_end_as_if_one_came_after_the_other() {
 /// Calls of mail have many statements, and two of them more schedules than can be run: as many as this are.
 const RUNS_OF_MAIL: usize = 8;
 
+/// All in one database: to make one takes as long as to run the few schedules of a pair.
 async fn some_are_serial(entity: Entity) {
+    let on = stores::open_postgres().await.unwrap();
     for pair in pairs(&contenders(), entity) {
-        let on = stores::open_postgres().await.unwrap();
         let report = explore_some(&on, &pair, RUNS_OF_MAIL).await.unwrap();
         println!("{} / {}: {} schedules", pair[0], pair[1], report.runs);
         assert!(report.runs > 1, "{} / {} were not raced", pair[0], pair[1]);

@@ -69,7 +69,8 @@ pub async fn run(flags: Serve) -> Result<()> {
     // Stopped after the server: what the last callers have written is still archived.
     let archived = CancellationToken::new();
     let archivist = wiring::archivist(&config, &opened.store);
-    let archivist = archivist.map(|archivist| tokio::spawn(archivist.keep_running(archived.clone())));
+    let keep = |archivist| wiring::keep_archive(archivist, opened.store.clone(), archived.clone());
+    let archivist = archivist.map(|archivist| tokio::spawn(keep(archivist)));
     let running = Running { pid: std::process::id(), http: listeners.at_http, sqs: listeners.at_sqs };
     data.announce(&running)?;
     welcome(&config, &running, &opened)?;

@@ -12,12 +12,12 @@ use waybill_kernel::Code;
 use crate::world::{Ended, Engine, World, program};
 
 /// Where a command is to do its work.
-struct Place {
+struct Location {
     data: String,
     store: Option<String>,
 }
 
-impl Place {
+impl Location {
     fn of(world: &World) -> Self {
         let store = world.database.as_ref().map(|database| database.url.clone());
         Self { data: world.server.data_dir.to_str().unwrap().to_owned(), store }
@@ -40,24 +40,24 @@ impl Place {
 }
 
 /// Everything an operator does with keys and tenants, and what it came to, without ids, secrets and times.
-fn round(place: &Place) -> Vec<Json> {
+fn round(location: &Location) -> Vec<Json> {
     let mut seen = Vec::new();
     let mut note = |answer: &Json| seen.push(normal(answer));
-    note(&place.json(&["tenant", "create", "acme", "--tier", "paid"]));
-    note(&place.json(&["tenant", "list"]));
-    let alice = place.json(&["key", "create", "--principal", "agent:alice", "--role", "agent"]);
+    note(&location.json(&["tenant", "create", "acme", "--tier", "paid"]));
+    note(&location.json(&["tenant", "list"]));
+    let alice = location.json(&["key", "create", "--principal", "agent:alice", "--role", "agent"]);
     note(&alice);
-    note(&place.json(&["key", "create", "--principal", "agent:bob", "--tenant", "acme", "--expires-in", "3600"]));
+    note(&location.json(&["key", "create", "--principal", "agent:bob", "--tenant", "acme", "--expires-in", "3600"]));
     let narrow =
         ["key", "create", "--principal", "worker:w", "--role", "worker", "--role", "agent", "--scope", "tasks:read"];
-    note(&place.json(&narrow));
+    note(&location.json(&narrow));
     let alice = alice["key_id"].as_str().unwrap();
-    let successor = place.json(&["key", "rotate", alice, "--overlap", "0"]);
+    let successor = location.json(&["key", "rotate", alice, "--overlap", "0"]);
     note(&successor);
     let successor = successor["key_id"].as_str().unwrap();
-    note(&place.json(&["key", "revoke", successor]));
-    note(&place.json(&["key", "revoke", successor]));
-    note(&place.json(&["key", "list"]));
+    note(&location.json(&["key", "revoke", successor]));
+    note(&location.json(&["key", "revoke", successor]));
+    note(&location.json(&["key", "list"]));
     let refusals: [(&[&str], Code); 7] = [
         (&["tenant", "create", "acme"], Code::AlreadyExists),
         (&["tenant", "create", ""], Code::InvalidRequest),
@@ -68,7 +68,7 @@ fn round(place: &Place) -> Vec<Json> {
         (&["key", "rotate", successor], Code::InvalidStateTransition),
     ];
     for (args, code) in refusals {
-        let ended = place.run(args);
+        let ended = location.run(args);
         ended.must_be(code, &format!("{args:?}"));
         assert_eq!(ended.stdout, "", "{args:?}: data goes to stdout, and there is none");
         note(&json!(ended.stderr));
@@ -101,14 +101,14 @@ async fn same_with_and_without_a_server(engine: Engine) {
     let running = World::with(engine, "", &[]).await;
     let mut stopped = World::with(engine, "", &[]).await;
     assert!(stopped.server.term().unwrap().success());
-    let with = round(&Place::of(&running));
-    let without = round(&Place::of(&stopped));
+    let with = round(&Location::of(&running));
+    let without = round(&Location::of(&stopped));
     for (with, without) in with.iter().zip(&without) {
         assert_eq!(with, without, "{engine:?}: with a server on the left, without one on the right");
     }
     assert_eq!(with.len(), without.len());
 
-    let made = Place::of(&stopped).json(&["key", "create", "--principal", "agent:dora"]);
+    let made = Location::of(&stopped).json(&["key", "create", "--principal", "agent:dora"]);
     stopped.server.restart().unwrap();
     let key = made["key"].as_str().unwrap();
     assert_eq!(stopped.get(key, "/v1/tasks").await.status, 200, "a key made without the server opens it");
@@ -127,19 +127,19 @@ async fn keys_and_tenants_are_the_same_with_and_without_a_server_on_postgresql()
 #[tokio::test]
 async fn people_get_tables_and_programs_get_json() {
     let world = World::start().await;
-    let place = Place::of(&world);
-    let made = place.run(&["key", "create", "--principal", "agent:alice"]);
+    let location = Location::of(&world);
+    let made = location.run(&["key", "create", "--principal", "agent:alice"]);
     let key = made.stdout.trim();
     assert!(key.starts_with("aga_") && made.stdout.lines().count() == 1, "{}", made.stdout);
     assert!(made.stderr.contains("agent:alice") && !made.stderr.contains(key), "{}", made.stderr);
     assert_eq!(world.get(key, "/v1/tasks").await.status, 200);
 
-    let listed = place.run(&["key", "list"]);
+    let listed = location.run(&["key", "list"]);
     assert!(listed.stdout.contains("principal") && listed.stdout.contains("agent:alice"), "{}", listed.stdout);
     assert!(!listed.stdout.contains(&key[16..48]), "a list shows a secret");
-    let tenants = place.run(&["tenant", "list"]);
+    let tenants = location.run(&["tenant", "list"]);
     assert!(tenants.stdout.contains("default") && tenants.stdout.contains("unlimited"), "{}", tenants.stdout);
-    let json = place.json(&["key", "create", "--principal", "agent:bob", "--role", "agent"]);
+    let json = location.json(&["key", "create", "--principal", "agent:bob", "--role", "agent"]);
     assert!(json["key_id"].is_string() && json["key"].is_string(), "{json}");
 
     let url = world.url("");
@@ -193,17 +193,17 @@ fn a_command_makes_no_deployment_where_there_is_none() {
 #[tokio::test]
 async fn sweeps_are_shown_as_soon_as_the_server_has_run_them() {
     let mut world = World::start().await;
-    let place = Place::of(&world);
+    let location = Location::of(&world);
     let ran = async {
-        while place.json(&["sweeps"])["sweeps"][0]["name"] != "keys.ended" {
+        while location.json(&["sweeps"])["sweeps"][0]["name"] != "keys.ended" {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), ran).await.unwrap();
-    let table = place.run(&["sweeps"]);
+    let table = location.run(&["sweeps"]);
     assert!(table.stdout.contains("keys.ended") && table.stdout.contains("lag_ms"), "{}", table.stdout);
     assert!(world.server.term().unwrap().success(), "a server with sweeps stops in order");
-    assert_eq!(place.json(&["sweeps"])["sweeps"][0]["failures"], 0, "and its sweeps are shown without it");
+    assert_eq!(location.json(&["sweeps"])["sweeps"][0]["failures"], 0, "and its sweeps are shown without it");
 }
 
 #[test]
@@ -234,16 +234,16 @@ fn was_left_alone(listener: &TcpListener) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_folders_key_goes_to_the_folders_server_and_to_nobody_else() {
     let mut world = World::start().await;
-    let place = Place::of(&world);
+    let location = Location::of(&world);
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let elsewhere = format!("http://{}", stranger.local_addr().unwrap());
     let port = world.address().rsplit_once(':').unwrap().1;
     for command in [&["key", "list"][..], &["tenant", "list"], &["sweeps"], &["receipts", "verify"]] {
-        let ended = place.run(&[command, &["--url", &elsewhere]].concat());
+        let ended = location.run(&[command, &["--url", &elsewhere]].concat());
         ended.must_be(Code::Unauthorized, &format!("{command:?}"));
         assert!(ended.stderr.contains("only for the server that runs on that folder"), "{}", ended.stderr);
         for own in [world.url(""), world.url("/"), format!("http://localhost:{port}")] {
-            let ended = place.run(&[command, &["--url", &own]].concat());
+            let ended = location.run(&[command, &["--url", &own]].concat());
             assert_eq!(ended.exit, 0, "{command:?} at {own}: {}", ended.stderr);
         }
     }
@@ -257,26 +257,26 @@ async fn the_folders_key_goes_to_the_folders_server_and_to_nobody_else() {
     let lock = File::options().write(true).truncate(true).open(world.server.data_dir.join("waybill.lock")).unwrap();
     lock.lock().unwrap();
     writeln!(&lock, "{}", std::process::id()).unwrap();
-    place.run(&["key", "list"]).must_be(Code::DataFolderLocked, "a folder in use");
-    place.run(&["key", "list", "--url", &elsewhere]).must_be(Code::Unauthorized, "an address that was left");
+    location.run(&["key", "list"]).must_be(Code::DataFolderLocked, "a folder in use");
+    location.run(&["key", "list", "--url", &elsewhere]).must_be(Code::Unauthorized, "an address that was left");
     assert!(was_left_alone(&stranger), "a stranger was shown the folder's key");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_mcp_client_acts_under_a_key_of_its_own() {
     let world = World::start().await;
-    let place = Place::of(&world);
+    let location = Location::of(&world);
     let url = world.url("");
     for args in [&["mcp"][..], &["mcp", "--url", &url]] {
-        let ended = place.run(args);
+        let ended = location.run(args);
         ended.must_be(Code::Unauthorized, &format!("{args:?}"));
         assert!(ended.stderr.contains("under a key of its own"), "{}", ended.stderr);
     }
     let key = world.key(json!({ "principal": "agent:alice" })).await;
-    let ended = place.run(&["mcp", "--key", &key]);
+    let ended = location.run(&["mcp", "--key", &key]);
     assert_eq!(ended.exit, 0, "{}", ended.stderr);
 
     let open = World::with(Engine::Sqlite, "", &["--insecure-dev"]).await;
-    let ended = Place::of(&open).run(&["mcp"]);
+    let ended = Location::of(&open).run(&["mcp"]);
     assert_eq!(ended.exit, 0, "a server that asks for no key: {}", ended.stderr);
 }

@@ -21,7 +21,7 @@ async fn it_plays_to_the_end_and_draws_the_receipts() {
     let mut demo = start(folder.path());
     assert_eq!(demo.ended(), Some(0), "{}", demo.log());
     let said = demo.log();
-    let mut place = 0;
+    let mut offset = 0;
     for words in [
         "is queued",
         "the same task",
@@ -36,8 +36,8 @@ async fn it_plays_to_the_end_and_draws_the_receipts() {
         "└─ task.completed",
         "   └─ task.result_ready",
     ] {
-        let found = said[place..].find(words);
-        place += found.unwrap_or_else(|| panic!("{words:?} is missing or out of place:\n{said}"));
+        let found = said[offset..].find(words);
+        offset += found.unwrap_or_else(|| panic!("{words:?} is missing or out of place:\n{said}"));
     }
     assert_eq!(left(folder.path()), [""; 0]);
 }

@@ -68,13 +68,13 @@ async fn follow(engine: Engine) {
     let mut stream = Stream::open(&world, &alice, None).await;
     world.task(&bob).await;
     let (first, second) = (world.task(&alice).await, world.task(&alice).await);
-    let (place, receipt) = stream.receipt().await;
+    let (cursor, receipt) = stream.receipt().await;
     assert_eq!(receipt["task_id"], json!(first), "what was there before and what is another's does not come");
     assert_eq!(stream.receipt().await.1["task_id"], json!(second));
 
-    let mut again = Stream::open(&world, &alice, Some(&place)).await;
+    let mut again = Stream::open(&world, &alice, Some(&cursor)).await;
     assert_eq!(again.receipt().await.1["task_id"], json!(second), "it goes on after the last event");
-    let refused = world.http.get(world.url("/v1/events")).bearer_auth(&bob).header("Last-Event-ID", &place);
+    let refused = world.http.get(world.url("/v1/events")).bearer_auth(&bob).header("Last-Event-ID", &cursor);
     crate::world::Reply::of(refused).await.must_be(Code::InvalidCursor, "another's place");
     world.get(&bob, "/v1/events?principal_kind=agent&principal_id=alice").await.must_be(Code::Forbidden, "another's");
 

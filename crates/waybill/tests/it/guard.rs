@@ -112,17 +112,17 @@ async fn a_commit_of_what_another_agent_holds_is_stopped() {
     let own = repository.own_hook("pre-commit");
     install(&repository, &[]);
     assert_eq!(std::fs::read_to_string(repository.hook("pre-commit")).unwrap().lines().count(), 3);
-    let place = ("WAYBILL_DATA", data.as_str());
+    let data_env = ("WAYBILL_DATA", data.as_str());
 
     repository.write("src/a.rs", "2");
-    let stopped = repository.commit(&[place, ("AGENT_NAME", two)]);
+    let stopped = repository.commit(&[data_env, ("AGENT_NAME", two)]);
     let told = said(&stopped);
     assert!(!stopped.status.success() && told.contains("src/a.rs") && told.contains(one), "{told}");
     assert!(told.contains("the API") && told.contains("--no-verify"), "{told}");
     assert!(repository.own_ran(), "the repository's own hook runs first");
 
     // Somebody whose name is not known, whatever it commits.
-    for env in [&[place][..], &[place, ("AGENT_NAME", " ")]] {
+    for env in [&[data_env][..], &[data_env, ("AGENT_NAME", " ")]] {
         let stopped = repository.commit(env);
         let told = said(&stopped);
         assert!(!stopped.status.success() && told.contains("AGENT_NAME is not set"), "{told}");
@@ -131,11 +131,12 @@ async fn a_commit_of_what_another_agent_holds_is_stopped() {
 
     // Its holder, those who pass it by, and those who only want to be told.
     let lower = one.to_lowercase();
-    let bypass = [place, ("AGENT_MAIL_BYPASS", "1")];
-    let off = [place, ("FILE_RESERVATIONS_ENFORCEMENT_ENABLED", "false")];
-    let warn = [place, ("AGENT_NAME", two), ("AGENT_MAIL_GUARD_MODE", "warn")];
-    let warn_nobody = [place, ("AGENT_MAIL_GUARD_MODE", "warn")];
-    let passes: [&[(&str, &str)]; 5] = [&[place, ("AGENT_NAME", lower.as_str())], &bypass, &off, &warn, &warn_nobody];
+    let bypass = [data_env, ("AGENT_MAIL_BYPASS", "1")];
+    let off = [data_env, ("FILE_RESERVATIONS_ENFORCEMENT_ENABLED", "false")];
+    let warn = [data_env, ("AGENT_NAME", two), ("AGENT_MAIL_GUARD_MODE", "warn")];
+    let warn_nobody = [data_env, ("AGENT_MAIL_GUARD_MODE", "warn")];
+    let passes: [&[(&str, &str)]; 5] =
+        [&[data_env, ("AGENT_NAME", lower.as_str())], &bypass, &off, &warn, &warn_nobody];
     for (number, env) in passes.iter().enumerate() {
         repository.write("src/a.rs", &format!("3.{number}"));
         let passed = repository.commit(env);
@@ -145,14 +146,14 @@ async fn a_commit_of_what_another_agent_holds_is_stopped() {
     }
     // What is shared, and a rename away from what is held.
     repository.write("docs/a.md", "2");
-    assert!(repository.commit(&[place, ("AGENT_NAME", two)]).status.success());
+    assert!(repository.commit(&[data_env, ("AGENT_NAME", two)]).status.success());
     repository.git(&["mv", "src/a.rs", "b.rs"], &[]);
-    assert!(!repository.commit(&[place, ("AGENT_NAME", two)]).status.success());
+    assert!(!repository.commit(&[data_env, ("AGENT_NAME", two)]).status.success());
 
     // Without a server the database is read, and not changed.
     world.server.term().unwrap();
     let before = contents(Path::new(&data));
-    let stopped = repository.commit(&[place, ("AGENT_NAME", two)]);
+    let stopped = repository.commit(&[data_env, ("AGENT_NAME", two)]);
     assert!(!stopped.status.success() && said(&stopped).contains("src/a.rs"), "{}", said(&stopped));
     assert_eq!(contents(Path::new(&data)), before);
     // Where nobody can be asked nobody is stopped.
@@ -187,29 +188,29 @@ async fn a_push_is_judged_by_its_commits_and_a_merge_by_what_it_changes_itself()
     assert!(repository.git(&["push", "-q", "origin", "main"], &[]).status.success());
     repository.own_hook("pre-push");
     install(&repository, &["--pre-push"]);
-    let (place, as_one, as_two) = (("WAYBILL_DATA", data.as_str()), ("AGENT_NAME", &*one), ("AGENT_NAME", &*two));
+    let (data_env, as_one, as_two) = (("WAYBILL_DATA", data.as_str()), ("AGENT_NAME", &*one), ("AGENT_NAME", &*two));
 
     // The holder works on a branch; the other merges it, which changes nothing by itself.
     repository.git(&["checkout", "-q", "-b", "theirs"], &[]);
     repository.write("src/a.rs", "2");
-    assert!(repository.commit(&[place, as_one]).status.success());
-    assert!(repository.git(&["push", "-q", "origin", "theirs"], &[place, as_one]).status.success());
+    assert!(repository.commit(&[data_env, as_one]).status.success());
+    assert!(repository.git(&["push", "-q", "origin", "theirs"], &[data_env, as_one]).status.success());
     assert!(repository.own_ran(), "the repository's own hook is given what git says");
     repository.git(&["checkout", "-q", "main"], &[]);
     repository.write("docs/b.md", "1");
-    assert!(repository.commit(&[place, as_two]).status.success());
-    repository.git(&["merge", "-q", "--no-ff", "--no-commit", "theirs"], &[place, as_two]);
-    let merged = repository.git(&["commit", "-q", "--no-edit"], &[place, as_two]);
+    assert!(repository.commit(&[data_env, as_two]).status.success());
+    repository.git(&["merge", "-q", "--no-ff", "--no-commit", "theirs"], &[data_env, as_two]);
+    let merged = repository.git(&["commit", "-q", "--no-edit"], &[data_env, as_two]);
     assert!(merged.status.success(), "{}", said(&merged));
-    let pushed = repository.git(&["push", "-q", "origin", "main"], &[place, as_two]);
+    let pushed = repository.git(&["push", "-q", "origin", "main"], &[data_env, as_two]);
     assert!(pushed.status.success(), "what the remote has already is not pushed again: {}", said(&pushed));
 
     // A commit that went past the guard is met at the push.
     repository.write("src/a.rs", "3");
-    assert!(repository.git(&["commit", "-q", "--no-verify", "-m", "x"], &[place, as_two]).status.success());
-    let stopped = repository.git(&["push", "-q", "origin", "main"], &[place, as_two]);
+    assert!(repository.git(&["commit", "-q", "--no-verify", "-m", "x"], &[data_env, as_two]).status.success());
+    let stopped = repository.git(&["push", "-q", "origin", "main"], &[data_env, as_two]);
     assert!(!stopped.status.success() && said(&stopped).contains("src/a.rs"), "{}", said(&stopped));
-    assert!(repository.git(&["push", "-q", "--no-verify", "origin", "main"], &[place, as_two]).status.success());
+    assert!(repository.git(&["push", "-q", "--no-verify", "origin", "main"], &[data_env, as_two]).status.success());
 }
 
 /// Linked working trees share their hooks, wherever those were installed from.
@@ -226,12 +227,12 @@ async fn a_linked_working_tree_is_guarded_as_the_one_it_was_made_from() {
         let from = if from_linked { &linked } else { &main };
         let ended = program(&["guard", "install", "--repo", from.path(), "--json"]);
         assert_eq!((ended.exit, &ended.json()["project"]), (0, &json!(null)), "{}", ended.stderr);
-        let place = ("WAYBILL_DATA", data.as_str());
+        let data_env = ("WAYBILL_DATA", data.as_str());
         for tree in [&main, &linked] {
             tree.write("src/a.rs", "2");
-            let stopped = tree.commit(&[place, ("AGENT_NAME", &two)]);
+            let stopped = tree.commit(&[data_env, ("AGENT_NAME", &two)]);
             assert!(!stopped.status.success() && said(&stopped).contains(&one), "{from_linked}: {}", said(&stopped));
-            assert!(tree.commit(&[place, ("AGENT_NAME", &one)]).status.success());
+            assert!(tree.commit(&[data_env, ("AGENT_NAME", &one)]).status.success());
         }
     }
     // Where there is no project it is said that nothing is known.

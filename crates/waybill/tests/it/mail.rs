@@ -81,8 +81,8 @@ async fn a_day_of_two_agents(engine: Engine) {
     let found = asked(&world, &["search", "noon"]);
     assert_eq!(found["result"][0]["id"], replied["id"], "{found}");
     let thread = mail(&world, &["thread", "FEAT-1", "--project", PROJECT]);
-    let places = ["I need a.rs.", "At noon."].map(|text| thread.stdout.find(text));
-    assert!(places[0].is_some() && places[0] < places[1], "{}", thread.stdout);
+    let offsets = ["I need a.rs.", "At noon."].map(|text| thread.stdout.find(text));
+    assert!(offsets[0].is_some() && offsets[0] < offsets[1], "{}", thread.stdout);
 
     assert_eq!(asked(&world, &["release", "--agent", &one])["released"], 2);
     let agents = mail(&world, &["agents", "--project", PROJECT]);

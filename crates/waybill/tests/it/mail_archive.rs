@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
-use crate::world::{Ended, World, program, until};
+use crate::world::{Ended, Engine, World, program, until};
 
 const PROJECT: &str = "/data/projects/backend";
 
@@ -39,7 +39,16 @@ fn archive(world: &World) -> PathBuf {
 
 /// Of a server that is stopped.
 fn reconcile(world: &World, mode: &str) -> Ended {
-    program(&["mail", "reconcile", mode, "--json", "--data", world.server.data_dir.to_str().unwrap()])
+    reconcile_from(&world.server.data_dir, world, mode)
+}
+
+/// With another data folder, which PostgreSQL allows.
+fn reconcile_from(data: &Path, world: &World, mode: &str) -> Ended {
+    let mut words = vec!["mail", "reconcile", mode, "--json", "--data", data.to_str().unwrap()];
+    if let Some(database) = &world.database {
+        words.extend(["--store", database.url.as_str()]);
+    }
+    program(&words)
 }
 
 fn git(folder: &Path, args: &[&str]) -> String {
@@ -133,9 +142,11 @@ async fn an_archive_that_is_deleted_under_a_server_stops_no_call_and_comes_back(
     assert_eq!(ended.exit, 0, "{} {}", ended.stdout, ended.stderr);
 }
 
-#[tokio::test]
-async fn rule_44_nothing_is_repaired_while_a_server_holds_the_folder() {
-    let mut world = World::start().await;
+/// Also where several servers could share the database.
+const WRITES_ARCHIVE: &str = "[mail_archive]\nenabled = true\n";
+
+async fn nothing_is_repaired_while_a_server_holds_the_folder(engine: Engine) {
+    let mut world = World::with(engine, WRITES_ARCHIVE, &[]).await;
     begin(&world).await;
     world.admin_post("/v1/mail/messages", &letter("one")).await;
     settled(&world).await;
@@ -145,6 +156,13 @@ async fn rule_44_nothing_is_repaired_while_a_server_holds_the_folder() {
     for mode in ["--check", "--rebuild", "--reindex"] {
         let busy = reconcile(&world, mode);
         busy.must_be_cured(Code::DataFolderLocked, "Stop the server", &format!("{mode} beside a server"));
+        // On the same database from a folder of one's own, where the archive would be another one.
+        if world.database.is_some() {
+            let elsewhere = tempfile::tempdir().unwrap();
+            let busy = reconcile_from(elsewhere.path(), &world, mode);
+            busy.must_be_cured(Code::DataFolderLocked, "Stop the server", &format!("{mode} from another folder"));
+            assert!(!elsewhere.path().join("mail-archive").exists(), "{mode} wrote an archive");
+        }
     }
     assert_eq!(head(), before, "nothing was written");
     // The server has lost nothing by it, and each of them works once it is gone.
@@ -155,6 +173,16 @@ async fn rule_44_nothing_is_repaired_while_a_server_holds_the_folder() {
         let ended = reconcile(&world, mode);
         assert_eq!(ended.exit, 0, "{mode}: {} {}", ended.stdout, ended.stderr);
     }
+}
+
+#[tokio::test]
+async fn rule_44_nothing_is_repaired_while_a_server_holds_the_folder_on_sqlite() {
+    nothing_is_repaired_while_a_server_holds_the_folder(Engine::Sqlite).await;
+}
+
+#[tokio::test]
+async fn rule_44_nothing_is_repaired_while_a_server_holds_the_folder_on_postgresql() {
+    nothing_is_repaired_while_a_server_holds_the_folder(Engine::Postgres).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 
-use crate::world::{Ended, World, program};
+use crate::world::{Ended, Engine, World, program};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -23,11 +23,11 @@ fn sample() -> Option<(tempfile::TempDir, PathBuf)> {
         eprintln!("skipped: there is no sample of an existing archive");
         return None;
     }
-    let place = tempfile::tempdir().unwrap();
-    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(place.path()).status().unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let unpacked = Command::new("tar").arg("xf").arg(&packed).arg("-C").arg(temp.path()).status().unwrap();
     assert!(unpacked.success());
-    let root = place.path().join("agent-mail-python/archive");
-    Some((place, root))
+    let root = temp.path().join("agent-mail-python/archive");
+    Some((temp, root))
 }
 
 fn json_of(ended: &Ended) -> Json {
@@ -47,10 +47,19 @@ fn damage(data: &Path, name: &str) {
     file.write_all_at(&vec![0xEE; usize::try_from(size).unwrap()], u64::try_from((page - 1) * size).unwrap()).unwrap();
 }
 
+/// The flags that name a store other than the one in the data folder.
+fn stored_at(store: Option<&str>) -> Vec<&str> {
+    store.map(|store| vec!["--store", store]).unwrap_or_default()
+}
+
 fn inbox(data: &Path, agent: &str) -> Vec<i64> {
+    inbox_of(data, None, agent)
+}
+
+fn inbox_of(data: &Path, store: Option<&str>, agent: &str) -> Vec<i64> {
     let flags =
         ["mail", "inbox", "--project", "/data/projects/backend", "--agent", agent, "--json", "--data", text(data)];
-    let ended = program(&flags);
+    let ended = program(&[&flags[..], &stored_at(store)[..]].concat());
     assert_eq!(ended.exit, 0, "{}", ended.stderr);
     let answer = json_of(&ended);
     let list = answer["result"].as_array().unwrap_or_else(|| panic!("{answer}"));
@@ -60,21 +69,32 @@ fn inbox(data: &Path, agent: &str) -> Vec<i64> {
 }
 
 fn search(data: &Path, words: &str) -> Json {
+    search_of(data, None, words)
+}
+
+fn search_of(data: &Path, store: Option<&str>, words: &str) -> Json {
     let flags = ["mail", "search", words, "--project", "/data/projects/backend", "--json", "--data", text(data)];
-    let ended = program(&flags);
+    let ended = program(&[&flags[..], &stored_at(store)[..]].concat());
     assert_eq!(ended.exit, 0, "{}", ended.stderr);
     json_of(&ended)["result"][0]["id"].clone()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rule_44_an_archive_is_taken_over_while_no_server_runs() {
-    let Some((_place, root)) = sample() else { return };
-    let mut world = World::start().await;
+async fn an_archive_is_taken_over_while_no_server_runs(engine: Engine) {
+    let Some((_temp, root)) = sample() else { return };
+    let mut world = World::with(engine, "[mail_archive]\nenabled = true\n", &[]).await;
     let data = world.server.data_dir.clone();
-    let import = |more: &[&str]| {
-        program(&[&["mail", "reindex", "--from", text(&root), "--data", text(&data), "--json"], more].concat())
+    let store = world.database.as_ref().map(|database| database.url.clone());
+    let import_into = |data: &Path, more: &[&str]| {
+        let from = ["mail", "reindex", "--from", text(&root), "--data", text(data), "--json"];
+        program(&[&from[..], &stored_at(store.as_deref())[..], more].concat())
     };
+    let import = |more: &[&str]| import_into(&data, more);
     import(&[]).must_be_cured(Code::DataFolderLocked, "Stop the server", "a server that runs");
+    if store.is_some() {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let busy = import_into(elsewhere.path(), &[]);
+        busy.must_be_cured(Code::DataFolderLocked, "Stop the server", "a server that runs on another folder");
+    }
     assert_eq!(world.server.term().unwrap().code(), Some(0));
     let nowhere = program(&["mail", "reindex", "--from", text(&root.join("none")), "--data", text(&data)]);
     nowhere.must_be(Code::PathUnusable, "no such archive");
@@ -87,8 +107,8 @@ async fn rule_44_an_archive_is_taken_over_while_no_server_runs() {
     let written = |what: &str| report[what]["written"].as_u64().unwrap();
     assert_eq!(["projects", "agents", "messages", "reservations"].map(written), [2, 4, 17, 3]);
     assert_eq!(report["refused"], json!([]));
-    assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
-    assert_eq!(search(&data, "umlaute"), 1);
+    assert_eq!(inbox_of(&data, store.as_deref(), "RedStone"), [1, 2, 5, 8, 11, 14]);
+    assert_eq!(search_of(&data, store.as_deref(), "umlaute"), 1);
     let again = json_of(&import(&[]));
     assert_eq!((again["messages"]["written"].clone(), again["messages"]["known"].clone()), (json!(0), json!(17)));
 
@@ -99,8 +119,18 @@ async fn rule_44_an_archive_is_taken_over_while_no_server_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rule_44_an_archive_is_taken_over_while_no_server_runs_on_sqlite() {
+    an_archive_is_taken_over_while_no_server_runs(Engine::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_44_an_archive_is_taken_over_while_no_server_runs_on_postgresql() {
+    an_archive_is_taken_over_while_no_server_runs(Engine::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rule_37_and_38_a_damaged_database_is_not_served_and_is_mended_with_the_originals_kept() {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     let mut world = World::start().await;
     let data = world.server.data_dir.clone();
     let task = world.task(&world.server.admin_key.clone()).await;
@@ -137,7 +167,7 @@ async fn rule_37_and_38_a_damaged_database_is_not_served_and_is_mended_with_the_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rule_38_messages_that_cannot_be_read_come_back_from_the_archive() {
-    let Some((_place, root)) = sample() else { return };
+    let Some((_temp, root)) = sample() else { return };
     let mut world = World::start().await;
     let data = world.server.data_dir.clone();
     assert_eq!(world.server.term().unwrap().code(), Some(0));

@@ -201,12 +201,12 @@ async fn nothing_of_a_body_a_subject_or_a_key_is_in_the_brokers_database_log_or_
     let killed = bytes_below(&data);
     world.server.restart().unwrap();
     world.server.term().unwrap();
-    for (place, bytes) in
+    for (source, bytes) in
         [("database", &bytes_below(&data)), ("killed database", &killed), ("backup", &bytes_below(&backup))]
     {
-        assert_eq!(found(&canaries, bytes), BTreeSet::new(), "in the {place}");
-        assert_eq!(found(&readable, bytes).len(), readable.len(), "the search of the {place} finds nothing at all");
-        assert_eq!(found(&visible, bytes).len(), visible.len(), "routing is not in the {place}");
+        assert_eq!(found(&canaries, bytes), BTreeSet::new(), "in the {source}");
+        assert_eq!(found(&readable, bytes).len(), readable.len(), "the search of the {source} finds nothing at all");
+        assert_eq!(found(&visible, bytes).len(), visible.len(), "routing is not in the {source}");
     }
     // The log has no bodies at all, of no mesh.
     let log = world.server.log().into_bytes();

@@ -21,14 +21,14 @@ fn compare(name: &str, found: &str) {
         return;
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    let place = kept.lines().zip(found.lines()).position(|(kept, found)| kept != found);
-    let place = place.unwrap_or_else(|| kept.lines().count().min(found.lines().count()));
+    let differs = kept.lines().zip(found.lines()).position(|(kept, found)| kept != found);
+    let differs = differs.unwrap_or_else(|| kept.lines().count().min(found.lines().count()));
     assert!(
         kept == found,
         "{name} differs from line {} on:\n  kept:  {}\n  found: {}\nIf it is meant, run `cargo xtask snapshots`.",
-        place + 1,
-        kept.lines().nth(place).unwrap_or("(the end)"),
-        found.lines().nth(place).unwrap_or("(the end)"),
+        differs + 1,
+        kept.lines().nth(differs).unwrap_or("(the end)"),
+        found.lines().nth(differs).unwrap_or("(the end)"),
     );
 }
 
@@ -74,11 +74,11 @@ async fn the_openapi_document_and_the_tool_list_are_those_of_the_snapshot() {
     }
     // In the order of the struct, with what is inside them and what may be.
     let create = page.text.split("<section id=create_task>").nth(1).unwrap().split("</section>").next().unwrap();
-    let places =
+    let offsets =
         ["type", "payload", "requirements", "requirements.capabilities", "priority", "idempotency_key", "task_id"].map(
             |field| create.find(&format!("<td><code>{field}</code>")).unwrap_or_else(|| panic!("{field}: {create}")),
         );
-    assert!(places.is_sorted(), "{places:?}");
+    assert!(offsets.is_sorted(), "{offsets:?}");
     for part in ["1 to 200 characters", "1 to 1,000", "at most 64 entries", "POST /v1/tasks"] {
         assert!(create.contains(part), "{part} is not in {create}");
     }

@@ -411,7 +411,7 @@ fn handles(queues: &Queues) -> Vec<Case> {
 /// four letters, so the last of the partition and two bits of the one before are in the second four.
 fn of_partition(handle: &str, partition: usize) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let value = |place: usize| ALPHABET.iter().position(|letter| *letter == handle.as_bytes()[place]).unwrap();
+    let value = |index: usize| ALPHABET.iter().position(|letter| *letter == handle.as_bytes()[index]).unwrap();
     let (high, low) = (value(5), value(6));
     assert!(high & 0xF == 0 && low >> 2 == 1, "the group g1 is in partition 1 of 4: {handle}");
     let letter = char::from(ALPHABET[partition << 2 | low & 3]);
@@ -473,8 +473,8 @@ fn flatten(action: &str, name: &str, value: &Json, pairs: &mut Vec<(String, Stri
                 "Actions" => "ActionName".to_owned(),
                 plural => plural.trim_end_matches('s').to_owned(),
             };
-            for (place, item) in items.iter().enumerate() {
-                flatten(action, &under(&format!("{element}.{}", place + 1)), item, pairs);
+            for (index, item) in items.iter().enumerate() {
+                flatten(action, &under(&format!("{element}.{}", index + 1)), item, pairs);
             }
         }
         Json::Object(members) => {
@@ -485,11 +485,11 @@ fn flatten(action: &str, name: &str, value: &Json, pairs: &mut Vec<(String, Stri
                 "Tags" | "tags" => Some(("Tag", "Key")),
                 _ => None,
             };
-            for (place, (key, value)) in members.iter().enumerate() {
+            for (index, (key, value)) in members.iter().enumerate() {
                 match entry {
                     None => flatten(action, &format!("{name}.{key}"), value, pairs),
                     Some((element, key_part)) => {
-                        let element = under(&format!("{element}.{}", place + 1));
+                        let element = under(&format!("{element}.{}", index + 1));
                         pairs.push((format!("{element}.{key_part}"), key.clone()));
                         flatten(action, &format!("{element}.Value"), value, pairs);
                     }

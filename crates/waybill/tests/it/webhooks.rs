@@ -115,11 +115,11 @@ async fn a_receipt_reaches_its_endpoint(engine: Engine) {
     // Under another server key the secret is the same.
     let data = world.server.data_dir.to_str().unwrap().to_owned();
     assert!(world.server.term().unwrap().success());
-    let place = match &world.database {
+    let location = match &world.database {
         Some(database) => vec!["--data", &data, "--store", &database.url],
         None => vec!["--data", &data],
     };
-    let rotated = program(&[&["server-key", "rotate"], &place[..]].concat());
+    let rotated = program(&[&["server-key", "rotate"], &location[..]].concat());
     assert_eq!(rotated.exit, 0, "{}", rotated.stderr);
     world.server.restart().unwrap();
     world.task(&world.server.admin_key).await;

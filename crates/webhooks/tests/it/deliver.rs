@@ -65,9 +65,9 @@ fn encode(bytes: &[u8]) -> String {
         let mut group = [0; 3];
         group[..chunk.len()].copy_from_slice(chunk);
         let number = u32::from_be_bytes([0, group[0], group[1], group[2]]);
-        for place in 0..4 {
-            let letter = LETTERS[(number >> (18 - 6 * place)) as usize & 63];
-            text.push(if place <= chunk.len() { char::from(letter) } else { '=' });
+        for digit in 0..4 {
+            let letter = LETTERS[(number >> (18 - 6 * digit)) as usize & 63];
+            text.push(if digit <= chunk.len() { char::from(letter) } else { '=' });
         }
     }
     text

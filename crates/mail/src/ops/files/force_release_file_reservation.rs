@@ -152,14 +152,14 @@ async fn look(flow: &Flow<'_>, of: &ForceReleaseFileReservation) -> Result<Optio
     if roots.is_empty() {
         return Ok(None);
     }
-    let place = Place {
+    let find_files = FindFiles {
         project_key: of.project_key.clone(),
         agent_name: of.agent_name.clone(),
         token: of.registration_token.clone(),
         file_reservation_id: of.file_reservation_id,
     };
     let (Reply::Done(found) | Reply::Replay(found) | Reply::Empty { answer: found, .. }) =
-        flow.run(flow.home(), place).await?;
+        flow.run(flow.home(), find_files).await?;
     let Some(pattern) = found.path else { return Ok(None) };
     let since_s = found.now.micros() / 1_000_000 - i64::try_from(FILE_GRACE.as_secs()).unwrap_or(i64::MAX);
     let look = move || -> Result<Option<Looked>> {
@@ -179,7 +179,7 @@ async fn look(flow: &Flow<'_>, of: &ForceReleaseFileReservation) -> Result<Optio
 
 /// Which files a reservation is about, for those who may act for an agent of its project.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Place {
+struct FindFiles {
     project_key: String,
     agent_name: String,
     token: Option<String>,
@@ -187,23 +187,23 @@ struct Place {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Placed {
+struct ReservedFiles {
     human_key: String,
     now: Time,
     /// None where it is over, so that nobody has to look.
     path: Option<String>,
 }
 
-impl Operation for Place {
+impl Operation for FindFiles {
     const SPEC: OperationSpec = OperationSpec { name: "place_reservation", ..super::READ };
-    type Output = Placed;
+    type Output = ReservedFiles;
 
-    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Placed>> {
+    async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ReservedFiles>> {
         let project = project(tx, &self.project_key).await?;
         act_as(ctx, tx, &project, &self.agent_name, self.token.as_deref()).await?;
         let held = find(tx, &project, self.file_reservation_id).await?;
         let path = held.is_active(ctx.now).then_some(held.path);
-        Ok(Reply::Done(Placed { human_key: project.human_key, now: ctx.now, path }))
+        Ok(Reply::Done(ReservedFiles { human_key: project.human_key, now: ctx.now, path }))
     }
 }
 

@@ -17,13 +17,13 @@ use crate::search::find::Found;
 const THREADS_MAX: usize = 20;
 /// Messages of each thread: the newest.
 const MESSAGES: i64 = 50;
-const MESSAGES_MAX: i64 = 200;
+pub(crate) const MESSAGES_MAX: i64 = 200;
 /// Of each body.
 const BODY_CHARS_MAX: i64 = 8_192;
 const EXAMPLES_MAX: usize = 3;
 const THREAD_ID_CHARS_MAX: usize = 128;
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SummarizeThread {
     /// The project's absolute path or slug.
@@ -128,10 +128,7 @@ impl Operation for SummarizeThread {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Summarized>> {
         let ids = self.ids()?;
-        let limit = self.per_thread_limit.unwrap_or(MESSAGES);
-        if !(1..=MESSAGES_MAX).contains(&limit) {
-            return Err(Error::invalid(format!("per_thread_limit must be from 1 to {MESSAGES_MAX}.")));
-        }
+        let limit = limit(self.per_thread_limit)?;
         let project = project(tx, &self.project_key).await?;
         let agent = match &self.agent_name {
             Some(name) => Some(act_as(ctx, tx, &project, name, self.registration_token.as_deref()).await?.agent.id),
@@ -180,12 +177,36 @@ impl SummarizeThread {
     }
 }
 
+/// How many messages of a thread are read.
+pub(crate) fn limit(given: Option<i64>) -> Result<i64> {
+    let limit = given.unwrap_or(MESSAGES);
+    if (1..=MESSAGES_MAX).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err(Error::invalid(format!("per_thread_limit must be from 1 to {MESSAGES_MAX}.")))
+    }
+}
+
 /// What is read of a thread.
-struct Wanted<'a> {
-    project: &'a Project,
+pub(crate) struct Wanted<'a> {
+    pub project: &'a Project,
     /// Only what this one has sent or got.
-    agent: Option<i64>,
-    limit: i64,
+    pub agent: Option<i64>,
+    pub limit: i64,
+}
+
+/// What the caller may read of it, the newest first.
+pub(crate) async fn newest(ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: &Wanted<'_>, id: &str) -> Result<Vec<Found>> {
+    let found = of_thread(ctx, tx, wanted.project, id, i64::MAX, wanted.limit, BODY_CHARS_MAX).await?;
+    match wanted.agent {
+        Some(agent) => of_agent(tx, agent, found).await,
+        None => Ok(found),
+    }
+}
+
+/// Of messages of which the oldest comes first.
+pub(crate) fn sum_up(found: &[Found]) -> Summary {
+    summarize(found.iter().map(|found| Said { from: &found.view.from, body: &found.body }))
 }
 
 /// None where the caller may read nothing of it.
@@ -195,17 +216,12 @@ async fn read(
     wanted: &Wanted<'_>,
     id: &str,
 ) -> Result<Option<(Summary, usize, Vec<ExampleView>)>> {
-    let mut found = of_thread(ctx, tx, wanted.project, id, i64::MAX, wanted.limit, BODY_CHARS_MAX).await?;
-    if let Some(agent) = wanted.agent {
-        found = of_agent(tx, agent, found).await?;
-    }
+    let mut found = newest(ctx, tx, wanted, id).await?;
     if found.is_empty() {
         return Ok(None);
     }
     found.reverse();
-    let summary = summarize(found.iter().map(|found| Said { from: &found.view.from, body: &found.body }));
-    let count = found.len();
-    Ok(Some((summary, count, examples(found))))
+    Ok(Some((sum_up(&found), found.len(), examples(found))))
 }
 
 /// The first messages of a thread, of which the oldest comes first.

@@ -139,11 +139,7 @@ impl MacroPrepareThread {
             project_key: self.project_key.clone(),
             thread_id: self.thread_id.clone(),
             include_examples: Some(self.include_examples.unwrap_or(true)),
-            per_thread_limit: None,
-            llm_mode: None,
-            llm_model: None,
-            agent_name: None,
-            registration_token: None,
+            ..SummarizeThread::default()
         };
         match summarize.run(ctx, tx).await {
             Ok(Reply::Done(summarized)) => Ok(Some(summarized)),

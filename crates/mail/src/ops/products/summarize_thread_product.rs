@@ -6,15 +6,9 @@ use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::{own_agent, product, projects};
-use crate::ops::find::get_thread::of_thread;
-use crate::ops::find::search_messages::of_agent;
-use crate::ops::find::summarize_thread::{ExampleView, SummaryView, examples};
-use crate::rules::summary::{Said, summarize};
-
-const MESSAGES: i64 = 50;
-const MESSAGES_MAX: i64 = 200;
-/// Of each body.
-const BODY_CHARS_MAX: i64 = 8_192;
+use crate::ops::find::summarize_thread::{
+    ExampleView, MESSAGES_MAX, SummaryView, Wanted, examples, limit, newest, sum_up,
+};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -69,10 +63,7 @@ impl Operation for SummarizeThreadProduct {
     type Output = ProductSummary;
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<ProductSummary>> {
-        let limit = self.per_thread_limit.unwrap_or(MESSAGES);
-        if !(1..=MESSAGES_MAX).contains(&limit) {
-            return Err(Error::invalid(format!("per_thread_limit must be from 1 to {MESSAGES_MAX}.")));
-        }
+        let limit = limit(self.per_thread_limit)?;
         let thread = self.thread_id.trim();
         if thread.is_empty() || thread.chars().count() > 128 {
             return Err(Error::invalid("thread_id must have 1 to 128 characters."));
@@ -83,15 +74,12 @@ impl Operation for SummarizeThreadProduct {
         for project in projects(tx, &product).await? {
             let agent = match &self.agent_name {
                 Some(name) => match own_agent(ctx, tx, &project, name, token).await? {
-                    Some(agent) => Some(agent),
+                    Some(agent) => Some(agent.id),
                     None => continue,
                 },
                 None => None,
             };
-            let mut some = of_thread(ctx, tx, &project, thread, i64::MAX, limit, BODY_CHARS_MAX).await?;
-            if let Some(agent) = agent {
-                some = of_agent(tx, agent.id, some).await?;
-            }
+            let some = newest(ctx, tx, &Wanted { project: &project, agent, limit }, thread).await?;
             if !some.is_empty() {
                 slugs.push(project.slug);
             }
@@ -105,8 +93,7 @@ impl Operation for SummarizeThreadProduct {
             return Err(Error::not_found("thread"));
         }
         found.reverse();
-        let summary = summarize(found.iter().map(|found| Said { from: &found.view.from, body: &found.body }));
-        let summary = SummaryView::new(summary, found.len());
+        let summary = SummaryView::new(sum_up(&found), found.len());
         let examples = if self.include_examples.unwrap_or(false) { examples(found) } else { Vec::new() };
         Ok(Reply::Done(ProductSummary { thread_id: thread.to_owned(), projects: slugs, summary, examples }))
     }

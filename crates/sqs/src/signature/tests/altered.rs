@@ -18,10 +18,10 @@ fn sent() -> Signed {
 fn every_byte_of_the_body_counts() {
     let sent = sent();
     assert_eq!(sent.check(), Ok(()));
-    for place in 0..sent.body.len() {
+    for position in 0..sent.body.len() {
         let mut changed = sent.clone();
-        changed.body[place] ^= 1;
-        assert_eq!(changed.outcome(), NO_MATCH, "at {place}");
+        changed.body[position] ^= 1;
+        assert_eq!(changed.outcome(), NO_MATCH, "at {position}");
     }
     for body in [&sent.body[1..], &[&sent.body[..], b" "].concat(), b""] {
         assert_eq!(Signed { body: body.to_vec(), ..sent.clone() }.outcome(), NO_MATCH);
@@ -33,11 +33,11 @@ fn every_digit_of_the_signature_counts() {
     let sent = sent();
     let text = sent.header("authorization").to_owned();
     let start = text.len() - 64;
-    for place in start..text.len() {
+    for position in start..text.len() {
         let mut changed = text.clone().into_bytes();
-        changed[place] = if changed[place] == b'0' { b'1' } else { b'0' };
+        changed[position] = if changed[position] == b'0' { b'1' } else { b'0' };
         let changed = String::from_utf8(changed).unwrap();
-        assert_eq!(sent.with_header("authorization", &changed).outcome(), NO_MATCH, "at {place}");
+        assert_eq!(sent.with_header("authorization", &changed).outcome(), NO_MATCH, "at {position}");
     }
 }
 
@@ -158,16 +158,16 @@ proptest! {
     /// Flips one bit of the body, or changes one digit of the signature, of a request of any kind.
     #[test]
     fn any_request_with_one_bit_changed_is_refused(
-        signed in requests(), place in any::<prop::sample::Index>(), bit in 0..8_u8, digit in 1..16_u32,
+        signed in requests(), position in any::<prop::sample::Index>(), bit in 0..8_u8, digit in 1..16_u32,
     ) {
         if !signed.body.is_empty() {
             let mut changed = signed.clone();
-            let place = place.index(changed.body.len());
-            changed.body[place] ^= 1 << bit;
+            let position = position.index(changed.body.len());
+            changed.body[position] ^= 1 << bit;
             prop_assert_eq!(changed.outcome(), NO_MATCH);
         }
         let another = |text: &str, start: usize| {
-            let at = start + place.index(64);
+            let at = start + position.index(64);
             let value = u32::from_str_radix(&text[at..=at], 16).unwrap();
             format!("{}{:x}{}", &text[..at], (value + digit) % 16, &text[at + 1..])
         };

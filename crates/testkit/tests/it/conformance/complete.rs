@@ -76,7 +76,7 @@ async fn r12_a_repair_with_the_artifacts_alone_keeps_the_result(on: TestStore) {
     let work = json!({ "sum": 42, "parts": [1, { "b": null, "a": "x" }] });
     let pointer = json!({ "artifacts": [{ "type": "file", "path": "out.txt" }] });
     let proof = json!({ "delivery_proof": { "mode": "push" } });
-    for (result, place, otherwise) in [
+    for (result, location, otherwise) in [
         (json!({ "result": work }), &pointer, &proof),
         (json!({}), &pointer, &proof),
         (json!({ "result": work }), &proof, &pointer),
@@ -89,21 +89,21 @@ async fn r12_a_repair_with_the_artifacts_alone_keeps_the_result(on: TestStore) {
         if result != json!({}) {
             assert_eq!(refusal(&on, &w, "complete", lease.clone()).await, Code::InvalidStateTransition);
         }
-        let other = with(&with(&lease, place.clone()), json!({ "result": 43 }));
+        let other = with(&with(&lease, location.clone()), json!({ "result": 43 }));
         assert_eq!(refusal(&on, &w, "complete", other).await, Code::InvalidStateTransition);
         assert_eq!(footprint(&on).await, before);
 
-        let repair = with(&lease, place.clone());
+        let repair = with(&lease, location.clone());
         let repaired = on.call(&w, "complete", repair.clone()).await.unwrap();
         assert!(!repaired.replay);
         assert_eq!(open_obligations(&on).await, 0);
         let shown = ok(&on, &alice, "get_task", json!({ "task_id": lease["task_id"] })).await;
         assert_eq!(shown["result"]["result"], result.get("result").cloned().unwrap_or_default(), "it is kept");
-        let field = place.as_object().unwrap().keys().next().unwrap();
-        assert_eq!(shown["result"][field], place[field]);
+        let field = location.as_object().unwrap().keys().next().unwrap();
+        assert_eq!(shown["result"][field], location[field]);
         let bodies = on.rows("SELECT body FROM receipts WHERE receipt_type = 'task.completed' ORDER BY seq DESC").await;
         let body: Json = serde_json::from_str(bodies.unwrap()[0].text(0).unwrap()).unwrap();
-        assert_eq!((&body["result_payload"], &body[field]), (&shown["result"]["result"], &place[field]));
+        assert_eq!((&body["result_payload"], &body[field]), (&shown["result"]["result"], &location[field]));
 
         // After a lost answer: the same again, with the result or without; another place is another matter.
         let before = footprint(&on).await;

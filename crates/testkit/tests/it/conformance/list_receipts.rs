@@ -105,9 +105,9 @@ async fn a_receipt_of_another_task_is_not_this_ones_though_it_refers_to_it(on: T
     )
     .await
     .unwrap();
-    for (task_id, place) in [(task_id, 0), (other, 1)] {
+    for (task_id, index) in [(task_id, 0), (other, 1)] {
         let own = ids(&on, &alice, json!({ "task_id": task_id })).await;
-        assert_eq!(own, ids(&on, &alice, json!({})).await[place..=place]);
+        assert_eq!(own, ids(&on, &alice, json!({})).await[index..=index]);
     }
 }
 

@@ -33,9 +33,9 @@ struct OpenWrite {
 }
 
 impl OpenWrite {
-    async fn begin(on: &TestStore, place: Where) -> Self {
+    async fn begin(on: &TestStore, database: Where) -> Self {
         let Ok(own) = on.database() else { return Self { session: None, _database: None } };
-        let another = match place {
+        let another = match database {
             Where::SameDatabase => None,
             Where::AnotherDatabase => Some(Postgres::shared().await.unwrap().database().await.unwrap()),
         };
@@ -69,8 +69,8 @@ macro_rules! everywhere {
         mod postgres {
             $(#[tokio::test]
             async fn $case() {
-                for place in [super::Where::SameDatabase, super::Where::AnotherDatabase] {
-                    super::$case(super::open_postgres().await, place).await;
+                for database in [super::Where::SameDatabase, super::Where::AnotherDatabase] {
+                    super::$case(super::open_postgres().await, database).await;
                 }
             })+
         }
@@ -93,63 +93,63 @@ async fn several(on: &TestStore, caller: &Caller) -> Vec<String> {
     tasks
 }
 
-async fn obligations_are_shown_on_all_pages(on: TestStore, place: Where) {
+async fn obligations_are_shown_on_all_pages(on: TestStore, database: Where) {
     let alice = on.agent("alice").unwrap();
-    let open = OpenWrite::begin(&on, place).await;
+    let open = OpenWrite::begin(&on, database).await;
     let tasks = several(&on, &alice).await;
     let (mut seen, mut input) = (Vec::new(), json!({ "limit": 2 }));
     for length in [2, 2, 1] {
         let page = ok(&on, &alice, "list_open_obligations", input.clone()).await;
-        assert_eq!(page["open_obligations"].as_array().unwrap().len(), length, "{place:?}");
+        assert_eq!(page["open_obligations"].as_array().unwrap().len(), length, "{database:?}");
         seen.extend(texts(&page["open_obligations"], "task_id"));
         input["since_receipt_id"] = page["cursor"].clone();
     }
-    assert_eq!(seen, tasks, "{place:?}");
+    assert_eq!(seen, tasks, "{database:?}");
     open.end().await;
 }
 
-async fn obligations_that_have_ended_are_gone(on: TestStore, place: Where) {
+async fn obligations_that_have_ended_are_gone(on: TestStore, database: Where) {
     let alice = on.agent("alice").unwrap();
-    let open = OpenWrite::begin(&on, place).await;
+    let open = OpenWrite::begin(&on, database).await;
     let tasks = several(&on, &alice).await;
     ok(&on, &alice, "cancel_task", json!({ "task_id": tasks[2] })).await;
     let left = ok(&on, &alice, "list_open_obligations", json!({})).await;
     let expected: Vec<_> = tasks.iter().filter(|task| **task != tasks[2]).cloned().collect();
-    assert_eq!(texts(&left["open_obligations"], "task_id"), expected, "{place:?}");
+    assert_eq!(texts(&left["open_obligations"], "task_id"), expected, "{database:?}");
     open.end().await;
 }
 
-async fn an_inbox_is_shown(on: TestStore, place: Where) {
+async fn an_inbox_is_shown(on: TestStore, database: Where) {
     let alice = on.agent("alice").unwrap();
     let before = plain_task(&on, &alice).await;
     let since = ok(&on, &alice, "list_receipts", json!({})).await["next_cursor"].clone();
-    let open = OpenWrite::begin(&on, place).await;
+    let open = OpenWrite::begin(&on, database).await;
     let tasks = several(&on, &alice).await;
     let listed = ok(&on, &alice, "list_receipts", json!({})).await;
-    assert_eq!(texts(&listed["receipts"], "task_id"), [vec![before], tasks.clone()].concat(), "{place:?}");
+    assert_eq!(texts(&listed["receipts"], "task_id"), [vec![before], tasks.clone()].concat(), "{database:?}");
     open.end().await;
     // Whoever goes on from a receipt misses none of them.
     let later = ok(&on, &alice, "list_receipts", json!({ "since_receipt_id": since })).await;
-    assert_eq!(texts(&later["receipts"], "task_id"), tasks, "{place:?}");
+    assert_eq!(texts(&later["receipts"], "task_id"), tasks, "{database:?}");
 }
 
-async fn the_receipts_of_a_task_are_shown(on: TestStore, place: Where) {
+async fn the_receipts_of_a_task_are_shown(on: TestStore, database: Where) {
     let alice = on.agent("alice").unwrap();
-    let open = OpenWrite::begin(&on, place).await;
+    let open = OpenWrite::begin(&on, database).await;
     let task_id = plain_task(&on, &alice).await;
     ok(&on, &alice, "cancel_task", json!({ "task_id": task_id })).await;
     let listed = ok(&on, &alice, "list_receipts", json!({ "task_id": task_id })).await;
     let expected = ["task.assigned", "task.canceled", "task.result_ready"];
-    assert_eq!(texts(&listed["receipts"], "receipt_type"), expected, "{place:?}");
+    assert_eq!(texts(&listed["receipts"], "receipt_type"), expected, "{database:?}");
     open.end().await;
 }
 
-async fn bootstrap_delivers(on: TestStore, place: Where) {
+async fn bootstrap_delivers(on: TestStore, database: Where) {
     let alice = on.agent("alice").unwrap();
-    let open = OpenWrite::begin(&on, place).await;
+    let open = OpenWrite::begin(&on, database).await;
     let tasks = several(&on, &alice).await;
     let answer = ok(&on, &alice, "bootstrap", json!({})).await;
-    assert_eq!(texts(&answer["attention"]["inbox_receipts"], "task_id"), tasks, "{place:?}");
+    assert_eq!(texts(&answer["attention"]["inbox_receipts"], "task_id"), tasks, "{database:?}");
     assert_eq!(on.count("SELECT count(*) FROM receipts WHERE delivered_at IS NOT NULL").await.unwrap(), 5);
     open.end().await;
 }
@@ -161,15 +161,15 @@ async fn turn(on: &TestStore, caller: &Caller, input: Json) -> Turn {
 
 #[tokio::test]
 async fn a_feed_waits_for_a_write_of_its_own_database_alone() {
-    for place in [Where::AnotherDatabase, Where::SameDatabase] {
+    for database in [Where::AnotherDatabase, Where::SameDatabase] {
         let on = open_postgres().await;
         let alice = on.agent("alice").unwrap();
         let began = turn(&on, &alice, json!({})).await.position;
-        let open = OpenWrite::begin(&on, place).await;
+        let open = OpenWrite::begin(&on, database).await;
         several(&on, &alice).await;
         let input = json!({ "last_event_id": began, "wait_seconds": 20 });
         let mut waits = pin!(turn(&on, &alice, input));
-        if place == Where::SameDatabase {
+        if database == Where::SameDatabase {
             assert!(timeout(SETTLED, &mut waits).await.is_err(), "a row above the horizon was given out");
             open.end().await;
             assert_eq!(timeout(FAILED, waits).await.unwrap().events.len(), 5);

@@ -38,7 +38,7 @@ async fn postgres_facts(on: &TestStore) -> Facts {
         FROM information_schema.columns WHERE table_schema = 'public' AND table_name NOT LIKE 'refinery%'
             AND table_name <> 'mail_search'";
     let indexes = "SELECT t.relname || ' ' || CASE WHEN x.indisprimary THEN 'key' ELSE i.relname END || ' ' ||
-            (SELECT string_agg(a.attname, ',' ORDER BY k.place) FROM unnest(x.indkey) WITH ORDINALITY AS k (number, place)
+            (SELECT string_agg(a.attname, ',' ORDER BY k.nth) FROM unnest(x.indkey) WITH ORDINALITY AS k (number, nth)
                 JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.number) ||
             CASE WHEN x.indisunique AND NOT x.indisprimary THEN ' unique' ELSE '' END ||
             coalesce(' where ' || replace(replace(lower(trim('()' FROM pg_get_expr(x.indpred, t.oid))), '::text', ''), ') and (', ' and '), '')

@@ -316,10 +316,10 @@ async fn a_damaged_database_is_not_backed_up() {
     let store = on.store.clone();
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     let mut bytes = fs::read(&file).unwrap();
-    let places: Vec<usize> =
+    let offsets: Vec<usize> =
         (0..bytes.len() - key.len()).filter(|at| bytes[*at..].starts_with(key.as_bytes())).collect();
-    assert_eq!(places.len(), 2, "in the row and in the index");
-    bytes[places[1] + key.len() - 1] ^= 1;
+    assert_eq!(offsets.len(), 2, "in the row and in the index");
+    bytes[offsets[1] + key.len() - 1] ^= 1;
     fs::write(&file, bytes).unwrap();
     let home = tempfile::tempdir().unwrap();
     let error = take(&file, &home.path().join("backup"), &Watch::none()).unwrap_err();

@@ -70,7 +70,7 @@ fn url(name: &str) -> String {
 }
 
 async fn ok<O: OnShards>(on: &TestStore, operation: O) -> <O as Operation>::Output {
-    let answered = operation.place(&Flow::new(&on.admin, &on.stores)).await.map_err(readable).unwrap();
+    let answered = operation.dispatch(&Flow::new(&on.admin, &on.stores)).await.map_err(readable).unwrap();
     match answered.0 {
         Reply::Done(answer) | Reply::Replay(answer) | Reply::Empty { answer, .. } => answer,
     }

@@ -90,8 +90,8 @@ impl Work for Newest {
 /// The newest commit that the mark knows of: each of its two places holds a name, the database's id, and a number.
 fn marked(mark: &Path) -> i64 {
     let bytes = fs::read(mark).unwrap();
-    let places = [0, 4096].into_iter().filter(|at| bytes[*at..].starts_with(b"waymark1"));
-    places.map(|at| i64::from_le_bytes(bytes[at + 24..at + 32].try_into().unwrap())).max().unwrap_or(0)
+    let offsets = [0, 4096].into_iter().filter(|at| bytes[*at..].starts_with(b"waymark1"));
+    offsets.map(|at| i64::from_le_bytes(bytes[at + 24..at + 32].try_into().unwrap())).max().unwrap_or(0)
 }
 
 /// It is written now and then, by a thread of its own.

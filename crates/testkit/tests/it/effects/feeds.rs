@@ -143,13 +143,13 @@ async fn a_failed_effect_leaves_its_place_and_its_writes_as_they_were(on: TestSt
         plain_task(&on, &on.admin).await;
     }
     caught_up(&on, 3).await;
-    let place = async || on.rows("SELECT xact, seq FROM feeds").await.unwrap();
+    let position = async || on.rows("SELECT xact, seq FROM feeds").await.unwrap();
     for begun in [false, true] {
-        let before = (notes(&on).await, place().await);
+        let before = (notes(&on).await, position().await);
         assert_eq!(before.1.len(), usize::from(begun));
         fails.store(true, Ordering::Relaxed);
         assert_eq!(sweep_once(&on.store, &effect, holder).await.unwrap_err().code(), Code::Overloaded);
-        assert_eq!((notes(&on).await, place().await), before, "a failed effect has left something");
+        assert_eq!((notes(&on).await, position().await), before, "a failed effect has left something");
         fails.store(false, Ordering::Relaxed);
         sweep_to_end(&on, &effect, holder).await;
         let receipts = on.count("SELECT count(*) FROM receipts").await.unwrap();

@@ -217,12 +217,12 @@ async fn read_everything(mut world: World, actual: &mut Actual<'_>) -> anyhow::R
         let (tenant, own) = (who.tenant(), who.principal());
         let addressed = |number: &usize| world.receipt_of(tenant, *number).is_some_and(|receipt| receipt.to == own);
         let inbox: Vec<usize> = (0..world.receipts.len()).filter(addressed).collect();
-        for since in places(&inbox) {
+        for since in pages(&inbox) {
             let list = ListReceipts { since, limit: Some(READ_LIMIT), ..ListReceipts::default() };
             world = look(world, who, Call::ListReceipts(list), actual).await?;
         }
         let open: Vec<usize> = inbox.into_iter().filter(|number| world.receipts[*number].open).collect();
-        for since in places(&open) {
+        for since in pages(&open) {
             let list = ListOpenObligations { since, limit: Some(READ_LIMIT), of: None };
             world = look(world, who, Call::ListOpenObligations(list), actual).await?;
         }
@@ -231,7 +231,7 @@ async fn read_everything(mut world: World, actual: &mut Actual<'_>) -> anyhow::R
 }
 
 /// Where the pages of a list begin, and its end.
-fn places(list: &[usize]) -> Vec<Option<usize>> {
+fn pages(list: &[usize]) -> Vec<Option<usize>> {
     let ends = list.chunks(READ_LIMIT).filter_map(|page| page.last().copied());
     [None].into_iter().chain(ends.map(Some)).collect()
 }

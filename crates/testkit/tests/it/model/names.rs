@@ -67,11 +67,11 @@ impl Names {
     }
 
     /// The same fields and values, where a name stands for its value.
-    pub fn check(&mut self, place: &str, expected: &Json, actual: &Json) -> anyhow::Result<()> {
+    pub fn check(&mut self, path: &str, expected: &Json, actual: &Json) -> anyhow::Result<()> {
         match (expected, actual) {
             (Json::Object(wanted), Json::Object(found)) => {
                 for name in wanted.keys().chain(found.keys()) {
-                    let field = format!("{place}.{name}");
+                    let field = format!("{path}.{name}");
                     let wanted =
                         wanted.get(name).with_context(|| format!("{field} is not expected: {}", found[name]))?;
                     let found = found.get(name).with_context(|| format!("{field} is missing, expected {wanted}"))?;
@@ -81,47 +81,47 @@ impl Names {
             }
             (Json::Array(wanted), Json::Array(found)) => {
                 for (index, (wanted, found)) in wanted.iter().zip(found).enumerate() {
-                    self.check(&format!("{place}[{index}]"), wanted, found)?;
+                    self.check(&format!("{path}[{index}]"), wanted, found)?;
                 }
-                ensure!(wanted.len() == found.len(), "{place} has {} items, expected {}", found.len(), wanted.len());
+                ensure!(wanted.len() == found.len(), "{path} has {} items, expected {}", found.len(), wanted.len());
                 Ok(())
             }
             (Json::String(name), _) if name == ANYTHING => Ok(()),
-            (Json::String(name), Json::String(value)) if is_name(name) => self.bind(place, name, value),
+            (Json::String(name), Json::String(value)) if is_name(name) => self.bind(path, name, value),
             _ if expected == actual => Ok(()),
-            _ => bail!("{place} is {actual}, expected {expected}"),
+            _ => bail!("{path} is {actual}, expected {expected}"),
         }
     }
 
-    fn bind(&mut self, place: &str, name: &str, value: &str) -> anyhow::Result<()> {
+    fn bind(&mut self, path: &str, name: &str, value: &str) -> anyhow::Result<()> {
         let words: Vec<&str> = name.trim_matches(['<', '>']).split(' ').collect();
         if let ["time", step, "+", seconds, "s"] = words[..] {
-            return self.bind_time(place, step.parse()?, seconds.parse()?, value);
+            return self.bind_time(path, step.parse()?, seconds.parse()?, value);
         }
         if let Some(known) = self.bound.get(name) {
-            ensure!(known == value, "{place} is {value}, expected {name}, which is {known}");
+            ensure!(known == value, "{path} is {value}, expected {name}, which is {known}");
             return Ok(());
         }
         // The same page read twice gives the same cursor, and the same words have the same hash; ids are nobody else's.
         if !["cursor", "hash"].contains(&words[0])
             && let Some((other, _)) = self.bound.iter().find(|(_, known)| *known == value)
         {
-            bail!("{place} is {value}, which is {other}, expected the new {name}");
+            bail!("{path} is {value}, which is {other}, expected the new {name}");
         }
         self.bound.insert(name.to_owned(), value.to_owned());
         Ok(())
     }
 
-    fn bind_time(&mut self, place: &str, step: usize, plus_s: i64, value: &str) -> anyhow::Result<()> {
+    fn bind_time(&mut self, path: &str, step: usize, plus_s: i64, value: &str) -> anyhow::Result<()> {
         let shown: Time = serde_json::from_value(json!(value))?;
         let time = Time::from_micros(shown.micros() - plus_s * 1_000_000);
         let (began, ended) = self.spans[step];
         ensure!(
             began < time && time < ended,
-            "{place} is {value}, expected step {step} + {plus_s} s, {began} to {ended}"
+            "{path} is {value}, expected step {step} + {plus_s} s, {began} to {ended}"
         );
         let known = *self.times.entry(step).or_insert(time);
-        ensure!(known == time, "{place} is {value}, expected {plus_s} s after the other times of step {step}, {known}");
+        ensure!(known == time, "{path} is {value}, expected {plus_s} s after the other times of step {step}, {known}");
         Ok(())
     }
 }

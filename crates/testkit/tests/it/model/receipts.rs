@@ -129,10 +129,10 @@ impl World {
 
     /// Which of several leases is swept first is the store's affair: the receipts of this step stand in its order of
     /// tasks.
-    pub fn reorder(&mut self, place: impl Fn(usize) -> usize) {
+    pub fn reorder(&mut self, position: impl Fn(usize) -> usize) {
         let step = self.step();
         let first = self.receipts.iter().position(|receipt| receipt.step == step).unwrap_or(self.receipts.len());
-        self.receipts[first..].sort_by_key(|receipt| place(receipt.task));
+        self.receipts[first..].sort_by_key(|receipt| position(receipt.task));
     }
 }
 

@@ -213,8 +213,8 @@ fn hashes(ledger: &Json) -> Vec<Fingerprint> {
 /// Nobody learns from an answer whether an id of another tenant exists.
 fn foreign_is_unknown(rows: &[Row], outcomes: &[Outcome]) {
     let of = |what: &str, operation: &str| {
-        let place = rows.iter().position(|row| row.what == what && row.operation == operation);
-        place.map(|place| &outcomes[place].body)
+        let index = rows.iter().position(|row| row.what == what && row.operation == operation);
+        index.map(|index| &outcomes[index].body)
     };
     let mut compared = 0;
     for operation in ["get_task", "cancel_task", "complete", "fail", "report_progress"] {

@@ -76,11 +76,11 @@ impl Operation for Look {
         let mut statements = vec![(STANDING, vec![mesh, Value::from(self.member.as_bytes())])];
         statements.extend(self.client_message_ids.iter().map(|id| (KNOWN, vec![mesh, Value::from(id.as_str())])));
         let found = tx.query_all(&statements).await?;
-        let first = |place: usize| found.get(place).and_then(|rows| rows.first());
+        let first = |index: usize| found.get(index).and_then(|rows| rows.first());
         let standing = first(0).ok_or_else(|| Error::not_found("mesh"))?;
         let mut all = Vec::with_capacity(self.client_message_ids.len());
-        for place in 1..=self.client_message_ids.len() {
-            let known = first(place).map(Known::read).transpose()?;
+        for index in 1..=self.client_message_ids.len() {
+            let known = first(index).map(Known::read).transpose()?;
             let queue = match &self.queue {
                 Some(queue) if known.is_none() => posts::find(tx, self.mesh, queue).await?,
                 _ => None,

@@ -79,7 +79,7 @@ impl Work {
 
     fn pointers(self) -> Option<Json> {
         match self.artifacts {
-            Artifacts::At(place) => Some(json!([{ "url": place }])),
+            Artifacts::At(location) => Some(json!([{ "url": location }])),
             _ => None,
         }
     }
