@@ -166,9 +166,6 @@ catalogue! {
         "The receipt handle is none that this queue has given." "Use the handle of the latest receive, unchanged, with the queue it came from.";
     OverLimit              "over_limit"                403 -32067 ("OverLimit", 403)                   5
         "The queue has as many messages in flight as it may have." "Delete messages that are done, or wait until their visibility ends.";
-    UnsupportedOperation   "unsupported_operation"     400 -32068
-        ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400) 2
-        "This is not offered." "Leave out what the message names.";
     MessageNotInflight     "message_not_inflight"      409 -32069
         ("MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400) 6
         "The message is not in flight." "Receive it again: its visibility has ended and anybody may have it.";

@@ -16,6 +16,7 @@ mod large;
 mod message;
 mod metrics;
 mod move_tasks;
+mod moving;
 pub mod ops;
 mod parts;
 mod posting;

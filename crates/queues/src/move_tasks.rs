@@ -60,9 +60,14 @@ impl Pace {
     pub(crate) fn after(&self, moved: i64) -> Time {
         match self.per_second {
             None => self.now,
-            Some(rate) => Time::from_micros(self.from.micros() + moved.saturating_mul(SECOND_US) / rate.max(1)),
+            Some(_) => Time::from_micros(self.from.micros() + cost_us(self.per_second, moved)),
         }
     }
+}
+
+/// How much of its time a task with this rate uses up for so many messages, in microseconds.
+pub(crate) fn cost_us(per_second: Option<i64>, messages: i64) -> i64 {
+    per_second.map_or(0, |rate| messages.saturating_mul(SECOND_US) / rate.max(1))
 }
 
 /// Woken when a task begins.
@@ -97,6 +102,7 @@ mod tests {
         assert_eq!((pace.allowed(50), pace.after(3)), (3, at(300_000)));
         // Of what a batch had no room for nothing is lost.
         assert_eq!(Pace::new(at(1_000_000), at(0), Some(100)).after(50), at(500_000));
+        assert_eq!((cost_us(Some(10), 3), cost_us(None, 3)), (300_000, 0));
     }
 
     #[test]

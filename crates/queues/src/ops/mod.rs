@@ -55,7 +55,7 @@ use crate::shards::all_at_home;
 
 all_at_home! {
     CancelMessageMoveTask, GetQueueUrl, ListDeadLetterSourceQueues, ListMessageMoveTasks, ListQueueTags, ListQueues,
-    StartMessageMoveTask, TagQueue, UntagQueue,
+    TagQueue, UntagQueue,
 }
 
 const ROLES: &[Role] = &[Role::Agent, Role::Worker, Role::Admin, Role::System];

@@ -1,9 +1,9 @@
 //! StartMessageMoveTask: dead letters go back to the queues they came from, or to another. The sweep `queues.moves` does
-//! the work.
+//! the work, and `shards/moves.rs` where they are in several stores.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Code, Error, OperationSpec, Result, Scope};
+use waybill_kernel::{Error, OperationSpec, Result, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use super::write;
@@ -26,6 +26,10 @@ pub struct StartMessageMoveTask {
     /// Without it each message goes to the queue it came from.
     pub destination_arn: Option<String>,
     pub max_number_of_messages_per_second: Option<i64>,
+    /// Messages that could be received now in other stores than home. Left alone by whoever makes a request.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub elsewhere: i64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -50,7 +54,7 @@ impl Operation for StartMessageMoveTask {
         }
         let source = self.source(ctx, tx).await?;
         let destination = self.destination(ctx, tx, &source.name).await?;
-        let to_move = Counts::of(tx, &source.name, source.generation, ctx.now).await?.visible;
+        let to_move = Counts::of(tx, &source.name, source.generation, ctx.now).await?.visible + self.elsewhere;
         let task = MoveTaskId(ctx.ids.next());
         let params = [
             task.as_bytes().into(),
@@ -66,7 +70,8 @@ impl Operation for StartMessageMoveTask {
                 .with_cure("Wait until it has ended, or cancel it."));
         }
         tx.execute(FORGET, &[Value::from(&source.name), REMEMBERED_MAX.into()]).await?;
-        tx.wake(move_tasks::started(), 1);
+        // The sweep and those who move between stores look for different tasks.
+        tx.wake(move_tasks::started(), u32::MAX);
         Ok(Reply::Done(MoveTaskStarted { task_handle: handle_of(task) }))
     }
 }
@@ -76,11 +81,6 @@ impl StartMessageMoveTask {
         const IS_TARGET: &str = "SELECT 1 FROM queues WHERE tenant = $1 AND dead_letter = $2 LIMIT 1";
         let name = own_queue(ctx, "SourceArn", &self.source_arn)?;
         let queue = Queue::find(tx, &name).await?.ok_or_else(|| Error::not_found("queue"))?;
-        if queue.is_spread() {
-            let message = "The messages of a queue with partitions in several stores cannot be moved by a task.";
-            return Err(Error::new(Code::UnsupportedOperation, message)
-                .with_cure("Receive them, and send them to where they belong."));
-        }
         if tx.query_opt(IS_TARGET, &[Value::from(&name)]).await?.is_none() {
             return Err(Error::invalid("SourceArn must be of a queue that other queues send dead letters to."));
         }

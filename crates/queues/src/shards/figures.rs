@@ -16,6 +16,8 @@ use crate::counts::Counts;
 use crate::ops::get_queue_attributes::{GetQueueAttributes, QueueAttributes};
 use crate::ops::operator::get_queue::{GetQueue, QueueView, oldest};
 use crate::ops::operator::list_queues::{ListQueues, Queues};
+use crate::ops::operator::start_redrive::{RedriveStarted, StartRedrive};
+use crate::ops::start_message_move_task::{MoveTaskStarted, StartMessageMoveTask};
 use crate::queue::ENDED;
 use crate::rules::attributes::{MESSAGES, MESSAGES_DELAYED, MESSAGES_NOT_VISIBLE};
 use crate::rules::names::{is_fifo, queue_name};
@@ -180,5 +182,26 @@ impl OnShards for ListQueues {
             *messages = messages.zip(held).map(|(here, held)| here.and(held.counts.into()));
         }
         Ok((Reply::Done(output), turn))
+    }
+}
+
+/// How much a task that is about to begin has to move beside what home has.
+async fn visible_elsewhere(flow: &Flow<'_>, queue: &str) -> Result<i64> {
+    Ok(elsewhere(flow, queue).await?.map_or(0, |held| held.counts.visible))
+}
+
+impl OnShards for StartMessageMoveTask {
+    async fn place(mut self, flow: &Flow<'_>) -> Answered<MoveTaskStarted> {
+        // Whether it is the ARN of a queue of the caller's is for home to say.
+        let queue = self.source_arn.rsplit(':').next().unwrap_or_default();
+        self.elsewhere = visible_elsewhere(flow, queue).await?;
+        flow.home().run_in_turn(self, flow.caller.clone()).await
+    }
+}
+
+impl OnShards for StartRedrive {
+    async fn place(mut self, flow: &Flow<'_>) -> Answered<RedriveStarted> {
+        self.elsewhere = visible_elsewhere(flow, &self.queue).await?;
+        flow.home().run_in_turn(self, flow.caller.clone()).await
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn departed() -> Topic {
 }
 
 /// The first step, for up to ten messages that the caller has taken; their groups must be settled before the transaction
-/// ends. Answers with those that were turned away before.
+/// ends. Answers with the dead letters that were turned away before; what a task moves goes once more.
 pub(crate) async fn depart(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
@@ -61,9 +61,9 @@ pub(crate) async fn depart(
                                AND refused = 1 RETURNING mid";
     let turned_away = tx.query(TURNED_AWAY, &crate::ends::ids(mids.iter().copied())).await?;
     let turned_away = turned_away.iter().map(|row| row.int(0)).collect::<Result<Vec<i64>>>()?;
-    let source = match fate {
-        Fate::Dead { source } => Some(source),
-        Fate::Alive => None,
+    let (source, turned_away) = match fate {
+        Fate::Dead { source } => (Some(source), turned_away),
+        Fate::Alive => (None, Vec::new()),
     };
     let arn = source.map(|source| Settings::arns(ctx).arn(source));
     for mid in mids.iter().filter(|mid| !turned_away.contains(mid)) {

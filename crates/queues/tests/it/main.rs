@@ -28,6 +28,7 @@ mod refusals;
 mod sends;
 mod shards;
 mod shards_down;
+mod shards_moves;
 mod shards_rules;
 mod support;
 mod throttle;
@@ -67,6 +68,7 @@ fn every_case_runs_on_both_engines() {
         sends::CASES,
         shards::CASES,
         shards_down::CASES,
+        shards_moves::CASES,
         shards_rules::CASES,
         shards_rules::dead_letters::CASES,
         shards_rules::moves::CASES,

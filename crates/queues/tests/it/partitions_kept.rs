@@ -391,13 +391,18 @@ pub async fn rule_19_dead_letters_go_where_their_queue_has_their_group(on: TestS
     assert_eq!(texts(&receive(&on, 10).await), ["after"]);
 }
 
+/// A task is over when all have arrived.
+async fn all_moved(on: &TestStore) {
+    while on.count("SELECT count(*) FROM move_tasks WHERE active = 1").await.unwrap() > 0 {
+        sweep(on, Moves::new(&Settings::default())).await;
+        tend(on).await;
+    }
+}
+
 pub async fn rule_20_moves_keep_to_partitions(on: TestStore) {
     with_dead_letters(&on, "1").await;
     ok(&on, StartMessageMoveTask { source_arn: arn("dead.fifo"), ..StartMessageMoveTask::default() }).await;
-    while on.count("SELECT count(*) FROM move_tasks WHERE active = 1").await.unwrap() > 0 {
-        sweep(&on, Moves::new(&Settings::default())).await;
-    }
-    tend(&on).await;
+    all_moved(&on).await;
     assert_eq!((counted(&on, ORDERS).await, counted(&on, "dead.fifo").await), ((8, 0, 0), (0, 0, 0)));
     let expected: BTreeSet<_> = GROUPS.iter().map(|group| (route(group, 3), (*group).to_owned())).collect();
     assert_eq!(groups_in(&on, ORDERS).await, expected);
@@ -413,10 +418,7 @@ pub async fn rule_20_moves_keep_to_partitions(on: TestStore) {
         ..StartMessageMoveTask::default()
     };
     ok(&on, back).await;
-    while on.count("SELECT count(*) FROM move_tasks WHERE active = 1").await.unwrap() > 0 {
-        sweep(&on, Moves::new(&Settings::default())).await;
-    }
-    tend(&on).await;
+    all_moved(&on).await;
     assert_eq!(counted(&on, "other.fifo").await, (8, 0, 0));
     let expected: BTreeSet<_> = GROUPS.iter().map(|group| (route(group, 1), (*group).to_owned())).collect();
     assert_eq!(groups_in(&on, "other.fifo").await, expected);

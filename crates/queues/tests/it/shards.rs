@@ -12,7 +12,6 @@ use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::operator::peek_messages::PeekMessages;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::set_queue_attributes::SetQueueAttributes;
-use waybill_queues::ops::start_message_move_task::StartMessageMoveTask;
 use waybill_queues::rules::handle::Handle;
 use waybill_queues::shards::{OnShards, check_placement};
 use waybill_queues::{Figures, PartitionMap, Process, Settings, Tally};
@@ -62,7 +61,6 @@ both! {
     a_dead_letter_that_is_purged_on_its_way_leaves_nothing,
     a_dead_letter_that_is_purged_on_its_way_does_not_arrive,
     a_dead_letter_that_was_turned_away_leaves_nothing,
-    a_move_task_needs_its_messages_in_one_store,
     each_database_has_its_name,
 }
 
@@ -594,14 +592,6 @@ async fn a_dead_letter_that_was_turned_away_leaves_nothing(on: TestStore) {
     ok(&on, DeleteMessage { queue_url: url("other.fifo"), receipt_handle, ..DeleteMessage::default() }).await;
     drain(&on).await;
     assert_eq!(on.count("SELECT count(*) FROM transfers").await.unwrap(), 0);
-}
-
-async fn a_move_task_needs_its_messages_in_one_store(on: TestStore) {
-    orders(&on, FOUR).await;
-    let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":1}}"#, arn(ORDERS));
-    ok(&on, queue("source.fifo", &[("FifoQueue", "true"), ("RedrivePolicy", &policy)])).await;
-    let task = StartMessageMoveTask { source_arn: arn(ORDERS), ..StartMessageMoveTask::default() };
-    assert_eq!(refusal(&on, task).await, Code::UnsupportedOperation);
 }
 
 /// Two that were swapped would each look for the other's messages.

@@ -1,4 +1,4 @@
-//! Errors that take more than a wrong request: too many messages in flight, queues in other stores, and a store that is away.
+//! Errors that take more than a wrong request: too many messages in flight, and a store that is away.
 
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Clock, Mode, Result};
@@ -23,7 +23,7 @@ macro_rules! on_both {
 
 on_both! {
     too_many_in_flight_is_over_the_limit
-    what_several_stores_cannot_do_and_what_one_that_is_away_cannot
+    what_is_in_a_store_that_is_away_is_not_available
 }
 
 /// The same in both protocols.
@@ -65,7 +65,7 @@ impl Work for Full {
     }
 }
 
-async fn what_several_stores_cannot_do_and_what_one_that_is_away_cannot(engine: Engine) {
+async fn what_is_in_a_store_that_is_away_is_not_available(engine: Engine) {
     let (far, other) = (database().await, database().await);
     let settings = format!("[shards]\nfar = \"{}\"\n[sqs]\nfifo_partition_map = [\"dead.fifo:1=far\"]\n", far.url);
     let world = World::with(engine, &settings, &[]).await;
@@ -78,10 +78,6 @@ async fn what_several_stores_cannot_do_and_what_one_that_is_away_cannot(engine: 
     made("source.fifo", json!({ "FifoQueue": "true", "RedrivePolicy": policy("dead.fifo") })).await;
     let send = json!({ "QueueUrl": dead, "MessageBody": "m", "MessageGroupId": "g" });
     client.ok("SendMessage", send.clone()).await;
-
-    let task = json!({ "SourceArn": "arn:aws:sqs:us-east-1:000000000000:dead.fifo" });
-    let unsupported = (400, "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation");
-    is_refused(&client, "StartMessageMoveTask", task, unsupported).await;
 
     let admin = other.connect().await.unwrap();
     let connections = async |are_allowed: bool| {
@@ -96,6 +92,8 @@ async fn what_several_stores_cannot_do_and_what_one_that_is_away_cannot(engine: 
     let unavailable = (503, "ServiceUnavailable", "ServiceUnavailable");
     is_refused(&client, "SendMessage", send, unavailable).await;
     is_refused(&client, "PurgeQueue", json!({ "QueueUrl": dead }), unavailable).await;
+    let task = json!({ "SourceArn": "arn:aws:sqs:us-east-1:000000000000:dead.fifo" });
+    is_refused(&client, "StartMessageMoveTask", task, unavailable).await;
     connections(true).await;
 }
 

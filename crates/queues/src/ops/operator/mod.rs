@@ -44,7 +44,7 @@ pub(crate) fn register(registry: Registry) -> Registry {
         .with::<Placed<cancel_redrive::CancelRedrive>>()
 }
 
-all_at_home! { cancel_redrive::CancelRedrive, list_redrives::ListRedrives, start_redrive::StartRedrive }
+all_at_home! { cancel_redrive::CancelRedrive, list_redrives::ListRedrives }
 
 const fn read(name: &'static str, route: Route, scopes: &'static [Scope]) -> OperationSpec {
     OperationSpec { route, ..super::read(name, scopes) }

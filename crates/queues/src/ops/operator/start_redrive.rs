@@ -22,6 +22,10 @@ pub struct StartRedrive {
     #[serde(default)]
     #[schemars(range(min = 1, max = PER_SECOND_MAX))]
     pub per_second: Option<i64>,
+    /// As the SQS action has it.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub elsewhere: i64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -53,6 +57,7 @@ impl Operation for StartRedrive {
             source_arn: arns.arn(named(&self.queue)?),
             destination_arn: destination.map(|name| arns.arn(name)),
             max_number_of_messages_per_second: self.per_second,
+            elsewhere: self.elsewhere,
         };
         let task_handle = answer(ctx, tx, &action).await?.task_handle;
         Ok(Reply::Done(RedriveStarted { queue: self.queue.clone(), task_handle }))
