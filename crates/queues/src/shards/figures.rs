@@ -191,7 +191,7 @@ async fn visible_elsewhere(flow: &Flow<'_>, queue: &str) -> Result<i64> {
 }
 
 impl OnShards for StartMessageMoveTask {
-    async fn place(mut self, flow: &Flow<'_>) -> Answered<MoveTaskStarted> {
+    async fn dispatch(mut self, flow: &Flow<'_>) -> Answered<MoveTaskStarted> {
         // Whether it is the ARN of a queue of the caller's is for home to say.
         let queue = self.source_arn.rsplit(':').next().unwrap_or_default();
         self.elsewhere = visible_elsewhere(flow, queue).await?;
@@ -200,7 +200,7 @@ impl OnShards for StartMessageMoveTask {
 }
 
 impl OnShards for StartRedrive {
-    async fn place(mut self, flow: &Flow<'_>) -> Answered<RedriveStarted> {
+    async fn dispatch(mut self, flow: &Flow<'_>) -> Answered<RedriveStarted> {
         self.elsewhere = visible_elsewhere(flow, &self.queue).await?;
         flow.home().run_in_turn(self, flow.caller.clone()).await
     }
