@@ -30,6 +30,9 @@ pub struct Asked {
 struct Look {
     after: Duration,
     resident: u64,
+    /// The part of it that is the program's own. The rest is mapped from files, such as the indexes of the archive's packs, and
+    /// the kernel takes it back when it needs it.
+    own: u64,
     files: usize,
 }
 
@@ -50,7 +53,8 @@ pub async fn run(asked: &Asked, dir: &Path) -> Result<()> {
             refused += errors(&outcome);
         }
         let pid = office.house.pid()?;
-        let look = Look { after: began.elapsed(), resident: memory(pid)?.resident, files: open_files(pid)? };
+        let now = memory(pid)?;
+        let look = Look { after: began.elapsed(), resident: now.resident, own: now.anonymous, files: open_files(pid)? };
         say(&look, office.messages, reads, refused)?;
         looks.push(look);
     }
@@ -66,13 +70,14 @@ fn open_files(pid: u32) -> Result<usize> {
 }
 
 fn say(look: &Look, sent: u64, reads: u64, refused: u64) -> Result<()> {
-    let Look { after, resident, files } = look;
+    let Look { after, resident, own, files } = look;
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{:>5} s  {sent:>8} sent  {reads:>9} read  {refused} refused  {:>6.1} MiB  {files} files",
+        "{:>5} s  {sent:>8} sent  {reads:>9} read  {refused} refused  {:>6.1} MiB, own {:>6.1}  {files} files",
         after.as_secs(),
-        *resident as f64 / MIB
+        *resident as f64 / MIB,
+        *own as f64 / MIB
     )?;
     Ok(out.flush()?)
 }
@@ -83,14 +88,18 @@ fn conclude(looks: &[Look], sent: u64, reads: u64, refused: u64) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for part in 0..PARTS as u32 {
         let of_part = looks.iter().filter(|look| part_of(look.after, whole) == part);
-        let (mut count, mut sum, mut most, mut files) = (0.0, 0.0, 0, 0);
+        let (mut count, mut sum, mut own, mut most, mut files) = (0.0, 0.0, 0, 0, 0);
         for look in of_part {
             (count, sum) = (count + 1.0, sum + look.resident as f64);
-            (most, files) = (most.max(look.resident), files.max(look.files));
+            (own, most, files) = (own.max(look.own), most.max(look.resident), files.max(look.files));
         }
         if count > 0.0 {
-            let (mean, most) = (sum / count / MIB, most as f64 / MIB);
-            writeln!(out, "part {} of {PARTS}: {mean:.1} MiB resident, {most:.1} at most; {files} files", part + 1)?;
+            let (mean, own, most) = (sum / count / MIB, own as f64 / MIB, most as f64 / MIB);
+            let part = part + 1;
+            writeln!(
+                out,
+                "part {part} of {PARTS}: {mean:.1} MiB resident, {most:.1} at most; own {own:.1} at most; {files} files"
+            )?;
         }
     }
     writeln!(out, "{sent} sent, {reads} read in {} s", whole.as_secs())?;

@@ -80,9 +80,13 @@ impl Operation for Note {
 }
 
 /// The answers of these, which come while another transaction is under way, and how often each was run.
-async fn behind_another(on: &TestStore, notes: &[(&'static str, Then)]) -> Vec<(Option<Code>, usize)> {
+async fn behind_another(
+    on: &TestStore,
+    first: &'static str,
+    notes: &[(&'static str, Then)],
+) -> Vec<(Option<Code>, usize)> {
     let hold = Arc::new(Semaphore::new(0));
-    let first = What { name: "first", hold: Some(Arc::clone(&hold)), ..What::default() };
+    let first = What { name: first, hold: Some(Arc::clone(&hold)), ..What::default() };
     let has_begun = Arc::clone(&first.seen);
     let (store, admin) = (on.store.clone(), on.admin.clone());
     let holding = tokio::spawn(async move { store.run(Note { what: first }, admin).await.map(drop) });
@@ -124,7 +128,7 @@ async fn what_comes_together_is_one_transaction() {
     let on = store().await;
     let [_, before] = transactions(&on).await;
     let notes = [("a", Then::End), ("b", Then::End), ("refused", Then::Refuse), ("c", Then::End)];
-    let answers = behind_another(&on, &notes).await;
+    let answers = behind_another(&on, "first", &notes).await;
     assert_eq!(answers, [(None, 1), (None, 1), (Some(Code::InvalidRequest), 1), (None, 1)]);
     assert_eq!(noted(&on).await, ["a", "b", "c", "first"]);
     let [written_by, counted] = transactions(&on).await;
@@ -143,14 +147,14 @@ async fn what_one_does_wrong_is_its_own_affair() {
         ("refused", Then::Refuse),
         ("c", Then::End),
     ];
-    let answers = behind_another(&on, &notes).await;
+    let answers = behind_another(&on, "first", &notes).await;
     let codes: Vec<Option<Code>> = answers.iter().map(|(code, _)| *code).collect();
     let (failed, panicked, refused) = (Some(Code::NotFound), Some(Code::Internal), Some(Code::InvalidRequest));
     assert_eq!(codes, [None, failed, None, panicked, refused, None]);
     assert_eq!(noted(&on).await, ["a", "b", "c", "first"]);
     assert_eq!(transactions(&on).await[1] - before, 40);
     // The carrier is still there.
-    assert_eq!(behind_another(&on, &[("d", Then::End)]).await.len(), 1);
+    assert_eq!(behind_another(&on, "next", &[("d", Then::End)]).await.len(), 1);
 }
 
 #[tokio::test]

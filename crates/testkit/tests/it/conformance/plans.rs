@@ -279,7 +279,9 @@ async fn every_statement_finds_its_rows_by_an_index() {
     let of_tests = |sql: &&String| {
         ["pg_", "(SELECT count(*) FROM chain)", "'Lolder'", "SET disabled_at = 1"].iter().any(|own| sql.contains(own))
     };
-    for sql in statements.iter().filter(finds_rows).filter(|sql| !of_tests(sql)) {
+    // SQLite is asked for the newest receipt in other words: its rows are in the order of their seq as they are.
+    let of_postgres = |sql: &&String| sql.contains("FROM receipts ORDER BY xact DESC, seq DESC LIMIT 1");
+    for sql in statements.iter().filter(finds_rows).filter(|sql| !of_tests(sql) && !of_postgres(sql)) {
         assert_eq!(faults(&on, sql).await, Vec::<String>::new(), "{sql}");
     }
 }
