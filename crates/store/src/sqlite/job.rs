@@ -1,5 +1,6 @@
 //! A call on its way through a database thread, with its type erased so that one queue carries all of them.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,13 +11,14 @@ use tokio::sync::oneshot;
 use waybill_kernel::{Error, RequestId, Result, Time, request};
 
 use super::Connection;
+use super::turns::{Owned, Owner};
 use crate::Tx;
 use crate::operation::{Call, Reach, Work};
 use crate::tx::Backend;
 use crate::waits::Waits;
 use crate::wake::{Hub, Wake};
 
-pub(crate) trait Job: Send {
+pub(crate) trait Job: Owned + Send {
     /// The caller has gone: nobody would hear the answer.
     fn is_abandoned(&self) -> bool;
     /// Gives room or ends work, and so is run on a full disk too.
@@ -37,6 +39,7 @@ pub(crate) struct Pending<W: Work> {
     /// Whoever serves the batch, what each call tells the log bears the id of its own request.
     request: Option<RequestId>,
     waits: Arc<Waits>,
+    owner: Owner,
     /// None once it has been run.
     asked: Option<Instant>,
 }
@@ -49,7 +52,10 @@ impl<W: Work> Pending<W> {
         waits: Arc<Waits>,
     ) -> Self {
         let (request, asked) = (request::current(), Some(Instant::now()));
-        Self { call, reply, hub, outcome: None, wakes: Vec::new(), request, waits, asked }
+        let mut digest = DefaultHasher::new();
+        call.caller.principal.hash(&mut digest);
+        let owner = Owner { tenant: call.caller.tenant.0, caller: digest.finish() };
+        Self { call, reply, hub, outcome: None, wakes: Vec::new(), request, waits, owner, asked }
     }
 
     fn poll_once(&self, connection: &mut Connection, now: Time) -> Result<(W::Output, Vec<Wake>)> {
@@ -64,6 +70,18 @@ impl<W: Work> Pending<W> {
             Poll::Ready(output) => Ok((output?, tx.into_wakes()?)),
             Poll::Pending => Err(Error::internal("an operation awaited something other than its transaction")),
         }
+    }
+}
+
+impl<W: Work> Owned for Pending<W> {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Owned for Box<dyn Job> {
+    fn owner(&self) -> Owner {
+        self.as_ref().owner()
     }
 }
 

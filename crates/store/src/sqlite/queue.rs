@@ -1,13 +1,14 @@
-//! A bounded queue whose reader can ask to be left asleep until enough has come.
+//! A bounded queue in which callers take turns, and whose reader can ask to be left asleep until enough has come.
 //!
 //! With an ordinary channel the writer would be woken by every arrival while it lingers, and on a small machine those wakes
 //! cost more than the work they announce.
 
-use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use waybill_kernel::{Code, Error, Result};
+
+use super::turns::{Owned, Turns};
 
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -25,16 +26,16 @@ pub(super) enum Taken<T> {
 }
 
 struct State<T> {
-    items: VecDeque<T>,
+    items: Turns<T>,
     /// A sleeping reader is woken when this many are here.
     wanted: usize,
     nudged: bool,
     closed: bool,
 }
 
-impl<T> Queue<T> {
+impl<T: Owned> Queue<T> {
     pub(super) fn new(max: usize) -> Self {
-        let state = State { items: VecDeque::new(), wanted: 1, nudged: false, closed: false };
+        let state = State { items: Turns::new(), wanted: 1, nudged: false, closed: false };
         Self { state: Mutex::new(state), arrived: Condvar::new(), max }
     }
 
@@ -47,7 +48,7 @@ impl<T> Queue<T> {
         if state.items.len() >= self.max {
             return Err(Error::new(Code::Overloaded, Code::Overloaded.entry().title));
         }
-        state.items.push_back(item);
+        state.items.push(item);
         let enough = state.items.len() >= state.wanted;
         drop(state);
         if enough {
@@ -66,7 +67,7 @@ impl<T> Queue<T> {
             }
         };
         state.nudged = false;
-        match state.items.pop_front() {
+        match state.items.pop() {
             Some(item) => Taken::Item(item),
             None if state.closed => Taken::Closed,
             None => Taken::Nothing,
@@ -87,9 +88,14 @@ impl<T> Queue<T> {
     /// Moves up to `most` of what is here; never blocks.
     pub(super) fn drain_into(&self, items: &mut Vec<T>, most: usize) -> usize {
         let mut state = self.lock();
-        let count = state.items.len().min(most);
-        items.extend(state.items.drain(..count));
-        count
+        let before = items.len();
+        items.extend(std::iter::from_fn(|| state.items.pop()).take(most));
+        items.len() - before
+    }
+
+    /// What was taken and not used.
+    pub(super) fn put_back(&self, items: impl DoubleEndedIterator<Item = T>) {
+        self.lock().items.put_back(items);
     }
 
     /// Sleeps until `count` are here, the queue is closed, or the patience ends.
@@ -116,7 +122,14 @@ impl<T> Queue<T> {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::turns::Owner;
     use super::*;
+
+    impl Owned for i32 {
+        fn owner(&self) -> Owner {
+            Owner { tenant: 0, caller: 0 }
+        }
+    }
 
     #[test]
     fn a_full_queue_refuses_and_a_closed_one_gives_out_its_rest() {

@@ -13,6 +13,7 @@
 //! one; the others are refused before they run. SQLite says FULL at its limit of pages too, where no disk is full: then
 //! there is room for the ballast, and it is taken again at once.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -41,6 +42,9 @@ const BATCH_OPERATIONS_MAX: usize = 512;
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// Taken from the queue at a time, so that the time is looked at in between.
 const DRAIN_OPERATIONS_MAX: usize = 64;
+/// Tenants that are remembered for a slow job, and for how long.
+const SLOW_TENANTS_MAX: usize = 1_024;
+const SLOW_FOR: Duration = Duration::from_secs(1);
 /// How often a full disk is asked whether there is room again.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// An overgrown log begins anew when no read is under way in it: so long all writers wait for one to end …
@@ -154,6 +158,7 @@ struct Batcher {
     connection: Connection,
     /// How many callers the last commit answered: about as many are expected back soon.
     returning: usize,
+    slow: Slow,
     /// A commit or a rollback has failed: nothing more goes over this connection.
     failed: bool,
     /// When a full disk is asked next.
@@ -183,6 +188,29 @@ impl Meters {
     }
 }
 
+/// Tenants of which a job has just taken as long as a whole batch may.
+#[derive(Default)]
+struct Slow(HashMap<i64, Instant>);
+
+impl Slow {
+    fn note(&mut self, tenant: i64, took: Duration) {
+        if took < BATCH_TIME_MAX {
+            return;
+        }
+        if self.0.len() >= SLOW_TENANTS_MAX {
+            self.0.retain(|_, at| at.elapsed() < SLOW_FOR);
+        }
+        if self.0.len() < SLOW_TENANTS_MAX {
+            self.0.insert(tenant, Instant::now());
+        }
+    }
+
+    fn has(&self, tenant: i64) -> bool {
+        // Almost always empty.
+        !self.0.is_empty() && self.0.get(&tenant).is_some_and(|at| at.elapsed() < SLOW_FOR)
+    }
+}
+
 /// How a transaction ended.
 enum Ended {
     Committed,
@@ -208,7 +236,7 @@ impl Batcher {
             tracing::warn!(%error, "the length of the log cannot be watched");
         }
         let (look_at, restart_at, meters) = (Instant::now(), Instant::now(), Meters::new(&state.options.name));
-        Self { state, connection, returning: 0, failed: false, look_at, restart_at, meters }
+        Self { state, connection, returning: 0, slow: Slow::default(), failed: false, look_at, restart_at, meters }
     }
 
     /// After a failed commit: the connection is closed, and another opened once the file is sound. None when the program stops.
@@ -299,12 +327,18 @@ impl Batcher {
         let mut waited = None;
         let mut done = 0;
         loop {
-            for job in &mut jobs[done..] {
-                if !self.run_job(job.as_mut(), Isolation::None) {
+            while done < jobs.len() && !self.is_for_later(&jobs[..=done], began) {
+                let before = Instant::now();
+                if !self.run_job(jobs[done].as_mut(), Isolation::None) {
                     return false;
                 }
+                self.slow.note(jobs[done].owner().tenant, before.elapsed());
+                done += 1;
             }
-            done = jobs.len();
+            if done < jobs.len() {
+                self.state.queue.put_back(jobs.drain(done..));
+                break;
+            }
             if done >= operations_max || began.elapsed() >= BATCH_TIME_MAX {
                 break;
             }
@@ -324,6 +358,18 @@ impl Batcher {
             sabotage::dawdle();
         }
         true
+    }
+
+    /// Whether the last of these jobs is for the next transaction. The others are done and wait for the commit: not longer than
+    /// their time, nor for somebody else's job that may take as long as all of them.
+    fn is_for_later(&self, jobs: &[Box<dyn Job>], began: Instant) -> bool {
+        let [done @ .., next] = jobs else { return false };
+        if done.is_empty() {
+            return false;
+        }
+        let tenant = next.owner().tenant;
+        began.elapsed() >= BATCH_TIME_MAX
+            || (self.slow.has(tenant) && done.iter().any(|job| job.owner().tenant != tenant))
     }
 
     /// The callers of the last commit are on their way back with their next request: committing for the first of them

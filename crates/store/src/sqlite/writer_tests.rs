@@ -11,6 +11,7 @@ use waybill_kernel::entropy::SeededEntropy;
 use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::condition::Condition;
+use super::turns::{Owned, Owner};
 use super::writer::{Writer, WriterState};
 use super::{Connection, Job, Options, ballast, checkpoint, mark, open, queue};
 use crate::migrate;
@@ -23,6 +24,12 @@ struct Add {
     name: String,
     keep: bool,
     answer: Sender<Result<()>>,
+}
+
+impl Owned for Add {
+    fn owner(&self) -> Owner {
+        Owner { tenant: 0, caller: 0 }
+    }
 }
 
 impl Job for Add {

@@ -8,6 +8,7 @@ mod conformance;
 mod crowd;
 mod damage;
 mod effects;
+mod fair;
 mod faults;
 mod feeds;
 mod holds;
