@@ -10,9 +10,6 @@ use crate::acting::{self, Project};
 use crate::archive_rows::{self, ArchiveKind};
 use crate::rules::projects;
 
-/// So often somebody else may come first.
-const TURNS_MAX: usize = 256;
-
 /// A project.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
@@ -63,10 +60,5 @@ async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, slug: &str, key: &str, max: i64)
 
 /// Two who count at the same time would both find room for the last one.
 pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, tenant: Tenant, what: &[u8]) -> Result<()> {
-    for _ in 0..TURNS_MAX {
-        if tx.alone(Topic::new("mail.count", tenant, what)).await? {
-            return Ok(());
-        }
-    }
-    Err(Error::new(Code::Overloaded, "Too many of the tenant are being made at the same time."))
+    tx.in_turn(Topic::new("mail.count", tenant, what)).await
 }

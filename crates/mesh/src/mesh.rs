@@ -8,9 +8,6 @@ use waybill_store::{Row, Topic, Tx, Value};
 
 use crate::rows;
 
-/// Turns of those who count at the same time before it is given up.
-const TURNS_MAX: usize = 64;
-
 /// What becomes of two live connections with one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -99,10 +96,5 @@ pub(crate) async fn find(tx: &mut Tx<'_>, slug: &Slug) -> Result<MeshView> {
 
 /// Two who count at the same time would both find room for the last one.
 pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, topic: Topic) -> Result<()> {
-    for _ in 0..TURNS_MAX {
-        if tx.alone(topic).await? {
-            return Ok(());
-        }
-    }
-    Err(Error::new(waybill_kernel::Code::Overloaded, "Too many of the same kind are being made at the same time."))
+    tx.in_turn(topic).await
 }

@@ -15,8 +15,6 @@ use crate::throttle::Truth;
 
 /// Times that a change is made anew because another came before it.
 const TRIES_MAX: usize = 16;
-/// Times that a call waits for another of the same kind. All who wait go on at once, and one of them is the next.
-const TURNS_MAX: usize = 256;
 
 /// What a queue is, beside its messages.
 #[derive(Clone, Debug)]
@@ -161,12 +159,7 @@ pub(crate) async fn change_tags(
 /// Until the transaction ends nobody else comes past here for this topic. Not to be called with rows in hand that others wait
 /// for.
 pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, topic: Topic) -> Result<()> {
-    for _ in 0..TURNS_MAX {
-        if tx.alone(topic).await? {
-            return Ok(());
-        }
-    }
-    Err(too_busy())
+    tx.in_turn(topic).await
 }
 
 pub(crate) fn too_busy() -> Error {

@@ -151,6 +151,16 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// Until this transaction ends nobody else comes past here for this topic; those who wait go on one by one, in the order in
+    /// which they came. Not to be called with rows in hand that others wait for. On SQLite every transaction that writes is
+    /// alone.
+    pub async fn in_turn(&mut self, topic: Topic) -> Result<()> {
+        match &mut self.backend {
+            Backend::Sqlite(_) => Ok(()),
+            Backend::Postgres(transaction) => transaction.in_turn(topic).await,
+        }
+    }
+
     /// Whether this transaction has changed anything: one that has not costs no commit.
     pub(crate) async fn has_written(&mut self) -> Result<bool> {
         const HAS_NUMBER: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL";

@@ -20,7 +20,6 @@ use super::follow::{Follow, unknown_shard};
 use super::messages::is_of_store;
 use super::route::Record;
 use crate::Settings;
-use crate::catalog::too_busy;
 use crate::dead_letters::Fate;
 use crate::fifo::{self, Arriving};
 use crate::message::MessageId;
@@ -34,8 +33,6 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(super) const ROUND_MAX: usize = 100;
 /// Parts that they come from.
 const PARTS_MAX: usize = 20;
-/// Times that a server waits for the others that look for messages as well.
-const TRIES_MAX: usize = 64;
 /// No message is kept for longer, nor is a move that could still come again.
 const REMEMBERED_FOR: Duration = Duration::from_secs(15 * 86_400);
 
@@ -212,12 +209,7 @@ impl Work for Due {
 /// Until the transaction ends nobody else looks for messages that are due, or has one for longer: who passed over the row of
 /// one that is held would take up a later one of its group.
 async fn one_at_a_time(tx: &mut Tx<'_>) -> Result<()> {
-    for _ in 0..TRIES_MAX {
-        if tx.alone(departed()).await? {
-            return Ok(());
-        }
-    }
-    Err(too_busy())
+    tx.in_turn(departed()).await
 }
 
 /// The message of a transfer, read just before it is needed: as many as are due would fill the memory. Also has it for some

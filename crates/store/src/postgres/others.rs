@@ -46,4 +46,10 @@ impl Transaction {
         }
         self.query(WAIT, None, &key).await.map(|_| false)
     }
+
+    /// By the same lock, for which one stands in line.
+    pub(crate) async fn in_turn(&mut self, topic: Topic) -> Result<()> {
+        const WAIT: &str = "SELECT pg_advisory_xact_lock($1) IS NULL";
+        self.query(WAIT, None, &[Value::from(topic.0.cast_signed())]).await.map(drop)
+    }
 }

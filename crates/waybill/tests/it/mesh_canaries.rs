@@ -162,10 +162,34 @@ async fn speak(alice: &User, bob: &User) -> Vec<Canary> {
     words.into_iter().map(|(what, text)| Canary::text(what, text)).collect()
 }
 
-#[tokio::test]
-async fn nothing_of_a_body_a_subject_or_a_key_is_in_the_brokers_database_log_or_backup() {
-    let mut world = World::with(Engine::Sqlite, "", &["--log", "debug"]).await;
-    let (alice, bob) = (User::new(&world), User::new(&world));
+/// What the broker must not have, what it has of a mesh that it may read, and what it needs to know.
+struct Said {
+    secret: Vec<Canary>,
+    readable: Vec<Canary>,
+    visible: Vec<Canary>,
+}
+
+impl Said {
+    /// Whatever is stored has what it needs and nothing more.
+    fn search(&self, source: &str, bytes: &[u8]) {
+        assert_eq!(found(&self.secret, bytes), BTreeSet::new(), "in the {source}");
+        let (readable, visible) = (found(&self.readable, bytes), found(&self.visible, bytes));
+        assert_eq!(readable.len(), self.readable.len(), "the search of the {source} finds nothing at all");
+        assert_eq!(visible.len(), self.visible.len(), "routing is not in the {source}");
+    }
+
+    /// The log has no bodies at all, of no mesh.
+    fn search_log(&self, world: &World) {
+        let log = world.server.log().into_bytes();
+        assert!(log.len() > 1_000);
+        assert_eq!(found(&self.secret, &log), BTreeSet::new(), "in the log");
+        assert_eq!(found(&self.readable, &log), BTreeSet::new(), "in the log");
+    }
+}
+
+/// Two members say all there is to say, with and without daemons, before and after a rotation of keys.
+async fn all_is_said(world: &World) -> Said {
+    let (alice, bob) = (User::new(world), User::new(world));
     alice.json(&["mesh", "create", "team", "--name", "alice"]);
     let invite = alice.json(&["mesh", "invite", "team"])["invite"].as_str().unwrap().to_owned();
     bob.json(&["mesh", "join", &invite, "--name", "bob"]);
@@ -173,46 +197,68 @@ async fn nothing_of_a_body_a_subject_or_a_key_is_in_the_brokers_database_log_or_
         user.up("team");
         user.connected("team").await;
     }
-    let mut canaries = speak(&alice, &bob).await;
+    let mut secret = speak(&alice, &bob).await;
     let keys_before = private_keys(&bob, "bob");
     bob.json(&["daemon", "rotate-keypair", "--mesh", "team"]);
-    canaries.extend(keys_before);
-    canaries.extend(private_keys(&alice, "alice"));
-    canaries.extend(private_keys(&bob, "bob now"));
+    secret.extend(keys_before);
+    secret.extend(private_keys(&alice, "alice"));
+    secret.extend(private_keys(&bob, "bob now"));
     let topics = topic_keys(&bob);
     assert!(!topics.is_empty(), "no key of a topic is known");
-    canaries.extend(topics);
+    secret.extend(topics);
     alice.json(&["daemon", "down", "--mesh", "team"]);
     alice.json(&["send", "bob", "canary-direct-a2b9f4", "--mesh", "team"]);
     bob.gets("team", "canary-direct-a2b9f4").await;
 
     // The control: a mesh whose messages the broker may read.
-    let readable = [Canary::text("a body that the broker may read", "control-body-4470fe")];
+    let readable = vec![Canary::text("a body that the broker may read", "control-body-4470fe")];
     alice.json(&["mesh", "create", "open", "--name", "alice", "--plaintext"]);
     alice.json(&["send", "alice", "control-body-4470fe", "--mesh", "open"]);
-    let visible = [Canary::text("a topic", "visible-topic"), Canary::text("an id", "visible-id-1")];
+    let visible = vec![Canary::text("a topic", "visible-topic"), Canary::text("an id", "visible-id-1")];
+    Said { secret, readable, visible }
+}
 
+#[tokio::test]
+async fn nothing_of_a_body_a_subject_or_a_key_is_in_the_brokers_database_log_or_backup() {
+    let mut world = World::with(Engine::Sqlite, "", &["--log", "debug"]).await;
+    let said = all_is_said(&world).await;
     let copies = tempfile::tempdir().unwrap();
     let (backup, data) = (copies.path().join("backup"), world.server.data_dir.clone());
     let taken = program(&["backup", backup.to_str().unwrap(), "--data", data.to_str().unwrap(), "--json"]);
     assert_eq!(taken.exit, 0, "{}", taken.stderr);
     // With its log as it was written, and once more when all of it is in the database.
     world.server.kill9().unwrap();
-    let killed = bytes_below(&data);
+    said.search("killed database", &bytes_below(&data));
     world.server.restart().unwrap();
     world.server.term().unwrap();
-    for (source, bytes) in
-        [("database", &bytes_below(&data)), ("killed database", &killed), ("backup", &bytes_below(&backup))]
-    {
-        assert_eq!(found(&canaries, bytes), BTreeSet::new(), "in the {source}");
-        assert_eq!(found(&readable, bytes).len(), readable.len(), "the search of the {source} finds nothing at all");
-        assert_eq!(found(&visible, bytes).len(), visible.len(), "routing is not in the {source}");
+    said.search("database", &bytes_below(&data));
+    said.search("backup", &bytes_below(&backup));
+    said.search_log(&world);
+}
+
+#[tokio::test]
+async fn nothing_of_a_body_a_subject_or_a_key_is_in_the_rows_of_postgres() {
+    let mut world = World::with(Engine::Postgres, "", &["--log", "debug"]).await;
+    let said = all_is_said(&world).await;
+    said.search("rows", &all_rows(&world).await);
+    world.server.term().unwrap();
+    assert_eq!(found(&said.secret, &bytes_below(&world.server.data_dir)), BTreeSet::new(), "in the data folder");
+    said.search_log(&world);
+}
+
+/// Of every table, as the superuser reads them; bytes are hex there.
+async fn all_rows(world: &World) -> Vec<u8> {
+    let client = world.database.as_ref().unwrap().connect().await.unwrap();
+    let tables = client.query("SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'", &[]).await.unwrap();
+    let mut bytes = Vec::new();
+    for table in &tables {
+        let sql = format!("SELECT t::text FROM \"{}\" t", table.get::<_, String>(0));
+        for row in client.query(&sql, &[]).await.unwrap() {
+            bytes.extend(row.get::<_, String>(0).into_bytes());
+            bytes.push(b'\n');
+        }
     }
-    // The log has no bodies at all, of no mesh.
-    let log = world.server.log().into_bytes();
-    assert!(log.len() > 1_000);
-    assert_eq!(found(&canaries, &log), BTreeSet::new(), "in the log");
-    assert_eq!(found(&readable, &log), BTreeSet::new(), "in the log");
+    bytes
 }
 
 #[test]

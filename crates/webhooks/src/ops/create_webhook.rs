@@ -15,8 +15,6 @@ use crate::webhook::{Kinds, WebhookId};
 const URL_CHARS_MAX: usize = 2_048;
 const DESCRIPTION_CHARS_MAX: usize = 500;
 const KINDS_MAX: usize = 64;
-/// So often somebody else may come first.
-const TURNS_MAX: usize = 64;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -107,12 +105,7 @@ impl CreateWebhook {
 
 /// Two who count at the same time would both find room for the last one.
 async fn one_at_a_time(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
-    for _ in 0..TURNS_MAX {
-        if tx.alone(Topic::new("webhooks", ctx.caller.tenant, b"count")).await? {
-            return Ok(());
-        }
-    }
-    Err(Error::new(Code::Overloaded, "Too many webhooks of the tenant are being made at the same time."))
+    tx.in_turn(Topic::new("webhooks", ctx.caller.tenant, b"count")).await
 }
 
 struct NewWebhook<'a> {
