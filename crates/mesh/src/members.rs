@@ -11,7 +11,7 @@ use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{MemberId, MemberKeys, MemberName, MeshId, PublicKey};
 use waybill_store::{Ctx, Row, Sql, Store, Topic, Tx, Value, Work};
 
-use crate::mesh::{Policy, one_at_a_time};
+use crate::mesh::Policy;
 use crate::{Settings, metrics, rows};
 
 /// How a key stands with its mesh.
@@ -250,7 +250,7 @@ pub(crate) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, mesh: MeshId, new: &N
     const TAKEN: &str =
         "SELECT 1 FROM mesh_members WHERE tenant = $1 AND mesh_id = $2 AND name = $3 AND state = 'live'";
     let max = ctx.settings::<Settings>().members_max;
-    one_at_a_time(tx, Topic::new("mesh.members", ctx.caller.tenant, mesh.as_bytes())).await?;
+    tx.in_turn(Topic::new("mesh.members", ctx.caller.tenant, mesh.as_bytes())).await?;
     if tx.query_opt(TAKEN, &[Value::from(mesh.as_bytes()), Value::from(new.name.as_str())]).await?.is_some() {
         return Err(name_taken(new.name));
     }

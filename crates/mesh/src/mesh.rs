@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Principal, Result, Time};
 use waybill_mesh_protocol::{MemberId, MeshId, PublicKey, Slug};
-use waybill_store::{Row, Topic, Tx, Value};
+use waybill_store::{Row, Tx, Value};
 
 use crate::rows;
 
@@ -92,9 +92,4 @@ pub(crate) async fn find(tx: &mut Tx<'_>, slug: &Slug) -> Result<MeshView> {
     const FIND: &str = concat!("SELECT ", columns!(), " WHERE h.tenant = $1 AND h.slug = $2");
     let row = tx.query_opt(FIND, &[Value::from(slug.as_str())]).await?;
     row.as_ref().map(MeshView::read).transpose()?.ok_or_else(|| Error::not_found("mesh"))
-}
-
-/// Two who count at the same time would both find room for the last one.
-pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, topic: Topic) -> Result<()> {
-    tx.in_turn(topic).await
 }

@@ -2,7 +2,7 @@
 //! overwritten.
 
 use waybill_kernel::{Code, Error, Result, Time};
-use waybill_store::{Ctx, Topic, Tx, Value};
+use waybill_store::{Ctx, Tx, Value};
 
 use crate::Settings;
 use crate::dead_letters::check_policy;
@@ -154,12 +154,6 @@ pub(crate) async fn change_tags(
         }
     }
     Err(too_busy())
-}
-
-/// Until the transaction ends nobody else comes past here for this topic. Not to be called with rows in hand that others wait
-/// for.
-pub(crate) async fn one_at_a_time(tx: &mut Tx<'_>, topic: Topic) -> Result<()> {
-    tx.in_turn(topic).await
 }
 
 pub(crate) fn too_busy() -> Error {

@@ -151,7 +151,8 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Until this transaction ends nobody else comes past here for this topic; those who wait go on one by one, in the order in
+    /// For who counts before it adds one: two at the same time would both find room for the last. Until this transaction ends
+    /// nobody else comes past here for this topic; those who wait go on one by one, in the order in
     /// which they came. Not to be called with rows in hand that others wait for. On SQLite every transaction that writes is
     /// alone.
     pub async fn in_turn(&mut self, topic: Topic) -> Result<()> {

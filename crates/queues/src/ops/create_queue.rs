@@ -10,7 +10,7 @@ use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 
 use super::write;
 use crate::capabilities::{self, HTFIFO};
-use crate::catalog::{Entry, dead_letter_of, one_at_a_time, too_busy};
+use crate::catalog::{Entry, dead_letter_of, too_busy};
 use crate::process::forget_rotation;
 use crate::queue::is_alone;
 use crate::rules::attributes::Attributes;
@@ -64,7 +64,7 @@ impl Operation for CreateQueue {
                 // Two who count at the same time would both find room for the last one. Whoever was before may have made
                 // this very queue.
                 None => {
-                    one_at_a_time(tx, Topic::new("queues", ctx.caller.tenant, b"count")).await?;
+                    tx.in_turn(Topic::new("queues", ctx.caller.tenant, b"count")).await?;
                     is_alone = true;
                     false
                 }

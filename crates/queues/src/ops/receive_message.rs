@@ -10,7 +10,6 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use super::write;
 use crate::Settings;
-use crate::catalog::one_at_a_time;
 use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
 use crate::fifo::{self, Attempt, Held, Want, attempt_topic};
@@ -296,7 +295,7 @@ impl Show<'_> {
         let what = self.request.at.what();
         if let Some(attempt) = attempt {
             // Of two that are made at once the second finds what the first has been given.
-            one_at_a_time(tx, attempt_topic(self.ctx.caller.tenant, &self.queue.name, attempt)).await?;
+            tx.in_turn(attempt_topic(self.ctx.caller.tenant, &self.queue.name, attempt)).await?;
             // A receive from several stores has asked all of them before it takes anything.
             if what != Some(What::New)
                 && let Some(before) = Attempt::find(tx, first, attempt, now).await?

@@ -9,7 +9,6 @@ use waybill_mesh_protocol::{FileId, MemberId, MeshId, PublicKey, TopicName};
 use waybill_store::{Ctx, Operation, Reply, Stored, Topic, Tx, Value};
 
 use super::CHUNK_BYTES;
-use crate::mesh::one_at_a_time;
 use crate::{Settings, members, metrics, spec};
 
 pub const META_BYTES_MAX: usize = 8_192;
@@ -93,7 +92,7 @@ impl Operation for BeginFile {
         let size = self.check(settings)?;
         members::live(tx, self.mesh, self.member).await?;
         let recipient = self.recipient(tx).await?;
-        one_at_a_time(tx, Topic::new("mesh.files", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        tx.in_turn(Topic::new("mesh.files", ctx.caller.tenant, self.mesh.as_bytes())).await?;
         let bytes = usize::try_from(size).map_err(Error::internal)?;
         tx.check_room(ctx, Stored::Blobs, bytes).await?;
         tx.add(Stored::Blobs, bytes);

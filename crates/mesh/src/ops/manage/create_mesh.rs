@@ -9,7 +9,7 @@ use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 
 use super::write;
 use crate::events::{self, EventKind, NewEvent};
-use crate::mesh::{Policy, one_at_a_time};
+use crate::mesh::Policy;
 use crate::{Settings, counters, members, metrics};
 
 #[derive(Deserialize, JsonSchema)]
@@ -55,7 +55,7 @@ impl CreateMesh {
         const TAKEN: &str = "SELECT 1 FROM meshes WHERE tenant = $1 AND slug = $2";
         let secret = self.secret.ok_or_else(|| Error::internal("a mesh's secret was not prepared"))?;
         let (max, created_by) = (ctx.settings::<Settings>().meshes_max, ctx.caller.principal.to_string());
-        one_at_a_time(tx, Topic::new("mesh", ctx.caller.tenant, b"count")).await?;
+        tx.in_turn(Topic::new("mesh", ctx.caller.tenant, b"count")).await?;
         if tx.query_opt(TAKEN, &[Value::from(self.slug.as_str())]).await?.is_some() {
             return Err(Error::new(Code::AlreadyExists, format!("There is a mesh {} already.", self.slug)));
         }

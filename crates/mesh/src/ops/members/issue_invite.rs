@@ -10,7 +10,6 @@ use waybill_mesh_protocol::{InviteId, MemberId, MemberKeys, MeshId, PublicKey, S
 use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 
 use crate::events::{self, EventKind, NewEvent};
-use crate::mesh::one_at_a_time;
 use crate::{Settings, members, metrics, spec};
 
 #[derive(Deserialize, JsonSchema)]
@@ -67,7 +66,7 @@ impl Operation for IssueInvite {
         let row = tx.query_opt(SLUG, &[Value::from(self.mesh.as_bytes())]).await?;
         let slug = row.ok_or_else(|| Error::not_found("mesh"))?.text(0)?.parse()?;
         let (id, expires_at) = (InviteId(ctx.ids.next()), ctx.now.after(time));
-        one_at_a_time(tx, Topic::new("mesh.invites", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        tx.in_turn(Topic::new("mesh.invites", ctx.caller.tenant, self.mesh.as_bytes())).await?;
         let params = [
             Value::from(self.mesh.as_bytes()),
             Value::from(id.as_bytes()),

@@ -8,7 +8,6 @@ use waybill_mesh_protocol::{MemberId, MemberName, MeshId, PublicKey};
 use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 
 use crate::events::{self, EventKind, NewEvent};
-use crate::mesh::one_at_a_time;
 use crate::{members, spec};
 
 #[derive(Deserialize, JsonSchema)]
@@ -45,7 +44,7 @@ impl Operation for RenameMember {
             members::owner(tx, self.mesh, self.member, "rename others").await?;
         }
         // Names are given out where members are made, too.
-        one_at_a_time(tx, Topic::new("mesh.members", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        tx.in_turn(Topic::new("mesh.members", ctx.caller.tenant, self.mesh.as_bytes())).await?;
         let before = members::live(tx, self.mesh, member_id).await?;
         let renamed = RenamedMember { member_id, name: self.name.clone() };
         if before.name == self.name.as_str() {

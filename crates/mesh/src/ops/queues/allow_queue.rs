@@ -11,7 +11,6 @@ use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 
 use super::QUEUES_MAX;
 use crate::events::{self, EventKind, NewEvent};
-use crate::mesh::one_at_a_time;
 use crate::{members, metrics, posts, spec};
 
 #[derive(Deserialize, JsonSchema)]
@@ -52,7 +51,7 @@ impl Operation for AllowQueue {
         const INSERT: &str = "INSERT INTO mesh_queues (tenant, mesh_id, queue, allowed_by, allowed_at) \
             SELECT $1, $2, $3, $4, $5 WHERE (SELECT count(*) FROM mesh_queues WHERE tenant = $1 AND mesh_id = $2) < $6";
         self.check(tx).await?;
-        one_at_a_time(tx, Topic::new("mesh.queues", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        tx.in_turn(Topic::new("mesh.queues", ctx.caller.tenant, self.mesh.as_bytes())).await?;
         let answer = |allowed| Reply::Done(AllowedQueue { queue: self.queue.clone(), allowed });
         if posts::is_allowed(tx, self.mesh, &self.queue).await? {
             return Ok(answer(false));

@@ -10,7 +10,6 @@ use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
 use super::subscribe;
 use crate::epochs::{self, Reason};
 use crate::events::{self, EventKind, NewEvent};
-use crate::mesh::one_at_a_time;
 use crate::{Settings, members, metrics, spec};
 
 #[derive(Deserialize, JsonSchema)]
@@ -38,7 +37,7 @@ impl Operation for CreateTopic {
             SELECT $1, $2, $3, $4, $5, 0, 0 WHERE (SELECT count(*) FROM mesh_topics WHERE tenant = $1 AND mesh_id = $2) < $6";
         let live = members::live(tx, self.mesh, self.member).await?;
         let max = ctx.settings::<Settings>().topics_max;
-        one_at_a_time(tx, Topic::new("mesh.topics", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        tx.in_turn(Topic::new("mesh.topics", ctx.caller.tenant, self.mesh.as_bytes())).await?;
         let [mesh, topic] = [Value::from(self.mesh.as_bytes()), Value::from(self.topic.as_str())];
         if tx.query_opt(TAKEN, &[mesh, topic]).await?.is_some() {
             return Err(Error::new(Code::AlreadyExists, format!("The mesh has a topic {} already.", self.topic)));
