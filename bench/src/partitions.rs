@@ -2,8 +2,8 @@
 //! and what they cost where it is not.
 //!
 //! The slow disk is made: each commit takes longer by some milliseconds and holds a few operations at most. On SQLite that takes
-//! a program with the feature `sabotage` (`WAYBILL_SLOW_DISK`), on PostgreSQL its own `commit_delay` and so many lanes: who
-//! is in a lane waits for its commit, so one flush of the log has no more operations than there are lanes.
+//! a program with the feature `sabotage` (`WAYBILL_SLOW_DISK`), on PostgreSQL its own `commit_delay` and so few lanes that one
+//! transaction at a time carries the sends of a queue, eight at most: one flush of the log has no more operations than that.
 
 use std::ffi::OsString;
 use std::io::Write;

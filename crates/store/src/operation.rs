@@ -58,10 +58,10 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// The path that takes its place, once it is deprecated: every answer says so.
     const SUCCESSOR: Option<&'static str> = None;
 
-    /// True where calls of one tenant may share a transaction on PostgreSQL. For operations that are called all the time and
-    /// lock no row that calls of the same kind want in another order: two transactions that wait for each other would be
-    /// found by the server, after a second, and be run again one by one.
-    const SHARES: bool = false;
+    /// With which calls of its tenant this one may share a transaction on PostgreSQL. For operations that are called all the time.
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        None
+    }
 
     /// True where a call may be answered by [`Reply::Replay`].
     const REPLAYS: bool = false;
@@ -77,6 +77,21 @@ pub trait Operation: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     }
 
     fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> impl Future<Output = Result<Reply<Self::Output>>> + Send;
+}
+
+/// Calls that share a transaction hold what they lock until the last of them is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Sharing<'a> {
+    /// What the call is about, if that is something whose rows are locked: it shares with others about the same, and few such
+    /// transactions run at a time. Calls that lock nothing which others want are about nothing in particular.
+    pub about: Option<&'a str>,
+    /// They run in the order of this: whoever locks several rows of the thing has to lock them in one order.
+    pub order: &'a str,
+}
+
+impl Sharing<'_> {
+    /// Of calls that lock nothing which calls of the same kind want.
+    pub const FREELY: Self = Self { about: None, order: "" };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +189,8 @@ pub trait Work: Send + Sync + 'static {
         true
     }
 
-    /// May share a transaction with others of its tenant, on PostgreSQL.
-    fn shares(&self) -> bool {
-        false
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        None
     }
 
     fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output>> + Send;
@@ -212,8 +226,8 @@ impl<O: Operation> Work for OperationWork<O> {
         O::SPEC.relieves
     }
 
-    fn shares(&self) -> bool {
-        O::SHARES
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        self.0.sharing()
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{OperationSpec, Result, Scope};
-use waybill_store::{Ctx, Operation, Reply, Tx};
+use waybill_store::{Ctx, Operation, Reply, Sharing, Tx};
 
 use super::write;
 use crate::fifo::{self, Accepted};
@@ -83,6 +83,13 @@ impl Operation for SendMessage {
 
     fn is_misjudged(&self) -> bool {
         self.ticket.is_misjudged()
+    }
+
+    /// A FIFO queue's groups are locked, by everybody in the order of their names.
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        let about = queue_name(&self.queue_url).ok().filter(|name| is_fifo(name));
+        let order = about.and(self.message_group_id.as_deref()).unwrap_or_default();
+        Some(Sharing { about, order })
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Sent>> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use waybill_kernel::{Code, Result};
@@ -15,6 +16,7 @@ use waybill_queues::ops::delete_queue::DeleteQueue;
 use waybill_queues::ops::purge_queue::PurgeQueue;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message::{SendMessage, Sent};
+use waybill_queues::ops::send_message_batch::{SendEntry, SendMessageBatch};
 use waybill_queues::ops::set_queue_attributes::SetQueueAttributes;
 use waybill_store::{Gate, Reply};
 use waybill_testkit::both;
@@ -35,11 +37,14 @@ both! {
     messages_of_a_group_are_counted,
     nothing_is_left_of_a_queue_that_is_gone,
     many_at_once_keep_the_order,
+    senders_to_the_same_groups_all_get_through,
     bad_fifo_requests,
     a_fifo_queue_is_made_as_one,
 }
 
 pub const ORDERS: &str = "orders.fifo";
+/// Long before it something would be wrong.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Made with content-based deduplication, so that no case needs ids that is not about them.
 pub async fn orders(on: &TestStore, attributes: &[(&str, &str)]) {
@@ -383,6 +388,46 @@ async fn many_at_once_keep_the_order(on: TestStore) {
     }
     assert_eq!(on.count("SELECT count(*) FROM fifo_groups").await.unwrap(), 0);
     assert_eq!(on.count("SELECT count(*) FROM messages").await.unwrap(), 0);
+}
+
+/// One by one and in batches, the groups in every order, some of the ids the same: nobody waits for somebody who waits for it.
+async fn senders_to_the_same_groups_all_get_through(on: TestStore) {
+    const SENDERS: usize = 16;
+    const GROUPS: usize = 6;
+    orders(&on, &[("PartitionCount", "4"), ("DeduplicationScope", "messageGroup")]).await;
+    let on = Arc::new(on);
+    let mut work = JoinSet::new();
+    for sender in 0..SENDERS {
+        let on = Arc::clone(&on);
+        work.spawn(async move {
+            let groups = (0..GROUPS).map(|nth| (nth + sender) % GROUPS);
+            let groups: Vec<usize> = if sender % 2 == 0 { groups.collect() } else { groups.rev().collect() };
+            // One text that all of them send, which is stored once for each group, and one of its own.
+            for text in ["all".to_owned(), format!("of {sender}")] {
+                if sender % 4 == 3 {
+                    let entry = |group: &usize| SendEntry {
+                        id: group.to_string(),
+                        message_body: text.clone(),
+                        message_group_id: Some(format!("g{group}")),
+                        ..SendEntry::default()
+                    };
+                    let entries = groups.iter().map(entry).collect();
+                    let batch = SendMessageBatch { queue_url: url(ORDERS), entries, ..SendMessageBatch::default() };
+                    assert!(ok(&on, batch).await.failed.is_empty());
+                    continue;
+                }
+                let sends = groups.iter().map(|group| message(&format!("g{group}"), &text));
+                for sent in join_all(sends.map(|send| ok(&on, send))).await {
+                    assert!(sent.sequence_number.is_some());
+                }
+            }
+        });
+    }
+    timeout(WAIT_MAX, work.join_all()).await.unwrap();
+    let stored = "SELECT count(*) FROM messages";
+    assert_eq!(on.count(stored).await.unwrap(), (GROUPS * (SENDERS + 1)) as i64);
+    let lines = "SELECT count(*) FROM fifo_lines";
+    assert_eq!(on.count(lines).await.unwrap(), (GROUPS * (SENDERS + 1)) as i64);
 }
 
 async fn bad_fifo_requests(on: TestStore) {

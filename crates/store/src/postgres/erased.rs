@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use waybill_kernel::{Error, Mode, Result, Tenant, Time};
 
 use crate::Tx;
-use crate::operation::{Call, Reach, Work};
+use crate::operation::{Call, Reach, Sharing, Work};
 
 pub(super) trait Erased: Send + Sync {
     fn mode(&self) -> Mode;
-    /// May be run in one transaction with others.
-    fn shares(&self) -> bool;
+    fn sharing(&self) -> Option<Sharing<'_>>;
     /// Whose rows it may see; none for the program's own work.
     fn tenant(&self) -> Option<Tenant>;
     /// Keeps the output of this run, in the place of that of the run before.
@@ -41,8 +40,8 @@ impl<W: Work> Erased for Keeping<W> {
         self.call.work.mode()
     }
 
-    fn shares(&self) -> bool {
-        self.call.work.shares()
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        self.call.work.sharing()
     }
 
     fn tenant(&self) -> Option<Tenant> {

@@ -217,7 +217,7 @@ impl Postgres {
 
     async fn perform(&self, call: Arc<dyn Erased>, gate: Option<Arc<Gate>>) -> Result<()> {
         // A test that steps through a transaction has it for itself.
-        let tenant = call.tenant().filter(|_| gate.is_none() && call.mode() == Mode::Write && call.shares());
+        let tenant = call.tenant().filter(|_| gate.is_none() && call.mode() == Mode::Write);
         if let Some(tenant) = tenant
             && self.core.share(&call, tenant).await?
         {

@@ -1,12 +1,13 @@
 //! Calls that share a transaction. BEGIN, COMMIT, the flush of the log and the round trips between them cost as much as the
 //! statements of a small operation; while many call at once, several pay for them together. A call that comes alone is alone.
 //!
-//! Only operations that say so come here ([`crate::Operation::SHARES`]), and only calls of one tenant share. They run one after
+//! Only operations that say so come here ([`crate::Operation::sharing`]), and only calls of one tenant share. They run one after
 //! another, each seeing what those before it have written, so that the outcome is as if each had been committed by itself. Nobody
 //! is answered before the commit. If anything but a refusal without a trace happens, nothing of the transaction is kept and each
-//! call is run by itself: what is wrong with one of them is its own affair.
+//! call is run by itself: what is wrong with one of them is its own affair. So is what one of them would have to wait for.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -21,6 +22,8 @@ use super::failure::{self, Failure};
 use super::transaction::Transaction;
 use super::{Core, overloaded};
 use crate::Tx;
+use crate::operation::Sharing;
+use crate::turns::{Owned, Owner, Turns};
 use crate::tx::Backend;
 use crate::wake::Wake;
 
@@ -28,17 +31,25 @@ use crate::wake::Wake;
 const CALLS_MAX: usize = 8;
 /// Of the lanes one in so many carries calls that share: few, or there would be nobody to share with.
 const LANES_PER_CARRIER: usize = 4;
+/// Of the carriers one in so many carries calls about one thing. Two at a time hide each other's round trips; more would hold
+/// more of its rows at once, and where a thing is spread over several databases make more transactions than there are cores.
+const CARRIERS_PER_THING: usize = 2;
+/// A call that has to wait for somebody else's lock waits by itself, not with seven others behind it. It also ends at once
+/// what would be a deadlock, which the server looks for after a second only.
+const LOCK_WAIT_MS: u32 = 100;
 
 pub(super) struct Shared {
     line: Mutex<Line>,
     carriers_max: usize,
 }
 
-#[derive(Default)]
 struct Line {
-    waiting: VecDeque<Waiting>,
+    /// By tenant, and within it by what they are about.
+    waiting: Turns<Waiting>,
     /// Tasks that take calls from the line. There are none while it is empty for longer.
     carriers: usize,
+    /// Transactions under way.
+    carried: HashMap<Owner, usize>,
     /// Of the next call.
     number: u64,
 }
@@ -46,10 +57,18 @@ struct Line {
 struct Waiting {
     number: u64,
     tenant: Tenant,
+    owner: Owner,
+    order: String,
     call: Arc<dyn Erased>,
     request: Option<RequestId>,
     asked: Instant,
     answer: oneshot::Sender<Verdict>,
+}
+
+impl Owned for Waiting {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 enum Verdict {
@@ -58,41 +77,67 @@ enum Verdict {
     Alone,
 }
 
+/// Of calls about nothing in particular.
+const NOTHING: u64 = 0;
+
+fn owner(tenant: Tenant, sharing: Sharing<'_>) -> Owner {
+    let caller = sharing.about.map_or(NOTHING, |about| {
+        let mut digest = DefaultHasher::new();
+        about.hash(&mut digest);
+        digest.finish().max(NOTHING + 1)
+    });
+    Owner { tenant: tenant.0, caller }
+}
+
 impl Shared {
     pub(super) fn new(lanes: usize) -> Self {
-        Self { line: Mutex::default(), carriers_max: (lanes / LANES_PER_CARRIER).max(1) }
+        let line = Line { waiting: Turns::new(), carriers: 0, carried: HashMap::new(), number: 0 };
+        Self { line: Mutex::new(line), carriers_max: (lanes / LANES_PER_CARRIER).max(1) }
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next calls of one tenant, in the order of their arrival. None ends the carrier that asks.
-    fn take(&self) -> Option<Vec<Waiting>> {
+    /// The next calls that share. None ends the carrier that asks: whatever still waits is for those under way.
+    fn take(&self) -> Option<(Vec<Waiting>, Carried<'_>)> {
         let mut line = self.line();
-        let Some(first) = line.waiting.pop_front() else {
+        let Line { waiting, carried, .. } = &mut *line;
+        let of_a_thing = (self.carriers_max / CARRIERS_PER_THING).max(1);
+        let mut calls = waiting.take(CALLS_MAX, |owner| {
+            owner.caller == NOTHING || carried.get(&owner).is_none_or(|carriers| *carriers < of_a_thing)
+        });
+        let Some(owner) = calls.first().map(Owned::owner) else {
             line.carriers -= 1;
             return None;
         };
-        let tenant = first.tenant;
-        let mut calls = vec![first];
-        let mut at = 0;
-        while calls.len() < CALLS_MAX && at < line.waiting.len() {
-            if line.waiting[at].tenant == tenant {
-                calls.extend(line.waiting.remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        Some(calls)
+        *carried.entry(owner).or_default() += 1;
+        drop(line);
+        calls.sort_by(|one, other| one.order.cmp(&other.order));
+        Some((calls, Carried { shared: self, owner }))
     }
 
     /// False when a carrier has taken it already.
-    fn withdraw(&self, number: u64) -> bool {
-        let mut line = self.line();
-        let Ok(at) = line.waiting.binary_search_by_key(&number, |waiting| waiting.number) else { return false };
-        line.waiting.remove(at);
-        true
+    fn withdraw(&self, owner: Owner, number: u64) -> bool {
+        self.line().waiting.withdraw(owner, |waiting| waiting.number == number).is_some()
+    }
+}
+
+/// A transaction that is under way.
+struct Carried<'a> {
+    shared: &'a Shared,
+    owner: Owner,
+}
+
+impl Drop for Carried<'_> {
+    fn drop(&mut self) {
+        let mut line = self.shared.line();
+        if let Some(carriers) = line.carried.get_mut(&self.owner) {
+            *carriers -= 1;
+            if *carriers == 0 {
+                line.carried.remove(&self.owner);
+            }
+        }
     }
 }
 
@@ -110,11 +155,13 @@ impl Drop for Carrier<'_> {
 impl Core {
     /// True when the call has been settled with others; it is to be run by itself otherwise.
     pub(super) async fn share(self: &Arc<Self>, call: &Arc<dyn Erased>, tenant: Tenant) -> Result<bool> {
+        let Some(sharing) = call.sharing() else { return Ok(false) };
         let deadline = tokio::time::Instant::now() + self.options.retry_for;
-        let (number, mut answer) = self.line_up(call, tenant)?;
+        let owner = owner(tenant, sharing);
+        let (number, mut answer) = self.line_up(call, (tenant, owner), sharing.order)?;
         let verdict = match tokio::time::timeout_at(deadline, &mut answer).await {
             Ok(verdict) => verdict,
-            Err(_) if self.shared.withdraw(number) => {
+            Err(_) if self.shared.withdraw(owner, number) => {
                 self.waits.failed();
                 return Err(overloaded());
             }
@@ -128,7 +175,12 @@ impl Core {
         }
     }
 
-    fn line_up(self: &Arc<Self>, call: &Arc<dyn Erased>, tenant: Tenant) -> Result<(u64, oneshot::Receiver<Verdict>)> {
+    fn line_up(
+        self: &Arc<Self>,
+        call: &Arc<dyn Erased>,
+        (tenant, owner): (Tenant, Owner),
+        order: &str,
+    ) -> Result<(u64, oneshot::Receiver<Verdict>)> {
         let (answer, answered) = oneshot::channel();
         let mut line = self.shared.line();
         if line.waiting.len() >= self.options.queue_max {
@@ -136,8 +188,8 @@ impl Core {
         }
         let number = line.number;
         line.number += 1;
-        let (call, request) = (Arc::clone(call), request::current());
-        line.waiting.push_back(Waiting { number, tenant, call, request, asked: Instant::now(), answer });
+        let (call, request, order) = (Arc::clone(call), request::current(), order.to_owned());
+        line.waiting.push(Waiting { number, tenant, owner, order, call, request, asked: Instant::now(), answer });
         if line.carriers < self.shared.carriers_max {
             line.carriers += 1;
             tokio::spawn(Arc::clone(self).carry());
@@ -147,7 +199,7 @@ impl Core {
 
     async fn carry(self: Arc<Self>) {
         let mut carrier = Carrier(Some(&self.shared));
-        while let Some(calls) = self.shared.take() {
+        while let Some((calls, _under_way)) = self.shared.take() {
             self.run_together(calls).await;
         }
         carrier.0 = None;
@@ -164,6 +216,7 @@ impl Core {
         let statements = Arc::clone(&self.statements);
         let patience = self.options.patience();
         let mut transaction = Transaction::new(client, statements, Mode::Write, Some(tenant), None, patience);
+        transaction.wait_for_locks(LOCK_WAIT_MS);
         let mut ran = Vec::with_capacity(calls.len());
         let mut wakes = Vec::new();
         let mut calls = calls.into_iter();

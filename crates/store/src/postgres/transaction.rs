@@ -97,6 +97,13 @@ impl Transaction {
         Self { client: Some(client), statements, begin, conclusion, failure, writes, added, gate, patience }
     }
 
+    /// Of others, for so long at most. Before its first statement.
+    pub(super) fn wait_for_locks(&mut self, at_most_ms: u32) {
+        if let Some(begin) = &mut self.begin {
+            begin.push_str(&format!("; SET LOCAL lock_timeout = {at_most_ms}"));
+        }
+    }
+
     /// Where a call begins that shares the transaction with others.
     pub(super) fn mark(&self) -> Mark {
         Mark { writes: self.writes, added: self.added.len() }

@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use waybill_kernel::{Error, RequestId, Result, Time, request};
 
 use super::Connection;
-use super::turns::{Owned, Owner};
 use crate::Tx;
 use crate::operation::{Call, Reach, Work};
+use crate::turns::{Owned, Owner};
 use crate::tx::Backend;
 use crate::waits::Waits;
 use crate::wake::{Hub, Wake};

@@ -19,7 +19,6 @@ pub(crate) mod remembered;
 mod reopen;
 pub(crate) mod restore;
 pub(crate) mod salvage;
-mod turns;
 pub(crate) mod watch;
 mod writer;
 #[cfg(test)]

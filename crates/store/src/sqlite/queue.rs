@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use waybill_kernel::{Code, Error, Result};
 
-use super::turns::{Owned, Turns};
+use crate::turns::{Owned, Turns};
 
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -122,8 +122,8 @@ impl<T: Owned> Queue<T> {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::turns::Owner;
     use super::*;
+    use crate::turns::Owner;
 
     impl Owned for i32 {
         fn owner(&self) -> Owner {

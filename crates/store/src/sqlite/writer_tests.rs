@@ -11,10 +11,10 @@ use waybill_kernel::entropy::SeededEntropy;
 use waybill_kernel::{Clock, Code, Error, Result, Time};
 
 use super::condition::Condition;
-use super::turns::{Owned, Owner};
 use super::writer::{Writer, WriterState};
 use super::{Connection, Job, Options, ballast, checkpoint, mark, open, queue};
 use crate::migrate;
+use crate::turns::{Owned, Owner};
 
 const START_US: i64 = 1_700_000_000_000_000;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Tree, json};
 use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Code, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Statement, Stored, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Row, Sharing, Statement, Stored, Tx, Value};
 
 use crate::Settings;
 use crate::anomaly::{self, Anomaly};
@@ -68,8 +68,11 @@ impl Operation for Complete {
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
-    const SHARES: bool = true;
     type Output = Completed;
+
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        Some(Sharing::FREELY)
+    }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Completed>> {
         let work = self.check(ctx.settings())?;

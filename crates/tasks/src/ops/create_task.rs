@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::idempotency::{Decision, Found, OnMismatch, Policy, Presented, decide};
 use waybill_kernel::principal::forbidden;
 use waybill_kernel::{Code, Error, Example, Json, OperationSpec, Principal, Result, Role, Route, Scope};
-use waybill_store::{Ctx, Operation, Reply, Stored, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Sharing, Stored, Tx, Value};
 
 use crate::Settings;
 use crate::lease;
@@ -119,8 +119,11 @@ impl Operation for CreateTask {
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
-    const SHARES: bool = true;
     type Output = Created;
+
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        Some(Sharing::FREELY)
+    }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Created>> {
         let payload = self.check(ctx.settings())?;

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::{Caller, Error, Example, Json, OperationSpec, PrincipalKind, Result, Role, Route, Scope, Time};
-use waybill_store::{Ctx, Operation, Reply, Row, Statement, Tx, Until, Value, Wait};
+use waybill_store::{Ctx, Operation, Reply, Row, Sharing, Statement, Tx, Until, Value, Wait};
 
 use super::create_task::{KEY_CHARS_MAX, length};
 use crate::Settings;
@@ -106,11 +106,14 @@ impl Operation for LeaseNext {
         },
         ..OperationSpec::WRITE
     };
-    const SHARES: bool = true;
     type Output = Leased;
 
     fn wait(&self, caller: &Caller) -> Option<Wait> {
         Wait::up_to(self.wait_seconds, lease::claimable(caller.tenant))
+    }
+
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        Some(Sharing::FREELY)
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Leased>> {

@@ -8,9 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Error, OperationSpec, Result, Role, Scope};
-use waybill_store::{Ctx, Operation, Reply, Stored, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Sharing, Stored, Tx, Value};
 use waybill_testkit::stores::{self, TestStore};
 
 /// One carrier, so that whatever comes while it is busy is taken together.
@@ -24,6 +25,8 @@ enum Then {
     Refuse,
     FailAfterWriting,
     Panic,
+    /// What it waits for comes after it has written.
+    Wait,
 }
 
 /// Writes a row, and then what it is told to.
@@ -37,6 +40,7 @@ struct Note {
 #[derive(Clone, Default)]
 struct What {
     name: &'static str,
+    about: Option<&'static str>,
     then: Then,
     /// It waits for this.
     hold: Option<Arc<Semaphore>>,
@@ -55,15 +59,23 @@ impl Operation for Note {
         scopes: &[Scope::AdminWrite],
         ..OperationSpec::WRITE
     };
-    const SHARES: bool = true;
     type Output = Noted;
+
+    fn sharing(&self) -> Option<Sharing<'_>> {
+        let What { about, name, .. } = self.what;
+        Some(Sharing { about, order: about.map_or("", |_| name) })
+    }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Noted>> {
         const INSERT: &str = "INSERT INTO results (tenant, task_id, outcome, completed_at) VALUES ($1, $2, 'noted', 0)";
-        let What { name, then, hold, seen } = &self.what;
+        let What { name, then, hold, seen, .. } = &self.what;
         seen.lock().unwrap().push(ctx.ids.next());
-        if let Some(hold) = hold {
-            drop(hold.acquire().await);
+        let waits = async || match hold {
+            Some(hold) => drop(hold.acquire().await),
+            None => {}
+        };
+        if *then != Then::Wait {
+            waits().await;
         }
         tx.add(Stored::Rows, 10);
         if *then == Then::Refuse {
@@ -74,6 +86,10 @@ impl Operation for Note {
         match then {
             Then::FailAfterWriting => Err(Error::new(Code::NotFound, "on purpose")),
             Then::Panic => panic!("on purpose"),
+            Then::Wait => {
+                waits().await;
+                Ok(Reply::Done(Noted {}))
+            }
             _ => Ok(Reply::Done(Noted {})),
         }
     }
@@ -85,15 +101,25 @@ async fn behind_another(
     first: &'static str,
     notes: &[(&'static str, Then)],
 ) -> Vec<(Option<Code>, usize)> {
+    let first = What { name: first, ..What::default() };
+    behind(on, first, notes.iter().map(|&(name, then)| What { name, then, ..What::default() }).collect()).await
+}
+
+/// Begins a call that waits, and answers once it has begun.
+async fn begin(on: &TestStore, first: What) -> (JoinHandle<Result<()>>, Arc<Semaphore>) {
     let hold = Arc::new(Semaphore::new(0));
-    let first = What { name: first, hold: Some(Arc::clone(&hold)), ..What::default() };
+    let first = What { hold: Some(Arc::clone(&hold)), ..first };
     let has_begun = Arc::clone(&first.seen);
     let (store, admin) = (on.store.clone(), on.admin.clone());
     let holding = tokio::spawn(async move { store.run(Note { what: first }, admin).await.map(drop) });
     while has_begun.lock().unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let all: Vec<What> = notes.iter().map(|&(name, then)| What { name, then, ..What::default() }).collect();
+    (holding, hold)
+}
+
+async fn behind(on: &TestStore, first: What, all: Vec<What>) -> Vec<(Option<Code>, usize)> {
+    let (holding, hold) = begin(on, first).await;
     let calls = all.iter().map(|what| on.store.run(Note { what: what.clone() }, on.admin.clone()));
     let let_go = async { hold.add_permits(1) };
     // All of them are in line with their first poll.
@@ -174,6 +200,41 @@ async fn tenants_do_not_share() {
     let answers = join_all((0..16).map(|n| make(["one", "two"][n % 2]))).await;
     let fresh = answers.iter().filter(|answer| !answer.as_ref().unwrap().replay).count();
     assert_eq!((fresh, on.count("SELECT count(*) FROM tasks").await.unwrap()), (2, 2));
+}
+
+#[tokio::test]
+async fn calls_about_one_thing_share_in_the_order_they_ask_for() {
+    let on = store().await;
+    let about = |thing, name| What { name, about: Some(thing), ..What::default() };
+    let all = vec![about("x", "c"), about("y", "e"), about("x", "a"), about("y", "d"), about("x", "b")];
+    let answers = behind(&on, What { name: "first", ..What::default() }, all).await;
+    assert!(answers.iter().all(|answer| *answer == (None, 1)), "{answers:?}");
+    assert_eq!(transactions(&on).await[0], 3, "the first, those about x, those about y");
+    // As they were written.
+    let rows = on.rows("SELECT task_id FROM results WHERE outcome = 'noted' ORDER BY ctid").await.unwrap();
+    let names: String = rows.iter().map(|row| String::from_utf8_lossy(row.bytes(0).unwrap()).into_owned()).collect();
+    assert_eq!(names, "firstabcde");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_lock_keeps_no_neighbour_waiting() {
+    // Two carriers.
+    let on = stores::open_postgres_with(|options| options.lanes = 2 * LANES).await.unwrap();
+    // It holds a key that is not there yet: whoever writes the same waits for it.
+    let (holding, hold) = begin(&on, What { name: "same", then: Then::Wait, ..What::default() }).await;
+    let note = |name| on.store.run(Note { what: What { name, ..What::default() } }, on.admin.clone());
+    let mut same = Box::pin(note("same"));
+    let others = join_all(["a", "b", "c"].map(note));
+    let others = tokio::select! {
+        others = others => others,
+        _ = &mut same => panic!("the key is held"),
+        () = tokio::time::sleep(Duration::from_secs(30)) => panic!("others wait for a lock that they do not want"),
+    };
+    assert!(others.iter().all(std::result::Result::is_ok));
+    hold.add_permits(1);
+    holding.await.unwrap().unwrap();
+    assert!(same.await.is_err(), "the key was free");
+    assert_eq!(noted(&on).await, ["a", "b", "c", "same"]);
 }
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
