@@ -70,9 +70,10 @@ impl Operation for Note {
         const INSERT: &str = "INSERT INTO results (tenant, task_id, outcome, completed_at) VALUES ($1, $2, 'noted', 0)";
         let What { name, then, hold, seen, .. } = &self.what;
         seen.lock().unwrap().push(ctx.ids.next());
-        let waits = async || match hold {
-            Some(hold) => drop(hold.acquire().await),
-            None => {}
+        let waits = async || {
+            if let Some(hold) = hold {
+                drop(hold.acquire().await);
+            }
         };
         if *then != Then::Wait {
             waits().await;
