@@ -95,6 +95,8 @@ const PLANTS: [&str; 47] = [
 const WITHIN_US_MAX: u64 = 500;
 /// How long a planted answer runs ahead of its commit.
 const DAWDLE: Duration = Duration::from_millis(3);
+/// Their batches are fewer, and a third of them is answered early: a kill has to fall into one of these.
+const DAWDLE_OF_DAEMONS: Duration = Duration::from_millis(15);
 
 struct Kill {
     point: String,
@@ -202,11 +204,18 @@ pub(crate) fn answers_early(store: &Path) -> bool {
     static BATCHES: AtomicU64 = AtomicU64::new(0);
     let is_outbox = || store.file_name().is_some_and(|name| name == "outbox.db");
     planted("answer-before-commit")
-        || planted("mesh-answer-before-commit") && is_outbox() && BATCHES.fetch_add(1, Ordering::Relaxed) % 3 == 0
+        || planted("mesh-answer-before-commit")
+            && is_outbox()
+            && is_one_of_some(BATCHES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Three of eight, in no order: every third would always be of one kind where accepting, claiming and settling take turns.
+fn is_one_of_some(number: u64) -> bool {
+    number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61 < 3
 }
 
 pub(crate) fn dawdle() {
-    thread::sleep(DAWDLE);
+    thread::sleep(if planted("mesh-answer-before-commit") { DAWDLE_OF_DAEMONS } else { DAWDLE });
 }
 
 /// The machine's clock as it is, steps and all.
