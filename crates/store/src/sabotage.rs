@@ -95,7 +95,7 @@ const PLANTS: [&str; 47] = [
 const WITHIN_US_MAX: u64 = 500;
 /// How long a planted answer runs ahead of its commit.
 const DAWDLE: Duration = Duration::from_millis(3);
-/// Their batches are fewer, and a third of them is answered early: a kill has to fall into one of these.
+/// Their batches are fewer, and only some are answered early: a kill has to fall into one of these.
 const DAWDLE_OF_DAEMONS: Duration = Duration::from_millis(15);
 
 struct Kill {

@@ -1,16 +1,26 @@
-//! Who is next. Tenants take turns, and so do the callers of each tenant; what one caller brings keeps its order. Whoever brings
-//! much waits behind itself, and nobody else does.
+//! Who is next. Tenants take turns, and so do the lines of each tenant: one for each of its callers, or for each thing that calls are
+//! about. What stands in one line keeps its order. Whoever brings much waits behind itself, and nobody else does.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use waybill_kernel::Tenant;
 
 /// Whose something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub tenant: i64,
-    /// A digest of who it is within the tenant. Two that had the same would share their turns.
-    pub caller: u64,
+    /// A digest of what the line is for. Two that had the same would share their turns.
+    pub line: u64,
+}
+
+impl Owner {
+    pub(crate) fn new(tenant: Tenant, line: impl Hash) -> Self {
+        let mut digest = DefaultHasher::new();
+        line.hash(&mut digest);
+        Self { tenant: tenant.0, line: digest.finish() }
+    }
 }
 
 pub(crate) trait Owned {
@@ -97,16 +107,16 @@ impl<T: Owned> Turns<T> {
     }
 
     pub(crate) fn push(&mut self, item: T) {
-        let Owner { tenant, caller } = item.owner();
-        self.tenants.line(tenant, At::Back).line(caller, At::Back).push_back(item);
+        let Owner { tenant, line } = item.owner();
+        self.tenants.line(tenant, At::Back).line(line, At::Back).push_back(item);
         self.len += 1;
     }
 
     /// What was taken and not used is what is next, in the order in which it was taken.
     pub(crate) fn put_back(&mut self, items: impl DoubleEndedIterator<Item = T>) {
         for item in items.rev() {
-            let Owner { tenant, caller } = item.owner();
-            self.tenants.line(tenant, At::Front).line(caller, At::Front).push_front(item);
+            let Owner { tenant, line } = item.owner();
+            self.tenants.line(tenant, At::Front).line(line, At::Front).push_front(item);
             self.len += 1;
         }
     }
@@ -117,14 +127,14 @@ impl<T: Owned> Turns<T> {
 
     /// Up to `max` items of one owner: of the next that may have its turn.
     pub(crate) fn take(&mut self, max: usize, may: impl Fn(Owner) -> bool) -> Vec<T> {
-        let taken = self.tenants.next(|tenant, callers| {
-            let taken = callers.next(|caller, items| {
-                may(Owner { tenant, caller }).then(|| {
+        let taken = self.tenants.next(|tenant, lines| {
+            let taken = lines.next(|line, items| {
+                may(Owner { tenant, line }).then(|| {
                     let taken: Vec<T> = items.drain(..max.min(items.len())).collect();
                     (taken, items.is_empty())
                 })
             })?;
-            Some((taken, callers.lines.is_empty()))
+            Some((taken, lines.lines.is_empty()))
         });
         let taken = taken.unwrap_or_default();
         self.len -= taken.len();
@@ -133,12 +143,12 @@ impl<T: Owned> Turns<T> {
 
     /// Takes out one that nobody has taken yet.
     pub(crate) fn withdraw(&mut self, owner: Owner, is_it: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.tenants.of(owner.tenant, |callers| {
-            let item = callers.of(owner.caller, |items| {
+        let item = self.tenants.of(owner.tenant, |lines| {
+            let item = lines.of(owner.line, |items| {
                 let at = items.iter().position(is_it)?;
                 Some((items.remove(at)?, items.is_empty()))
             })?;
-            Some((item, callers.lines.is_empty()))
+            Some((item, lines.lines.is_empty()))
         })?;
         self.len -= 1;
         Some(item)
@@ -154,7 +164,7 @@ mod tests {
 
     impl Owned for Item {
         fn owner(&self) -> Owner {
-            Owner { tenant: self.0, caller: self.1 }
+            Owner { tenant: self.0, line: self.1 }
         }
     }
 
@@ -204,7 +214,7 @@ mod tests {
             turns.push(Item(tenant, caller, name));
         }
         let names = |items: Vec<Item>| items.into_iter().map(|item| item.2).collect::<String>();
-        assert_eq!(names(turns.take(2, |owner| owner.caller != 1)), "d");
+        assert_eq!(names(turns.take(2, |owner| owner.line != 1)), "d");
         assert_eq!(names(turns.take(2, |owner| owner.tenant == 1)), "ab", "as many as are wanted");
         assert_eq!(names(turns.take(2, |_| false)), "");
         assert_eq!(names(turns.take(2, |_| true)), "x");
@@ -218,7 +228,7 @@ mod tests {
         for (tenant, name) in [(1, 'a'), (1, 'b'), (2, 'x')] {
             turns.push(Item(tenant, 1, name));
         }
-        let owner = |tenant| Owner { tenant, caller: 1 };
+        let owner = |tenant| Owner { tenant, line: 1 };
         assert_eq!(turns.withdraw(owner(1), |item| item.2 == 'a'), Some(Item(1, 1, 'a')));
         assert_eq!(turns.withdraw(owner(1), |item| item.2 == 'x'), None, "it is somebody else's");
         assert_eq!(turns.withdraw(owner(2), |item| item.2 == 'x'), Some(Item(2, 1, 'x')));

@@ -7,7 +7,6 @@
 //! call is run by itself: what is wrong with one of them is its own affair. So is what one of them would have to wait for.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -22,7 +21,6 @@ use super::failure::{self, Failure};
 use super::transaction::Transaction;
 use super::{Core, overloaded};
 use crate::Tx;
-use crate::operation::Sharing;
 use crate::turns::{Owned, Owner, Turns};
 use crate::tx::Backend;
 use crate::wake::Wake;
@@ -77,18 +75,6 @@ enum Verdict {
     Alone,
 }
 
-/// Of calls about nothing in particular.
-const NOTHING: u64 = 0;
-
-fn owner(tenant: Tenant, sharing: Sharing<'_>) -> Owner {
-    let caller = sharing.about.map_or(NOTHING, |about| {
-        let mut digest = DefaultHasher::new();
-        about.hash(&mut digest);
-        digest.finish().max(NOTHING + 1)
-    });
-    Owner { tenant: tenant.0, caller }
-}
-
 impl Shared {
     pub(super) fn new(lanes: usize) -> Self {
         let line = Line { waiting: Turns::new(), carriers: 0, carried: HashMap::new(), number: 0 };
@@ -105,7 +91,8 @@ impl Shared {
         let Line { waiting, carried, .. } = &mut *line;
         let of_a_thing = (self.carriers_max / CARRIERS_PER_THING).max(1);
         let mut calls = waiting.take(CALLS_MAX, |owner| {
-            owner.caller == NOTHING || carried.get(&owner).is_none_or(|carriers| *carriers < of_a_thing)
+            let is_about_nothing = owner == Owner::new(Tenant(owner.tenant), None::<&str>);
+            is_about_nothing || carried.get(&owner).is_none_or(|carriers| *carriers < of_a_thing)
         });
         let Some(owner) = calls.first().map(Owned::owner) else {
             line.carriers -= 1;
@@ -157,7 +144,7 @@ impl Core {
     pub(super) async fn share(self: &Arc<Self>, call: &Arc<dyn Erased>, tenant: Tenant) -> Result<bool> {
         let Some(sharing) = call.sharing() else { return Ok(false) };
         let deadline = tokio::time::Instant::now() + self.options.retry_for;
-        let owner = owner(tenant, sharing);
+        let owner = Owner::new(tenant, sharing.about);
         let (number, mut answer) = self.line_up(call, (tenant, owner), sharing.order)?;
         let verdict = match tokio::time::timeout_at(deadline, &mut answer).await {
             Ok(verdict) => verdict,

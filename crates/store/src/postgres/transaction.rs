@@ -97,7 +97,7 @@ impl Transaction {
         Self { client: Some(client), statements, begin, conclusion, failure, writes, added, gate, patience }
     }
 
-    /// Of others, for so long at most. Before its first statement.
+    /// Has it fail rather than wait longer for a lock that somebody else holds. To be called before its first statement.
     pub(super) fn wait_for_locks(&mut self, at_most_ms: u32) {
         if let Some(begin) = &mut self.begin {
             begin.push_str(&format!("; SET LOCAL lock_timeout = {at_most_ms}"));

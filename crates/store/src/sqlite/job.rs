@@ -1,6 +1,5 @@
 //! A call on its way through a database thread, with its type erased so that one queue carries all of them.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -52,9 +51,7 @@ impl<W: Work> Pending<W> {
         waits: Arc<Waits>,
     ) -> Self {
         let (request, asked) = (request::current(), Some(Instant::now()));
-        let mut digest = DefaultHasher::new();
-        call.caller.principal.hash(&mut digest);
-        let owner = Owner { tenant: call.caller.tenant.0, caller: digest.finish() };
+        let owner = Owner::new(call.caller.tenant, &call.caller.principal);
         Self { call, reply, hub, outcome: None, wakes: Vec::new(), request, waits, owner, asked }
     }
 

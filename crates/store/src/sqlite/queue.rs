@@ -127,7 +127,7 @@ mod tests {
 
     impl Owned for i32 {
         fn owner(&self) -> Owner {
-            Owner { tenant: 0, caller: 0 }
+            Owner { tenant: 0, line: 0 }
         }
     }
 

@@ -28,7 +28,7 @@ struct Add {
 
 impl Owned for Add {
     fn owner(&self) -> Owner {
-        Owner { tenant: 0, caller: 0 }
+        Owner { tenant: 0, line: 0 }
     }
 }
 
