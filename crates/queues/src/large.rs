@@ -6,16 +6,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, OperationSpec, Result, Scope};
 use waybill_store::shares::Share;
-use waybill_store::{Ctx, Flow, Operation, Reply, Store, Tx};
+use waybill_store::{Ctx, Flow, Operation, Reply, Store, Tx, Value};
 
-use crate::message::{Message, MessageAttributes};
+use crate::message::{Message, MessageAttributes, MessageId};
 use crate::ops::read;
 use crate::rules::contents::asked_for;
 use crate::rules::digest;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ReadContents {
-    mids: Vec<i64>,
+    /// By number and id: the number of a message that is gone may be another's by now.
+    wanted: Vec<(i64, MessageId)>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -31,10 +32,11 @@ impl Operation for ReadContents {
     type Output = Vec<Contents>;
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Vec<Contents>>> {
-        const CONTENTS: &str = "SELECT body, attributes FROM messages WHERE tenant = $1 AND mid = $2";
-        let mut found = Vec::with_capacity(self.mids.len());
-        for mid in &self.mids {
-            if let Some(row) = tx.query_opt(CONTENTS, &[(*mid).into()]).await? {
+        const CONTENTS: &str = "SELECT body, attributes FROM messages WHERE tenant = $1 AND mid = $2 AND id = $3";
+        let mut found = Vec::with_capacity(self.wanted.len());
+        for (mid, id) in &self.wanted {
+            let params = [Value::from(*mid), id.as_bytes().into()];
+            if let Some(row) = tx.query_opt(CONTENTS, &params).await? {
                 let attributes = row.text_opt(1)?.map(str::to_owned);
                 found.push(Contents { mid: *mid, body: row.text(0)?.to_owned(), attributes });
             }
@@ -51,11 +53,12 @@ pub(crate) async fn complete(
     messages: &mut Vec<Message>,
     names: &[String],
 ) -> Result<Option<Share>> {
-    let mids: Vec<i64> = messages.iter().filter_map(|message| message.unread).collect();
-    if mids.is_empty() {
+    let wanted: Vec<(i64, MessageId)> =
+        messages.iter().filter_map(|message| Some((message.unread?, message.message_id))).collect();
+    if wanted.is_empty() {
         return Ok(None);
     }
-    let (reply, turn) = store.run_in_turn(ReadContents { mids }, flow.caller.clone()).await?;
+    let (reply, turn) = store.run_in_turn(ReadContents { wanted }, flow.caller.clone()).await?;
     let (Reply::Done(mut found) | Reply::Replay(mut found) | Reply::Empty { answer: mut found, .. }) = reply;
     let mut failure = None;
     messages.retain_mut(|message| {

@@ -9,7 +9,7 @@ use waybill_store::{Ctx, Tx, Value};
 
 use crate::dead_letters::{Fate, transfer};
 use crate::ends::end_all;
-use crate::fifo::{self, Held, Want};
+use crate::fifo::{self, Held, Settled, Want};
 use crate::flights::{self, Stored, Taken, Takes};
 use crate::move_tasks::{COMPLETED, FAILED};
 use crate::queue::{Part, Queue, topic};
@@ -169,14 +169,15 @@ impl Mover<'_> {
             hand.takes.give_back(tx, &mids).await?;
             given_back += mids.len();
         }
-        let ready = match queue.is_fifo() {
+        let settled = match queue.is_fifo() {
             true => fifo::settle(tx, part, &hand.members, ctx.now).await?,
-            false => hand.takes.tidy(tx).await.map(|()| u32::try_from(given_back).unwrap_or(u32::MAX))?,
+            false => {
+                hand.takes.tidy(tx).await?;
+                Settled { ready: u32::try_from(given_back).unwrap_or(u32::MAX), due: None }
+            }
         };
-        if ready > 0 {
-            // Whoever has looked meanwhile has not seen them.
-            tx.wake(topic(self.tenant, &queue.name), ready);
-        }
+        // Whoever has looked meanwhile has not seen them.
+        settled.announce(tx, topic(self.tenant, &queue.name), ctx.now);
         let outcome = match failure {
             Some(reason) => Outcome::Failed(reason),
             None if unknown.is_empty() => Outcome::Going,

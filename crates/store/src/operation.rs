@@ -9,6 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use waybill_kernel::{Caller, Entropy, IdSource, Mode, OperationSpec, Result, Time};
 
+use crate::procedure::{Answered, Flow, Procedure};
+use crate::turns::Owner;
 use crate::{Settings, Topic, Tx};
 
 /// One operation of one domain: every door decodes into it and encodes its output.
@@ -134,12 +136,20 @@ pub enum Reply<T> {
 /// What a run that found nothing knows of the time to come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Until {
-    /// Something of the topic is there to be found from then on: one of those who wait for it is woken.
+    /// From then on something of the topic is there to be found, by whomever, and not before: one of those who wait for it is woken,
+    /// and one more for as long as something is found.
     pub due: Option<Time>,
     /// This caller looks again then, whatever happens.
     pub look: Option<Time>,
     /// How long to wait in all, where only the run could tell. [`Wait::at_most`] stays the longest.
     pub at_most: Option<Duration>,
+}
+
+impl Until {
+    /// Whether the run has looked at all that there is, and does not look again by itself.
+    pub(crate) fn looked_everywhere(&self) -> bool {
+        self.look.is_none()
+    }
 }
 
 /// What one run of a stream gives out.
@@ -210,6 +220,23 @@ impl<W> Call<W> {
     pub(crate) fn ctx(&self, now: Time) -> Ctx<'_> {
         self.ids.rewind();
         Ctx { now, caller: &self.caller, ids: &self.ids, settings: &self.settings }
+    }
+
+    /// In whose line it waits for its turn.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner::new(self.caller.tenant, &self.caller.principal)
+    }
+}
+
+/// One transaction in home.
+impl<O: Operation> Procedure for O {
+    const SPEC: OperationSpec = O::SPEC;
+    type Output = O::Output;
+    const SUCCESSOR: Option<&'static str> = O::SUCCESSOR;
+    const REPLAYS: bool = O::REPLAYS;
+
+    fn call(self, flow: &Flow<'_>) -> impl Future<Output = Answered<O::Output>> + Send {
+        flow.home().run_in_turn(self, flow.caller.clone())
     }
 }
 

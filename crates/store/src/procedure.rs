@@ -62,17 +62,6 @@ impl<'a> Flow<'a> {
     }
 }
 
-impl<O: Operation> Procedure for O {
-    const SPEC: OperationSpec = O::SPEC;
-    type Output = O::Output;
-    const SUCCESSOR: Option<&'static str> = O::SUCCESSOR;
-    const REPLAYS: bool = O::REPLAYS;
-
-    fn call(self, flow: &Flow<'_>) -> impl Future<Output = Answered<O::Output>> + Send {
-        flow.home().run_in_turn(self, flow.caller.clone())
-    }
-}
-
 /// Waits for one topic in several stores at once. To be made before the first look, so that nothing is missed in between.
 pub struct Waiting<'a> {
     subscriptions: Vec<(&'a Store, Subscription)>,
@@ -89,7 +78,7 @@ impl<'a> Waiting<'a> {
         const LOOK_AGAIN: Duration = Duration::from_secs(1);
         let mut moment = deadline;
         for ((store, subscription), until) in self.subscriptions.iter_mut().zip(until) {
-            subscription.found_nothing();
+            subscription.found_nothing(until.is_some_and(|until| until.looked_everywhere()));
             moment = moment.min(match until {
                 Some(until) => store.look_again_at(subscription, *until, deadline),
                 None => Instant::now() + LOOK_AGAIN,

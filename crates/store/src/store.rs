@@ -11,7 +11,7 @@ use waybill_kernel::{
     Tenant, Time, id::Uuid,
 };
 
-use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Until, Work};
+use crate::operation::{Call, Ctx, Operation, OperationWork, Reach, Reply, Until, Wait, Work};
 use crate::postgres::{self, Postgres};
 use crate::shares::{Limits, Share, Shares};
 use crate::sqlite::{self, Sqlite};
@@ -226,7 +226,7 @@ impl Store {
             };
             // Its answer may be large, and many may wait.
             drop((reply, turn));
-            subscription.found_nothing();
+            subscription.found_nothing(until.looked_everywhere());
             self.pause(&mut subscription, until, deadline).await;
         }
     }
@@ -336,8 +336,9 @@ impl Store {
     pub(crate) fn look_again_at(&self, subscription: &Subscription, until: Until, deadline: Instant) -> Instant {
         let (here, now) = (Instant::now(), self.now());
         let moment = |at: Time| here + at.since(now);
-        // One of those who wait for it is woken when the time has come, unless it could not be noted.
-        let due = until.due.filter(|at| moment(*at) < deadline && !subscription.due(*at));
+        // One of those who wait for it is woken when the time has come, unless it could not be noted. It is noted beyond this
+        // caller's deadline as well: others may wait for longer, and know only of what comes before. Nobody waits for longer than this.
+        let due = until.due.filter(|at| at.since(now) <= Wait::LONGEST && !subscription.due(*at));
         let polled = self.0.poll.map(|poll| here + poll);
         let own = [due, until.look].map(|at| at.map(moment));
         own.into_iter().chain([polled]).flatten().fold(deadline, Instant::min)
@@ -463,6 +464,11 @@ fn system_caller() -> Caller {
         scopes: Scopes::new(Scope::ALL.iter().copied()),
         key: None,
     }
+}
+
+/// Too many wait already, or one did for too long.
+pub(crate) fn overloaded() -> Error {
+    Error::new(Code::Overloaded, Code::Overloaded.entry().title)
 }
 
 pub(crate) fn shutting_down() -> Error {

@@ -235,11 +235,20 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// As [`Self::wake`], for one thing that is not there to be found before `at`: nobody is woken earlier.
+    /// As [`Self::wake`], for what is not there to be found before `at`: nobody is woken earlier. Of several times of one topic the
+    /// first is enough: whoever looks then and finds nothing says when the next is.
     pub fn wake_at(&mut self, topic: Topic, now: Time, at: Time) {
         // Whoever waits by then has come after this commit, and has looked for itself.
-        if at.since(now) <= Wait::LONGEST {
-            self.add_wake(Wake::At(topic, at));
+        if at.since(now) > Wait::LONGEST {
+            return;
+        }
+        let known = self.wakes.iter_mut().find_map(|wake| match wake {
+            Wake::At(known, first) if *known == topic => Some(first),
+            _ => None,
+        });
+        match known {
+            Some(first) => *first = at.min(*first),
+            None => self.add_wake(Wake::At(topic, at)),
         }
     }
 

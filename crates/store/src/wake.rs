@@ -6,10 +6,12 @@
 //! and so does one that leaves with a wake unused. Spurious wakes are allowed, lost ones are not.
 //!
 //! What becomes there to be found at a known time is noted once, with its topic: one wake when the time has come, instead of
-//! one for each who waits when it is announced and again when it is due.
+//! one for each who waits when it is announced and again when it is due. Nobody knows how much there is by then: for as long as
+//! somebody finds something one more waiter looks, and the first who finds nothing notes when there will be something again. So of
+//! all times of a topic only the first needs to be known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -53,7 +55,7 @@ impl WakeFlag {
     /// Stays true from the first wake on.
     pub fn woken(&self) -> bool {
         let Subscription { hub, waiter, .. } = &self.subscription;
-        waiter.pending.load(Ordering::Relaxed) || hub.0.missed.load(Ordering::Relaxed) != self.missed
+        waiter.pending() != Given::NOTHING || hub.0.missed.load(Ordering::Relaxed) != self.missed
     }
 
     /// Ends with the first wake since it began, and never where none comes, also when the program stops.
@@ -70,7 +72,7 @@ impl WakeFlag {
 impl Drop for WakeFlag {
     /// It takes nothing away, so it has nothing to pass on.
     fn drop(&mut self) {
-        self.subscription.waiter.pending.store(false, Ordering::Relaxed);
+        self.subscription.waiter.take();
     }
 }
 
@@ -85,8 +87,27 @@ impl std::fmt::Debug for WakeFlag {
 pub(crate) enum Wake {
     /// So many of a topic's waiters have something to find.
     Now(Topic, u32),
-    /// One has, from this time on.
+    /// Some have, from this time on.
     At(Topic, Time),
+}
+
+/// What a waiter was given and has not used up. As bits: one that is busy with a look may be given more before the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Given(u8);
+
+impl Given {
+    const NOTHING: Self = Self(0);
+    /// For one item: whoever finds nothing passes it on, and whoever finds something has used it up.
+    const WAKE: Self = Self(1);
+    /// For a look at whether there is more, after somebody has found something: it goes on from whoever finds something, and ends
+    /// with the first who finds nothing.
+    const PROBE: Self = Self(2);
+    /// For a time that has come, and all that there is by then: a wake, and a probe from whoever finds something.
+    const TIMED: Self = Self(3);
+
+    fn has(self, part: Self) -> bool {
+        self.0 & part.0 == part.0
+    }
 }
 
 #[derive(Clone)]
@@ -113,8 +134,23 @@ struct State {
 #[derive(Default)]
 struct Waiter {
     wake: Notify,
-    /// Given and not yet used. Guarded by the hub's lock.
-    pending: AtomicBool,
+    /// A [`Given`] of which it has not heard yet. Guarded by the hub's lock.
+    pending: AtomicU8,
+}
+
+impl Waiter {
+    fn pending(&self) -> Given {
+        Given(self.pending.load(Ordering::Relaxed))
+    }
+
+    fn give(&self, given: Given) {
+        self.pending.fetch_or(given.0, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
+    fn take(&self) -> Given {
+        Given(self.pending.swap(Given::NOTHING.0, Ordering::Relaxed))
+    }
 }
 
 pub(crate) struct Subscription {
@@ -122,8 +158,8 @@ pub(crate) struct Subscription {
     topic: Topic,
     number: u64,
     waiter: Arc<Waiter>,
-    /// A wake was taken and the run after it has not yet been judged.
-    holding: bool,
+    /// It was taken, and the run after it has not yet been judged.
+    holding: Given,
 }
 
 impl Hub {
@@ -162,7 +198,7 @@ impl Hub {
                 return at.since(now);
             }
             state.due.pop_first();
-            state.wake_from(topic, 0, 1);
+            state.wake_from(topic, 0, 1, Given::TIMED);
         }
         Duration::MAX
     }
@@ -193,7 +229,7 @@ impl Hub {
         if state.closed {
             waiter.wake.notify_one();
         }
-        Subscription { hub: self.clone(), topic, number, waiter, holding: false }
+        Subscription { hub: self.clone(), topic, number, waiter, holding: Given::NOTHING }
     }
 
     /// From now on; whoever remembers something subscribes before reading it.
@@ -214,10 +250,10 @@ impl Hub {
 
     pub(crate) fn wake_here(&self, wake: Wake) {
         match wake {
-            Wake::Now(topic, count) => self.lock().wake_from(topic, 0, count),
+            Wake::Now(topic, count) => self.lock().wake_from(topic, 0, count, Given::WAKE),
             Wake::At(topic, at) => {
                 if !self.due(topic, at) {
-                    self.lock().wake_from(topic, 0, 1);
+                    self.lock().wake_from(topic, 0, 1, Given::WAKE);
                 }
             }
         }
@@ -253,15 +289,13 @@ impl State {
         }
     }
 
-    fn wake_from(&mut self, topic: Topic, after: u64, count: u32) {
+    /// Passes over those that have been given something already: they look in any case, and after this.
+    fn wake_from(&mut self, topic: Topic, after: u64, count: u32, given: Given) {
         let Some(waiters) = self.topics.get(&topic) else { return };
-        let idle = waiters
-            .range(after + 1..)
-            .map(|(_, waiter)| waiter)
-            .filter(|waiter| !waiter.pending.load(Ordering::Relaxed));
+        let idle =
+            waiters.range(after + 1..).map(|(_, waiter)| waiter).filter(|waiter| waiter.pending() == Given::NOTHING);
         for waiter in idle.take(count as usize) {
-            waiter.pending.store(true, Ordering::Relaxed);
-            waiter.wake.notify_one();
+            waiter.give(given);
         }
     }
 }
@@ -272,7 +306,7 @@ impl Subscription {
     pub(crate) async fn woken(&mut self) {
         self.waiter.wake.notified().await;
         let _state = self.hub.lock();
-        self.holding |= self.waiter.pending.swap(false, Ordering::Relaxed);
+        self.holding = Given(self.holding.0 | self.waiter.take().0);
     }
 
     /// The run found something for later. False when it has to look after the time itself.
@@ -280,16 +314,23 @@ impl Subscription {
         self.hub.due(self.topic, at)
     }
 
-    /// The run after a wake found nothing: somebody else may.
-    pub(crate) fn found_nothing(&mut self) {
-        if std::mem::take(&mut self.holding) {
-            self.hub.lock().wake_from(self.topic, self.number, 1);
+    /// The run after a wake found nothing: somebody else may. A run that did not look everywhere does not end a probe: this waiter
+    /// looks again by itself.
+    pub(crate) fn found_nothing(&mut self, looked_everywhere: bool) {
+        let given = self.holding;
+        if given.has(Given::WAKE) {
+            self.hub.lock().wake_from(self.topic, self.number, 1, given);
+        }
+        if given.has(Given::WAKE) || looked_everywhere {
+            self.holding = Given::NOTHING;
         }
     }
 
-    /// The run found what it waited for: its wake is used up.
+    /// The run found what it waited for: its wake is used up. After a time that has come there may be more.
     pub(crate) fn satisfied(&mut self) {
-        self.holding = false;
+        if std::mem::take(&mut self.holding).has(Given::PROBE) {
+            self.hub.lock().wake_from(self.topic, self.number, 1, Given::PROBE);
+        }
     }
 }
 
@@ -302,144 +343,13 @@ impl Drop for Subscription {
                 state.topics.remove(&self.topic);
             }
         }
-        let unused = self.waiter.pending.load(Ordering::Relaxed);
-        if self.holding || unused {
-            state.wake_from(self.topic, self.number, 1);
+        for unused in [self.holding, self.waiter.take()] {
+            if unused != Given::NOTHING {
+                state.wake_from(self.topic, self.number, 1, unused);
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOPIC: Topic = Topic(1);
-
-    async fn is_woken(subscription: &mut Subscription) -> bool {
-        tokio::time::timeout(Duration::from_millis(1), subscription.woken()).await.is_ok()
-    }
-
-    async fn is_set(flag: &WakeFlag) -> bool {
-        tokio::time::timeout(Duration::from_millis(1), flag.wait()).await.is_ok()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn n_items_wake_the_first_n_in_order() {
-        let hub = Hub::new();
-        let mut waiters: Vec<_> = (0..4).map(|_| hub.subscribe(TOPIC)).collect();
-        hub.release(&[Wake::Now(TOPIC, 2)]);
-        let mut woken = Vec::new();
-        for waiter in &mut waiters {
-            woken.push(is_woken(waiter).await);
-        }
-        assert_eq!(woken, [true, true, false, false]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_finds_nothing_passes_its_wake_on_and_the_chain_ends() {
-        let hub = Hub::new();
-        let (mut first, mut second) = (hub.subscribe(TOPIC), hub.subscribe(TOPIC));
-        hub.release(&[Wake::Now(TOPIC, 1)]);
-        assert!(is_woken(&mut first).await);
-        first.found_nothing();
-        assert!(is_woken(&mut second).await);
-        second.found_nothing();
-        assert!(!is_woken(&mut first).await && !is_woken(&mut second).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_leaves_with_a_wake_passes_it_on() {
-        let hub = Hub::new();
-        let (first, mut second) = (hub.subscribe(TOPIC), hub.subscribe(TOPIC));
-        hub.release(&[Wake::Now(TOPIC, 1)]);
-        drop(first);
-        assert!(is_woken(&mut second).await);
-        second.satisfied();
-        drop(second);
-        assert!(hub.lock().topics.is_empty(), "nothing is kept for topics nobody waits for");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_looks_again_for_what_may_have_been_missed_wakes_nobody_else() {
-        let hub = Hub::new();
-        let mut waiters: Vec<_> = (0..3).map(|_| hub.subscribe(TOPIC)).collect();
-        hub.look_again();
-        for waiter in &mut waiters {
-            assert!(is_woken(waiter).await);
-            waiter.found_nothing();
-        }
-        for waiter in &mut waiters {
-            assert!(!is_woken(waiter).await);
-        }
-    }
-
-    #[test]
-    fn a_flag_shows_wakes_since_it_began_and_keeps_them() {
-        let hub = Hub::new();
-        hub.release(&[Wake::Now(TOPIC, u32::MAX)]);
-        let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
-        assert!(!flag.woken());
-        hub.release(&[Wake::Now(TOPIC, u32::MAX)]);
-        assert!(flag.woken() && flag.woken() && !other.woken());
-        let next = hub.flag(TOPIC);
-        drop(flag);
-        assert!(!next.woken());
-        hub.look_again();
-        assert!(other.woken() && !hub.flag(TOPIC).woken());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flag_can_be_waited_for_and_the_end_of_the_program_is_no_wake() {
-        let hub = Hub::new();
-        let (flag, other) = (hub.flag(TOPIC), hub.flag(Topic(2)));
-        assert!(!is_set(&flag).await);
-        hub.release(&[Wake::Now(TOPIC, u32::MAX)]);
-        assert!(is_set(&flag).await && is_set(&flag).await);
-        hub.close();
-        assert!(!is_set(&other).await && !is_set(&hub.flag(TOPIC)).await);
-        hub.look_again();
-        assert!(is_set(&other).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_wake_between_two_runs_is_not_lost() {
-        let hub = Hub::new();
-        let mut waiter = hub.subscribe(TOPIC);
-        hub.release(&[Wake::Now(TOPIC, 1)]);
-        assert!(is_woken(&mut waiter).await);
-        hub.release(&[Wake::Now(TOPIC, 1)]);
-        waiter.found_nothing();
-        assert!(is_woken(&mut waiter).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn of_many_who_wait_one_is_woken_when_the_time_has_come() {
-        let (hub, time) = (Hub::new(), waybill_kernel::clock::manual::ManualSource::at(1_000_000));
-        let clock = Arc::new(Clock::new(time.clone()));
-        let keeper = tokio::spawn(hub.keep_time(Arc::clone(&clock)));
-        let mut waiters: Vec<_> = (0..100).map(|_| hub.subscribe(TOPIC)).collect();
-        let at = Time::from_micros(clock.now().micros() + 2_000_000);
-        hub.release(&[Wake::At(TOPIC, at)]);
-        // Each of them may have found the same time by itself.
-        waiters.iter().for_each(|_| assert!(hub.due(TOPIC, at)));
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(!is_woken(&mut waiters[0]).await);
-        time.pass(Duration::from_secs(2));
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let mut woken = 0;
-        for waiter in &mut waiters {
-            woken += usize::from(is_woken(waiter).await);
-        }
-        assert_eq!(woken, 1);
-        assert!(hub.lock().due.is_empty());
-        drop((waiters, hub));
-        tokio::time::timeout(Duration::from_secs(60), keeper).await.expect("it goes on without a hub").unwrap();
-    }
-
-    #[test]
-    fn a_time_that_nobody_waits_for_is_not_kept() {
-        let hub = Hub::new();
-        assert!(hub.due(TOPIC, Time::from_micros(7)));
-        assert!(hub.lock().due.is_empty());
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use waybill_kernel::{Result, Time};
-use waybill_store::{Row, Sql, Statement, Tx, Value};
+use waybill_store::{Row, Sql, Statement, Topic, Tx, Value};
 
 use crate::ends::{by_ids, end_all, ids};
 use crate::flights::MESSAGES_MAX;
@@ -45,6 +45,27 @@ impl GroupEntry {
     /// Never received, and its delay is not over.
     pub(super) fn is_delayed(&self, now: Time) -> bool {
         self.receives == 0 && self.visible_at.is_some_and(|at| at > now)
+    }
+}
+
+/// What groups have for those who wait, when their rows have been brought up to date.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// So many can be received now.
+    pub ready: u32,
+    /// When the first of the others can be. It may be sooner than those who wait have heard.
+    pub due: Option<Time>,
+}
+
+impl Settled {
+    /// Wakes those who wait for the queue with this topic.
+    pub(crate) fn announce(self, tx: &mut Tx<'_>, topic: Topic, now: Time) {
+        if self.ready > 0 {
+            tx.wake(topic, self.ready);
+        }
+        if let Some(at) = self.due {
+            tx.wake_at(topic, now, at);
+        }
     }
 }
 
@@ -100,28 +121,35 @@ pub(super) async fn fronts(
 }
 
 /// Writes down anew what the first message of each group is and when it can be received, and ends groups that have none.
-/// Answers with how many are ready.
-pub(crate) async fn settle(tx: &mut Tx<'_>, part: &Part, members: &[(String, i64)], now: Time) -> Result<u32> {
+pub(crate) async fn settle(tx: &mut Tx<'_>, part: &Part, members: &[(String, i64)], now: Time) -> Result<Settled> {
     let groups: BTreeSet<&String> = members.iter().map(|(group, _)| group).collect();
     let groups: Vec<String> = groups.into_iter().cloned().collect();
     if groups.is_empty() {
-        return Ok(0);
+        return Ok(Settled::default());
     }
     let fronts = fronts(tx, part, &groups, MESSAGES_MAX).await?;
-    let (statements, ready) = changes(part, &groups, &fronts, now);
+    let (statements, settled) = changes(part, &groups, &fronts, now);
     tx.execute_together(&statements).await?;
-    Ok(ready)
+    Ok(settled)
 }
 
 /// First the groups that go on, then all that end, by one statement: PostgreSQL keeps a plan for each text that several
 /// statements become together, and so there are few of them whichever groups end.
-fn changes<'a>(part: &Part, groups: &'a [String], fronts: &[Vec<GroupEntry>], now: Time) -> (Vec<Statement<'a>>, u32) {
-    let (mut statements, mut over, mut ready) = (Vec::with_capacity(groups.len()), Vec::new(), 0);
+fn changes<'a>(
+    part: &Part,
+    groups: &'a [String],
+    fronts: &[Vec<GroupEntry>],
+    now: Time,
+) -> (Vec<Statement<'a>>, Settled) {
+    let (mut statements, mut over, mut settled) = (Vec::with_capacity(groups.len()), Vec::new(), Settled::default());
     for (group, front) in groups.iter().zip(fronts) {
         match ready_at(front, now) {
             None => over.push(group.as_str()),
             Some((head, ready_at)) => {
-                ready += u32::from(ready_at <= now);
+                match ready_at <= now {
+                    true => settled.ready += 1,
+                    false => settled.due = settled.due.into_iter().chain([ready_at]).min(),
+                }
                 let name = Value::from(group.as_str());
                 statements.push((SET, vec![part.number.into(), name, Value::from(head), ready_at.into()]));
             }
@@ -132,7 +160,7 @@ fn changes<'a>(part: &Part, groups: &'a [String], fronts: &[Vec<GroupEntry>], no
         params.extend(names(over.into_iter()));
         statements.push((END, params));
     }
-    (statements, ready)
+    (statements, settled)
 }
 
 /// The first message, and when it can be received: not while it is delayed, nor while one that was received is invisible.
@@ -201,6 +229,19 @@ mod tests {
     }
 
     #[test]
+    fn settled_groups_say_when_the_first_of_those_that_are_not_ready_will_be() {
+        let names: Vec<String> = (0..4).map(|number| format!("g{number}")).collect();
+        let fronts = [
+            vec![entry(7, Some(9_000), 1)],
+            vec![entry(8, None, 0)],
+            vec![entry(9, Some(5_000), 0)],
+            vec![entry(10, Some(i64::MAX), 1)],
+        ];
+        let (_, settled) = changes(&Part::default(), &names, &fronts, NOW);
+        assert_eq!(settled, Settled { ready: 1, due: Some(Time::from_micros(5_000)) });
+    }
+
+    #[test]
     fn few_texts_settle_any_groups() {
         let names: Vec<String> = (0..MESSAGES_MAX).map(|number| format!("g{number}")).collect();
         let mut texts = BTreeSet::new();
@@ -208,11 +249,11 @@ mod tests {
             // A bit for each group that goes on.
             let front = |number: usize| if which >> number & 1 == 1 { vec![entry(7, None, 0)] } else { vec![] };
             let fronts: Vec<_> = (0..MESSAGES_MAX).map(front).collect();
-            let (statements, ready) = changes(&Part::default(), &names, &fronts, NOW);
-            assert_eq!(ready, which.count_ones());
+            let (statements, settled) = changes(&Part::default(), &names, &fronts, NOW);
+            assert_eq!(settled, Settled { ready: which.count_ones(), due: None });
             let over: Vec<_> = statements.iter().filter(|(sql, _)| *sql == END).flat_map(|(_, of)| &of[1..]).collect();
             let named = over.iter().filter(|name| matches!(name, Value::Text(Some(_)))).count();
-            assert_eq!(named, MESSAGES_MAX - ready as usize);
+            assert_eq!(named, MESSAGES_MAX - settled.ready as usize);
             texts.insert(statements.iter().map(|(sql, _)| *sql).collect::<Vec<_>>());
         }
         assert_eq!(texts.len(), MESSAGES_MAX);

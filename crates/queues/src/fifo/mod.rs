@@ -18,7 +18,7 @@ mod send;
 mod take;
 
 pub(crate) use attempts::{Attempt, attempt_topic};
-pub(crate) use groups::{end, groups_of, hold, hold_free, put_off, settle};
+pub(crate) use groups::{Settled, end, groups_of, hold, hold_free, put_off, settle};
 pub(crate) use send::{Accepted, Arriving, arrive, send, transfer};
 pub(crate) use take::{Held, Want, next_ready, take};
 

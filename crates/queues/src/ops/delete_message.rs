@@ -111,11 +111,9 @@ async fn delete_from(
     }
     members.retain(|(_, mid)| mids.contains(mid));
     fifo::end(tx, part, &members).await?;
-    // Those that stand behind them may be received now.
-    let ready = fifo::settle(tx, part, &members, ctx.now).await?;
-    if ready > 0 {
-        tx.wake(topic(ctx.caller.tenant, &queue.name), ready);
-    }
+    // Those that stand behind them may be received now, or sooner than before.
+    let settled = fifo::settle(tx, part, &members, ctx.now).await?;
+    settled.announce(tx, topic(ctx.caller.tenant, &queue.name), ctx.now);
     Ok(mids)
 }
 

@@ -434,7 +434,8 @@ impl Show<'_> {
                 let dropped: Vec<_> = members.iter().filter(|(_, mid)| sorted.dropped.contains(mid)).cloned().collect();
                 fifo::end(tx, part, &dropped).await?;
                 self.spare(tx, takes, &sorted.spared).await?;
-                fifo::settle(tx, part, &members, self.ctx.now).await?;
+                let settled = fifo::settle(tx, part, &members, self.ctx.now).await?;
+                settled.announce(tx, topic(self.ctx.caller.tenant, &self.queue.name), self.ctx.now);
             }
             // Where nobody else takes anything the first look has found all that there is.
             if pass.is_done() || (is_plain && is_alone(tx)) {

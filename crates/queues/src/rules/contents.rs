@@ -121,12 +121,35 @@ fn check_attribute(name: &str, attribute: &MessageAttribute) -> Result<()> {
     let bytes = attribute.binary_value.as_ref().filter(|blob| !blob.0.is_empty());
     match (attribute.is_binary(), text, bytes) {
         (true, None, Some(_)) => Ok(()),
+        (false, Some(text), None) if base == "Number" && !is_number(text) => {
+            let message = format!("The message attribute {name} has the type Number, and its value is not a number.");
+            Err(Error::invalid(message).with_cure("Send a number such as 42 or -1.5e3, or give the type String."))
+        }
         (false, Some(text), None) => check_characters(&format!("The message attribute {name}"), text),
         (binary, ..) => {
             let wanted = if binary { "BinaryValue" } else { "StringValue" };
             Err(Error::invalid(format!("The message attribute {name} must have a {wanted} and no other value.")))
         }
     }
+}
+
+/// Decimal digits with a point or without, a sign before them or none, and an exponent or none. As large and as exact as one likes:
+/// nothing here reckons with it.
+fn is_number(text: &str) -> bool {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (unsigned(mantissa), Some(unsigned(exponent))),
+        None => (unsigned(text), None),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    is_digits(whole)
+        && is_digits(fraction)
+        && !(whole.is_empty() && fraction.is_empty())
+        && exponent.is_none_or(|exponent| !exponent.is_empty() && is_digits(exponent))
+}
+
+fn unsigned(number: &str) -> &str {
+    number.strip_prefix(['+', '-']).unwrap_or(number)
 }
 
 /// For groups, and for what tells duplicates and repeated receives.
@@ -278,6 +301,24 @@ mod tests {
         ] {
             assert_eq!(check_attribute("a", &attribute).is_ok(), good, "{attribute:?}");
         }
+    }
+
+    #[test]
+    fn a_number_is_one() {
+        let numbers = ["0", "42", "-42.5", "+7", "-42.5e-3", "1E+9", "3e8", ".5", "5.", "-.5", "18446744073709551616"];
+        let others = [
+            " ", "one", "0x10", "1 ", " 1", "1,5", "1.2.3", ".", "-", "+-1", "--1", "e5", ".e5", "1e", "1e+", "1e1.5",
+            "1e5e5", "NaN", "inf", "١",
+        ];
+        for (text, good) in numbers.map(|text| (text, true)).into_iter().chain(others.map(|text| (text, false))) {
+            for kind in ["Number", "Number.custom"] {
+                let checked = check_attribute("a", &attribute(kind, Some(text), None));
+                assert_eq!(checked.is_ok(), good, "{text:?}");
+            }
+            assert!(check_attribute("a", &attribute("String", Some(text), None)).is_ok(), "{text:?}");
+        }
+        let refused = check_attribute("a", &attribute("Number", Some("one"), None)).unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidRequest);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use super::names::is_account;
 
 const LABEL_CHARS_MAX: usize = 80;
 const ACTIONS_MAX: usize = 7;
+/// As many principals as AWS allows a whole policy.
+const ACCOUNTS_MAX: usize = 50;
 const STATEMENTS_MAX: usize = 20;
 
 /// What may be permitted to others.
@@ -32,7 +34,15 @@ pub struct Permission<'a> {
 }
 
 impl Permission<'_> {
+    /// How many there are comes first: each of them is compared with what it may be.
     pub fn check(&self) -> Result<()> {
+        let (accounts, actions) = (self.accounts.len(), self.actions.len());
+        for (what, count, max) in [("accounts", accounts, ACCOUNTS_MAX), ("actions", actions, ACTIONS_MAX)] {
+            if count > max {
+                let message = format!("A permission has at most {max} {what}.");
+                return Err(over_limit(&message).with_cure("Split it into several permissions."));
+            }
+        }
         check_label(self.label)?;
         if self.accounts.is_empty() {
             return Err(missing("AWSAccountIds"));
@@ -47,9 +57,6 @@ impl Permission<'_> {
         if let Some(bad) = self.actions.iter().find(|action| !ACTIONS.contains(&action.as_str())) {
             let bad: String = bad.chars().take(80).collect();
             return Err(Error::invalid(format!("The action {bad:?} is not one that can be permitted.")));
-        }
-        if self.actions.len() > ACTIONS_MAX {
-            return Err(over_limit(&format!("A permission has at most {ACTIONS_MAX} actions.")));
         }
         Ok(())
     }
@@ -199,9 +206,15 @@ mod tests {
             ("l", list(&["123456789012"]), vec![], Code::MissingParameter),
             ("l", list(&["123456789012"]), list(&["CreateQueue"]), Code::InvalidRequest),
             ("l", list(&["123456789012"]), eight, Code::OverLimit),
+            // They are counted before they are looked at.
+            ("l", list(&["123456789012"; 51]), list(&["*"]), Code::OverLimit),
+            ("l", list(&["12345"; 51]), list(&["*"]), Code::OverLimit),
+            ("l", list(&["123456789012"]), list(&["CreateQueue"; 8]), Code::OverLimit),
         ] {
             let permission = Permission { label, accounts: &accounts, actions: &actions };
             assert_eq!(permission.check().unwrap_err().code(), code, "{label}");
         }
+        let (accounts, actions) = (list(&["123456789012"; 50]), list(&["SendMessage"; 7]));
+        Permission { label: "l", accounts: &accounts, actions: &actions }.check().unwrap();
     }
 }

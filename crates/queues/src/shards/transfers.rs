@@ -376,9 +376,9 @@ impl Work for End {
             Ending::TurnedAway => tx.execute(SHOW, &[Value::from(*mid), ctx.now.into()]).await.map(drop)?,
             Ending::Arrived | Ending::Gone => fifo::end(tx, &part, &members).await?,
         }
-        let ready = fifo::settle(tx, &part, &members, ctx.now).await?;
-        if let Some(queue) = row.text_opt(1)?.filter(|_| ready > 0) {
-            tx.wake(topic(*tenant, queue), ready);
+        let settled = fifo::settle(tx, &part, &members, ctx.now).await?;
+        if let Some(queue) = row.text_opt(1)? {
+            settled.announce(tx, topic(*tenant, queue), ctx.now);
         }
         Ok(())
     }

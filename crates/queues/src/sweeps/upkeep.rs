@@ -20,7 +20,7 @@ use crate::rules::attributes::Attributes;
 use crate::rules::names::is_fifo;
 use crate::{fifo, flights};
 
-/// Parts that one transaction looks at.
+/// Parts that one transaction looks at. Each may wake its queue, now and for later, and a transaction wakes 128 at most.
 const PARTS_MAX: i64 = 64;
 /// Messages of one part that are looked at together.
 const PAGE_MAX: i64 = 256;
@@ -217,10 +217,8 @@ impl Old<'_> {
             let members = fifo::groups_of(tx, &mids).await?;
             let members = fifo::hold_free(tx, self.part, members).await?;
             fifo::end(tx, self.part, &members).await?;
-            let ready = fifo::settle(tx, self.part, &members, self.now).await?;
-            if ready > 0 {
-                tx.wake(topic(self.tenant, self.queue), ready);
-            }
+            let settled = fifo::settle(tx, self.part, &members, self.now).await?;
+            settled.announce(tx, topic(self.tenant, self.queue), self.now);
         }
     }
 }

@@ -98,7 +98,7 @@ async fn delete_all(on: &TestStore, messages: &[Message]) {
     assert_eq!(ok(on, batch).await.successful.len(), messages.len());
 }
 
-fn change(message: &Message, seconds: i64) -> ChangeMessageVisibility {
+pub fn change(message: &Message, seconds: i64) -> ChangeMessageVisibility {
     ChangeMessageVisibility {
         queue_url: url(ORDERS),
         receipt_handle: message.receipt_handle.clone(),

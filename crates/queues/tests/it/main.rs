@@ -37,6 +37,7 @@ mod throttle_nodes;
 mod throttle_prices;
 mod visibility;
 mod waits;
+mod waits_due;
 
 #[test]
 fn every_case_runs_on_both_engines() {
@@ -77,6 +78,8 @@ fn every_case_runs_on_both_engines() {
         throttle_prices::CASES,
         visibility::CASES,
         waits::CASES,
+        waits_due::CASES,
+        waits_due::shards::CASES,
     ];
     assert!(cases.iter().all(|cases| !cases.is_empty()));
 }

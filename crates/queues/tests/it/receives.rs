@@ -2,16 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use waybill_queues::Message;
 use waybill_queues::ops::delete_queue::DeleteQueue;
+use waybill_queues::ops::get_queue_attributes::GetQueueAttributes;
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_testkit::both;
 use waybill_testkit::stores::TestStore;
 
 use crate::fifo::{self, orders};
-use crate::support::{arn, body, counted, delete, jobs, ok, pass, queue, receive, rows, send, up_to, url};
+use crate::support::{
+    FAILED, JOBS, arn, body, call, counted, delete, jobs, ok, pass, queue, receive, rows, send, up_to, url,
+};
 
 both! {
     a_message_is_visible_again_after_its_timeout,
@@ -20,6 +25,7 @@ both! {
     an_answer_of_a_fifo_queue_keeps_the_order_of_what_it_leaves,
     dead_letters_that_stay_fit_into_answers_as_others_do,
     what_is_left_behind_is_ended_by_the_handle_that_it_had,
+    a_large_message_is_not_read_by_the_number_of_another,
     nothing_is_lost_or_given_twice,
 }
 
@@ -155,6 +161,34 @@ async fn what_is_left_behind_is_ended_by_the_handle_that_it_had(on: TestStore) {
     ok(&on, delete(&left(&plain, &receive(&on, 10).await))).await;
     fifo::delete(&on, &left(&ordered, &fifo::receive(&on, 10).await)).await;
     assert_eq!((counted(&on, "jobs").await, counted(&on, fifo::ORDERS).await), ((0, 2, 0), (0, 2, 0)));
+}
+
+/// It is visible again, received by somebody else and deleted before its receive has read what it holds. On SQLite the next
+/// message that is sent gets its number.
+async fn a_large_message_is_not_read_by_the_number_of_another(on: TestStore) {
+    jobs(&on, &[("VisibilityTimeout", "1")]).await;
+    send(&on, &large(1)).await;
+    let alice = on.agent("alice").unwrap();
+    // Until all turns of reads that agents may have at a time are taken, and the next one is waited for.
+    let look = || GetQueueAttributes { queue_url: JOBS.to_owned(), ..GetQueueAttributes::default() };
+    let mut turns = Vec::new();
+    while let Ok(taken) = timeout(Duration::from_secs(2), on.store.run_in_turn(look(), alice.clone())).await {
+        turns.push(taken.unwrap().1);
+    }
+    let on = Arc::new(on);
+    let asks = Arc::clone(&on);
+    let late = tokio::spawn(async move { call(&asks, &alice, up_to(1)).await });
+    while on.count("SELECT count(*) FROM flights").await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    pass(&on, 2);
+    let message = receive(&on, 1).await.remove(0);
+    ok(&on, delete(&message)).await;
+    send(&on, &large(2)).await;
+    assert!(!late.is_finished());
+    drop(turns);
+    let received = timeout(FAILED, late).await.unwrap().unwrap().unwrap();
+    assert!(received.messages.is_empty(), "it has what another message holds");
 }
 
 async fn nothing_is_lost_or_given_twice(on: TestStore) {

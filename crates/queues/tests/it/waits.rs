@@ -24,22 +24,36 @@ both! {
 }
 
 /// Long enough that only a wake can end it in time, and the time in which a call comes to its wait.
-const LONG_S: i64 = 20;
-const SHORT: Duration = Duration::from_millis(200);
+pub const LONG_S: i64 = 20;
+pub const SHORT: Duration = Duration::from_millis(200);
 
-fn waiting(on: &Arc<TestStore>, wait_time_seconds: Option<i64>) -> JoinHandle<(Vec<String>, Duration)> {
+/// What it gets, and after how long.
+pub type Waiter = JoinHandle<(Vec<String>, Duration)>;
+
+pub fn waiting(on: &Arc<TestStore>, wait_time_seconds: Option<i64>) -> Waiter {
+    waiting_by(on, ReceiveMessage { wait_time_seconds, ..up_to(1) })
+}
+
+pub fn waiting_by(on: &Arc<TestStore>, receive: ReceiveMessage) -> Waiter {
     let on = Arc::clone(on);
     tokio::spawn(async move {
         let began = Instant::now();
-        let received = ok(&on, ReceiveMessage { wait_time_seconds, ..up_to(1) }).await;
+        let received = ok(&on, receive).await;
         (received.messages.into_iter().map(|message| message.body).collect(), began.elapsed())
     })
 }
 
-async fn ended(waiter: JoinHandle<(Vec<String>, Duration)>) -> Vec<String> {
+pub async fn ended(waiter: Waiter) -> Vec<String> {
     let (bodies, took) = timeout(FAILED, waiter).await.unwrap().unwrap();
     assert!(took < Duration::from_secs(15), "it took {took:?}");
     bodies
+}
+
+/// Whatever they have got, sorted.
+pub async fn both_ended(one: Waiter, other: Waiter) -> Vec<String> {
+    let mut got = [ended(one).await, ended(other).await].concat();
+    got.sort();
+    got
 }
 
 async fn a_send_ends_a_wait(on: TestStore) {
@@ -50,9 +64,7 @@ async fn a_send_ends_a_wait(on: TestStore) {
     for text in ["a", "b"] {
         send(&on, text).await;
     }
-    let mut got = [ended(first).await, ended(second).await].concat();
-    got.sort();
-    assert_eq!(got, ["a", "b"]);
+    assert_eq!(both_ended(first, second).await, ["a", "b"]);
 }
 
 async fn a_wait_ends_when_a_message_is_visible_again(on: TestStore) {

@@ -1,4 +1,4 @@
-//! A crowd that waits for one thing: announced for later, it costs a few runs and not one for each who waits.
+//! A crowd that waits for few things: announced for later, they cost a few runs and not one for each who waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -11,19 +11,38 @@ use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Until, Wait};
 use waybill_testkit::stores::{self, TestStore};
 
 const CROWD: usize = 3_000;
+/// There from the same time on.
+const FEW: i64 = 5;
 /// At the announcement and when the time has come, together.
 const RUNS_MAX: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// One thing, there to be taken from a time on, and how often somebody has looked for it.
+/// Things that are there to be taken from a time on, and how often somebody has looked for them.
 #[derive(Debug, Default)]
-struct Thing {
+struct Things {
     from: AtomicI64,
+    left: AtomicI64,
     looks: AtomicUsize,
 }
 
+impl Things {
+    fn due(&self) -> Option<Time> {
+        (self.left.load(Ordering::Acquire) > 0).then(|| Time::from_micros(self.from.load(Ordering::Relaxed)))
+    }
+
+    /// False when somebody was quicker.
+    fn take(&self) -> bool {
+        self.left.fetch_sub(1, Ordering::Relaxed) > 0
+    }
+
+    fn put(&self, things: i64, from: Time) {
+        self.from.store(from.micros(), Ordering::Relaxed);
+        self.left.store(things, Ordering::Release);
+    }
+}
+
 fn topic() -> Topic {
-    Topic::new("crowd", Tenant::DEFAULT, b"thing")
+    Topic::new("crowd", Tenant::DEFAULT, b"things")
 }
 
 const SPEC: OperationSpec = OperationSpec {
@@ -38,7 +57,7 @@ const SPEC: OperationSpec = OperationSpec {
 struct Take {
     #[serde(skip)]
     #[schemars(skip)]
-    thing: Arc<Thing>,
+    things: Arc<Things>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -53,22 +72,22 @@ impl Operation for Take {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, _: &mut Tx<'_>) -> Result<Reply<Taken>> {
-        self.thing.looks.fetch_add(1, Ordering::Relaxed);
-        let from = self.thing.from.load(Ordering::Relaxed);
-        let due = (from > 0).then(|| Time::from_micros(from));
-        if due.is_some_and(|due| due <= ctx.now) && self.thing.from.swap(0, Ordering::Relaxed) > 0 {
+        self.things.looks.fetch_add(1, Ordering::Relaxed);
+        if self.things.due().is_some_and(|due| due <= ctx.now) && self.things.take() {
             return Ok(Reply::Done(Taken(true)));
         }
-        Ok(Reply::Empty { answer: Taken(false), until: Until { due, ..Until::default() } })
+        let until = Until { due: self.things.due(), ..Until::default() };
+        Ok(Reply::Empty { answer: Taken(false), until })
     }
 }
 
-/// Puts the thing there for a second later.
+/// Puts so many things there for a second later.
 #[derive(Deserialize, JsonSchema)]
 struct Put {
+    count: i64,
     #[serde(skip)]
     #[schemars(skip)]
-    thing: Arc<Thing>,
+    things: Arc<Things>,
 }
 
 impl Operation for Put {
@@ -77,42 +96,47 @@ impl Operation for Put {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Taken>> {
         let from = ctx.now.after(Duration::from_secs(1));
-        self.thing.from.store(from.micros(), Ordering::Relaxed);
+        self.things.put(self.count, from);
         tx.wake_at(topic(), ctx.now, from);
         Ok(Reply::Done(Taken(false)))
     }
 }
 
-async fn one_of_a_crowd_is_woken(on: TestStore) {
-    let thing = Arc::<Thing>::default();
+async fn as_many_of_a_crowd_are_woken(on: TestStore, count: i64) {
+    let things = Arc::<Things>::default();
     let mut crowd = tokio::task::JoinSet::new();
     for _ in 0..CROWD {
-        let (store, admin, thing) = (on.store.clone(), on.admin.clone(), Arc::clone(&thing));
-        crowd.spawn(async move { store.run(Take { thing }, admin).await });
+        let (store, admin, things) = (on.store.clone(), on.admin.clone(), Arc::clone(&things));
+        crowd.spawn(async move { store.run(Take { things }, admin).await });
     }
-    while thing.looks.load(Ordering::Relaxed) < CROWD {
+    while things.looks.load(Ordering::Relaxed) < CROWD {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    thing.looks.store(0, Ordering::Relaxed);
-    on.store.run(Put { thing: Arc::clone(&thing) }, on.admin.clone()).await.unwrap();
+    things.looks.store(0, Ordering::Relaxed);
+    on.store.run(Put { count, things: Arc::clone(&things) }, on.admin.clone()).await.unwrap();
     on.time.pass(Duration::from_secs(2));
-    let first = tokio::time::timeout(PATIENCE, crowd.join_next()).await.unwrap();
-    assert!(matches!(first, Some(Ok(Ok(Reply::Done(Taken(true)))))));
+    for _ in 0..count {
+        let next = tokio::time::timeout(PATIENCE, crowd.join_next()).await.unwrap();
+        assert!(matches!(next, Some(Ok(Ok(Reply::Done(Taken(true)))))));
+    }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let looks = thing.looks.load(Ordering::Relaxed);
-    assert!(looks <= RUNS_MAX, "{looks} runs for one thing");
+    let looks = things.looks.load(Ordering::Relaxed);
+    assert!(looks <= RUNS_MAX, "{looks} runs for {count} things");
     on.store.stop_waiting();
     while crowd.join_next().await.is_some() {}
 }
 
 #[tokio::test]
 async fn on_sqlite() {
-    one_of_a_crowd_is_woken(stores::open_sqlite().await.unwrap()).await;
+    for count in [1, FEW] {
+        as_many_of_a_crowd_are_woken(stores::open_sqlite().await.unwrap(), count).await;
+    }
 }
 
 #[tokio::test]
 async fn on_postgres() {
-    // The poll that stands behind every wait would be counted with the rest.
-    let patient = |options: &mut waybill_store::PostgresOptions| options.wait_poll = Duration::from_secs(60);
-    one_of_a_crowd_is_woken(stores::open_postgres_with(patient).await.unwrap()).await;
+    for count in [1, FEW] {
+        // The poll that stands behind every wait would be counted with the rest.
+        as_many_of_a_crowd_are_woken(stores::open_postgres_unpolled().await.unwrap(), count).await;
+    }
 }

@@ -18,7 +18,9 @@ async fn a_mesh_is_made_listed_shown_set_and_checked(on: TestStore) {
     let new = |slug: &str| json!({ "slug": slug, "name": "alice", "keys": mesh_keys() });
     let made = ok(&on, &on.admin, "create_mesh", new("team")).await;
     assert_eq!((&made["plaintext"], &made["connection_policy"]), (&json!(false), &json!("prefer_newest")));
-    assert_eq!(refusal(&on, &on.admin, "create_mesh", new("team")).await, Code::AlreadyExists);
+    assert_eq!(ok(&on, &on.admin, "create_mesh", new("team")).await, made, "the answer to the first call was lost");
+    let bob = json!({ "slug": "team", "name": "bob", "keys": mesh_keys() });
+    assert_eq!(refusal(&on, &on.admin, "create_mesh", bob).await, Code::AlreadyExists);
     ok(&on, &on.admin, "create_mesh", new("crew")).await;
     let first = ok(&on, &on.admin, "list_meshes", json!({ "limit": 1 })).await;
     assert_eq!(first["meshes"][0]["slug"], "crew");
