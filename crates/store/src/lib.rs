@@ -8,6 +8,7 @@ mod decode;
 mod domain;
 pub mod effects;
 mod hold;
+pub mod lanes;
 mod lexer;
 mod metrics;
 pub mod migrate;

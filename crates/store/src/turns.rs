@@ -9,14 +9,14 @@ use waybill_kernel::Tenant;
 
 /// Whose something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Owner {
-    pub tenant: i64,
+pub struct Owner {
+    pub(crate) tenant: i64,
     /// A digest of what the line is for. Two that had the same would share their turns.
-    pub line: u64,
+    pub(crate) line: u64,
 }
 
 impl Owner {
-    pub(crate) fn new(tenant: Tenant, line: impl Hash) -> Self {
+    pub fn new(tenant: Tenant, line: impl Hash) -> Self {
         let mut digest = DefaultHasher::new();
         line.hash(&mut digest);
         Self { tenant: tenant.0, line: digest.finish() }

@@ -30,7 +30,10 @@ pub(super) fn config(options: &Options) -> Result<Config> {
         .connect_timeout(options.connect_timeout)
         // After a fail-over the old primary may still answer, as a standby.
         .target_session_attrs(TargetSessionAttrs::ReadWrite)
+        // A link that has gone silent is found within half a minute, not by the system's hours.
         .keepalives_idle(Duration::from_secs(10))
+        .keepalives_interval(Duration::from_secs(5))
+        .keepalives_retries(3)
         // Plans do not depend on the values; with `auto` PostgreSQL may plan a statement anew for every call.
         .options(format!(
             "-c plan_cache_mode=force_generic_plan -c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} \

@@ -8,10 +8,13 @@ use waybill_kernel::{Error, Mode, Result, Tenant, Time};
 
 use crate::Tx;
 use crate::operation::{Call, Reach, Sharing, Work};
+use crate::turns::Owner;
 
 pub(super) trait Erased: Send + Sync {
     fn mode(&self) -> Mode;
     fn sharing(&self) -> Option<Sharing<'_>>;
+    /// In whose line it waits.
+    fn owner(&self) -> Owner;
     /// Whose rows it may see; none for the program's own work.
     fn tenant(&self) -> Option<Tenant>;
     /// Keeps the output of this run, in the place of that of the run before.
@@ -42,6 +45,10 @@ impl<W: Work> Erased for Keeping<W> {
 
     fn sharing(&self) -> Option<Sharing<'_>> {
         self.call.work.sharing()
+    }
+
+    fn owner(&self) -> Owner {
+        self.call.owner()
     }
 
     fn tenant(&self) -> Option<Tenant> {

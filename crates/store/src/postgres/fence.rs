@@ -38,7 +38,7 @@ impl Fence {
         timeline == 0 || timeline >= before
     }
 
-    async fn check(&self, client: &Client) -> std::result::Result<(), String> {
+    pub(super) async fn check(&self, client: &Client) -> std::result::Result<(), String> {
         let timeline = timeline_of(client).await;
         if self.admits(timeline) {
             return Ok(());
@@ -106,6 +106,12 @@ impl Fence {
 pub(super) enum Refused {
     ByDriver(tokio_postgres::Error),
     ByFence(String),
+}
+
+impl From<tokio_postgres::Error> for Refused {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::ByDriver(error)
+    }
 }
 
 impl Refused {

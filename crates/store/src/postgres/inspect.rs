@@ -209,18 +209,18 @@ impl PostgresInspection {
         rows.iter().map(|row| Ok(DeadJobs { kind: get(row, 0)?, count: get(row, 1)? })).collect()
     }
 
-    /// The ids that a statement of those who know the tables asks for, at most `max` of them.
+    /// Runs an audit query that a domain supplies and returns at most `max` of the ids it finds.
     pub async fn ids(&self, sql: &str, max: usize) -> Result<Vec<Vec<u8>>> {
         let rows = self.as_system(&format!("{sql} LIMIT {max}")).await?;
         rows.iter().map(|row| get(row, 0)).collect()
     }
 
-    /// The one text that a statement of those who know the tables asks for.
+    /// Runs an audit query that a domain supplies and returns the one text it finds.
     pub async fn text(&self, sql: &str) -> Result<Option<String>> {
         self.as_system(sql).await?.first().map(|row| get(row, 0)).transpose()
     }
 
-    /// The texts that a statement of those who know the tables asks for.
+    /// Runs an audit query that a domain supplies and returns the texts it finds.
     pub async fn texts(&self, sql: &str) -> Result<Vec<String>> {
         self.as_system(sql).await?.iter().map(|row| get(row, 0)).collect()
     }

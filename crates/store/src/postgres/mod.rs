@@ -18,18 +18,20 @@ mod shared;
 mod transaction;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_postgres::Config;
 use waybill_kernel::ranges::{MANY, Setting, at_least, check, setting};
-use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, request};
+use waybill_kernel::{Clock, Entropy, Error, Mode, Result, request};
 
 use crate::hold::Holding;
+use crate::lanes::{Lane, Lanes};
 use crate::metrics::{COMMITS, OPS, RETRIES};
 use crate::operation::{Call, Work};
+use crate::store::overloaded;
 use crate::stored::Ledger;
 use crate::tx::Backend;
 use crate::waits::Waits;
@@ -49,11 +51,11 @@ pub struct Options {
     pub name: String,
     /// `postgres://user@host,other/database`; several hosts are tried until one takes writes. May hold a password.
     pub url: String,
-    /// Writes at a time.
+    /// Writes at a time: of calls that share transactions a quarter, one at least, and of others the rest, one at least.
     pub lanes: usize,
     /// Reads at a time.
     pub readers: usize,
-    /// Calls that may wait for a lane or a reader; one more is refused with 503.
+    /// Calls that may wait for a lane, and as many for a reader; one more is refused with 503.
     pub queue_max: usize,
     pub connect_timeout: Duration,
     /// A statement or a lock that takes longer is given up.
@@ -107,7 +109,10 @@ impl Options {
             setting("queue_max", self.queue_max, MANY),
             setting("connect_ms", self.connect_timeout.as_millis(), at_least(10)),
             setting("statement_ms", self.statement_timeout.as_millis(), at_least(100)),
+            setting("retry_ms", self.retry_for.as_millis(), at_least(100)),
+            setting("notify_ms", self.notify_interval.as_millis(), 0..=1_000),
             setting("wait_poll_ms", self.wait_poll.as_millis(), at_least(10)),
+            setting("settle_ms", self.settle_max.as_millis(), 0..=10_000),
             setting("clock_ms", self.clock_interval.as_millis(), at_least(100)),
         ]
     }
@@ -139,9 +144,9 @@ struct Core {
     statements: Arc<Statements>,
     /// Where calls that may share a transaction wait for one.
     shared: Shared,
-    writes: Semaphore,
-    reads: Semaphore,
-    waiting: AtomicUsize,
+    /// Beside those of calls that share, which are the carriers'.
+    writes: Arc<Lanes>,
+    reads: Arc<Lanes>,
     options: Options,
     clock: Arc<Clock>,
     hub: Hub,
@@ -188,17 +193,18 @@ impl Postgres {
         let node = u64::from_be_bytes(node);
         let tasks = vec![
             tokio::spawn(notify::tell_others(pool.clone(), outgoing, node, options.notify_interval)).abort_handle(),
-            tokio::spawn(notify::hear_others(config.clone(), hub.clone(), node)).abort_handle(),
+            tokio::spawn(notify::hear_others(config.clone(), Arc::clone(&fence), hub.clone(), node)).abort_handle(),
             tokio::spawn(connect::keep_anchored(pool.clone(), Arc::clone(&clock), options.clock_interval))
                 .abort_handle(),
         ];
+        let shared = Shared::new(options.lanes);
+        let alone = options.lanes.saturating_sub(shared.carriers_max()).max(1);
         let core = Core {
             pool,
             statements: Arc::new(Statements::new(migrate::tenant_tables(migrations))),
-            shared: Shared::new(options.lanes),
-            writes: Semaphore::new(options.lanes),
-            reads: Semaphore::new(options.readers),
-            waiting: AtomicUsize::new(0),
+            shared,
+            writes: Lanes::new(alone, options.queue_max),
+            reads: Lanes::new(options.readers, options.queue_max),
             meters: Meters::new(&options.name),
             waits: Waits::new(&options.name),
             options,
@@ -216,16 +222,22 @@ impl Postgres {
     }
 
     async fn perform(&self, call: Arc<dyn Erased>, gate: Option<Arc<Gate>>) -> Result<()> {
+        // Counted from the call's arrival: while the database is away, a long line of callers must not each wait for
+        // the patience of all before them.
+        let deadline = Instant::now() + self.core.options.retry_for;
         // A test that steps through a transaction has it for itself.
         let tenant = call.tenant().filter(|_| gate.is_none() && call.mode() == Mode::Write);
         if let Some(tenant) = tenant
-            && self.core.share(&call, tenant).await?
+            && self.core.share(&call, tenant, deadline).await?
         {
             return Ok(());
         }
+        // Here and not in the task: whoever goes away while it waits is not run.
+        let entered = self.core.enter(&*call, deadline).await?;
         // In a task of its own: a caller that goes away must not leave a transaction half-way.
         let core = Arc::clone(&self.core);
-        let task = tokio::spawn(request::during(request::current(), async move { core.execute(&*call, gate).await }));
+        let run = async move { core.execute(&*call, gate, entered, deadline).await };
+        let task = tokio::spawn(request::during(request::current(), run));
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
@@ -246,15 +258,22 @@ impl Postgres {
 }
 
 impl Core {
-    async fn execute(&self, call: &dyn Erased, gate: Option<Arc<Gate>>) -> Result<()> {
+    async fn enter(&self, call: &dyn Erased, deadline: Instant) -> Result<Entered> {
         let lanes = if call.mode() == Mode::Write { &self.writes } else { &self.reads };
-        // Counted from the call's arrival: while the database is away, a long line of callers must not each wait for
-        // the patience of all before them.
-        let deadline = tokio::time::Instant::now() + self.options.retry_for;
         let asked = std::time::Instant::now();
-        let entered = tokio::time::timeout_at(deadline, self.enter(lanes)).await.unwrap_or_else(|_| Err(overloaded()));
-        let _lane = entered.inspect_err(|_| self.waits.failed())?;
-        let _in_use = self.waits.got(asked);
+        let lane = tokio::time::timeout_at(deadline, lanes.enter(call.owner())).await;
+        let lane = lane.unwrap_or_else(|_| Err(overloaded())).inspect_err(|_| self.waits.failed())?;
+        Ok(Entered { _lane: lane, asked })
+    }
+
+    async fn execute(
+        &self,
+        call: &dyn Erased,
+        gate: Option<Arc<Gate>>,
+        entered: Entered,
+        deadline: Instant,
+    ) -> Result<()> {
+        let _in_use = self.waits.got(entered.asked);
         let mut pause = Duration::from_millis(2);
         loop {
             let failure = match self.attempt(call, gate.clone()).await {
@@ -270,21 +289,13 @@ impl Core {
                     error
                 }
             };
-            if tokio::time::Instant::now() + pause >= deadline {
+            if Instant::now() + pause >= deadline {
                 return Err(again);
             }
             metrics::counter!(RETRIES, "store" => self.options.name.clone()).increment(1);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(250));
         }
-    }
-
-    async fn enter<'a>(&self, lanes: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>> {
-        if let Ok(permit) = lanes.try_acquire() {
-            return Ok(permit);
-        }
-        let _place = Place::take(&self.waiting, self.options.queue_max)?;
-        lanes.acquire().await.map_err(|_| crate::store::shutting_down())
     }
 
     async fn attempt(&self, call: &dyn Erased, gate: Option<Arc<Gate>>) -> std::result::Result<(), Failure> {
@@ -312,25 +323,8 @@ impl Core {
     }
 }
 
-fn overloaded() -> Error {
-    Error::new(Code::Overloaded, Code::Overloaded.entry().title)
-}
-
-/// One place in the waiting line, given back when dropped.
-struct Place<'a>(&'a AtomicUsize);
-
-impl<'a> Place<'a> {
-    fn take(waiting: &'a AtomicUsize, max: usize) -> Result<Self> {
-        let place = Place(waiting);
-        if waiting.fetch_add(1, Ordering::Relaxed) >= max {
-            return Err(overloaded());
-        }
-        Ok(place)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// A call that may begin.
+struct Entered {
+    _lane: Lane,
+    asked: std::time::Instant,
 }

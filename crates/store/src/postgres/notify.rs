@@ -6,15 +6,17 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
-use super::failure::describe;
 use waybill_kernel::Time;
 
+use super::connect::unreachable;
+use super::fence::{Fence, Refused};
 use crate::Topic;
 use crate::wake::{Hub, Wake};
 
@@ -58,16 +60,17 @@ async fn tell(pool: &Pool, payload: &str) {
     }
 }
 
-pub(super) async fn hear_others(config: Config, hub: Hub, node: u64) {
+pub(super) async fn hear_others(config: Config, fence: Arc<Fence>, hub: Hub, node: u64) {
     loop {
-        if let Err(error) = listen(&config, &hub, node).await {
-            tracing::debug!(error = describe(&error), "the wake-up connection was lost; connecting again");
+        if let Err(refused) = listen(&config, &fence, &hub, node).await {
+            let error = refused.into_error(unreachable);
+            tracing::debug!(%error, "the wake-up connection was lost; connecting again");
         }
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }
 }
 
-async fn listen(config: &Config, hub: &Hub, node: u64) -> Result<(), tokio_postgres::Error> {
+async fn listen(config: &Config, fence: &Fence, hub: &Hub, node: u64) -> Result<(), Refused> {
     let (client, mut connection) = config.connect(NoTls).await?;
     let (sender, mut heard) = mpsc::channel(1024);
     let driver = tokio::spawn(async move {
@@ -81,6 +84,8 @@ async fn listen(config: &Config, hub: &Hub, node: u64) -> Result<(), tokio_postg
         }
     });
     let _abort = AbortOnDrop(driver.abort_handle());
+    // On a primary that was replaced nobody says anything.
+    fence.check(&client).await.map_err(Refused::ByFence)?;
     client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
     // What was said while nobody listened is not said again.
     hub.look_again();

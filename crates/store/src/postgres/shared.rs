@@ -16,18 +16,20 @@ use tokio::sync::oneshot;
 use waybill_kernel::request::{self, RequestId};
 use waybill_kernel::{Error, Mode, Result, Tenant};
 
+use super::Core;
 use super::erased::Erased;
 use super::failure::{self, Failure};
 use super::transaction::Transaction;
-use super::{Core, overloaded};
 use crate::Tx;
+use crate::store::overloaded;
 use crate::turns::{Owned, Owner, Turns};
 use crate::tx::Backend;
 use crate::wake::Wake;
 
 /// Calls of one transaction. With more the first would wait long for the last, and keep its rows from others meanwhile.
 const CALLS_MAX: usize = 8;
-/// Of the lanes one in so many carries calls that share: few, or there would be nobody to share with.
+/// Of the lanes one in so many carries calls that share: few, or there would be nobody to share with. A carrier that had to stand
+/// in the line of single calls would keep its own there, whose turn it is, behind whoever brings many of those.
 const LANES_PER_CARRIER: usize = 4;
 /// Of the carriers one in so many carries calls about one thing. Two at a time hide each other's round trips; more would hold
 /// more of its rows at once, and where a thing is spread over several databases make more transactions than there are cores.
@@ -81,6 +83,10 @@ impl Shared {
         Self { line: Mutex::new(line), carriers_max: (lanes / LANES_PER_CARRIER).max(1) }
     }
 
+    pub(super) fn carriers_max(&self) -> usize {
+        self.carriers_max
+    }
+
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,10 +96,18 @@ impl Shared {
         let mut line = self.line();
         let Line { waiting, carried, .. } = &mut *line;
         let of_a_thing = (self.carriers_max / CARRIERS_PER_THING).max(1);
-        let mut calls = waiting.take(CALLS_MAX, |owner| {
+        let may = |owner: Owner| {
             let is_about_nothing = owner == Owner::new(Tenant(owner.tenant), None::<&str>);
             is_about_nothing || carried.get(&owner).is_none_or(|carriers| *carriers < of_a_thing)
-        });
+        };
+        let mut calls = Vec::new();
+        while calls.is_empty() {
+            calls = waiting.take(CALLS_MAX, may);
+            if calls.is_empty() {
+                break;
+            }
+            calls.retain(|call| !call.answer.is_closed());
+        }
         let Some(owner) = calls.first().map(Owned::owner) else {
             line.carriers -= 1;
             return None;
@@ -141,9 +155,13 @@ impl Drop for Carrier<'_> {
 
 impl Core {
     /// True when the call has been settled with others; it is to be run by itself otherwise.
-    pub(super) async fn share(self: &Arc<Self>, call: &Arc<dyn Erased>, tenant: Tenant) -> Result<bool> {
+    pub(super) async fn share(
+        self: &Arc<Self>,
+        call: &Arc<dyn Erased>,
+        tenant: Tenant,
+        deadline: tokio::time::Instant,
+    ) -> Result<bool> {
         let Some(sharing) = call.sharing() else { return Ok(false) };
-        let deadline = tokio::time::Instant::now() + self.options.retry_for;
         let owner = Owner::new(tenant, sharing.about);
         let (number, mut answer) = self.line_up(call, (tenant, owner), sharing.order)?;
         let verdict = match tokio::time::timeout_at(deadline, &mut answer).await {
@@ -193,11 +211,7 @@ impl Core {
     }
 
     async fn run_together(&self, calls: Vec<Waiting>) {
-        // With a lane of its own like any other transaction. Where there is none in time each waits for one by itself.
-        let entered = tokio::time::timeout(self.options.retry_for, self.enter(&self.writes)).await;
-        let (Ok(Ok(_lane)), Some(tenant)) = (entered, calls.first().map(|call| call.tenant)) else {
-            return alone(calls);
-        };
+        let Some(tenant) = calls.first().map(|call| call.tenant) else { return };
         let Ok(client) = self.pool.get().await else { return alone(calls) };
         let _in_use = self.waits.got_together(calls.iter().map(|call| call.asked));
         let statements = Arc::clone(&self.statements);

@@ -1,9 +1,9 @@
 //! One transaction on one pooled connection.
 
+mod commit;
+
 use std::collections::HashSet;
-use std::future::poll_fn;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
@@ -21,7 +21,7 @@ use super::failure::{self, Failure};
 use crate::migrate::{ROLE_APP, ROLE_SYSTEM};
 #[cfg(feature = "sabotage")]
 use crate::sabotage;
-use crate::stored::{self, Added};
+use crate::stored::Added;
 use crate::tenant_check::TenantTables;
 use crate::tx::Otherwise;
 use crate::{Cell, Gate, Row, Value};
@@ -254,74 +254,6 @@ impl Transaction {
         Ok(written)
     }
 
-    /// Answers with what it has added to what is stored.
-    pub(super) async fn commit(mut self) -> std::result::Result<Vec<Added>, Failure> {
-        let added = stored::merged(&self.added);
-        if self.failure.is_none() && self.count(&added).await.is_err() {
-            return Err(self.failure.take().unwrap_or_else(failure::silent));
-        }
-        // A test steps in between, as another server may.
-        if self.gate.is_some() && self.send_conclusion().await.is_err() {
-            return Err(self.failure.take().unwrap_or_else(failure::silent));
-        }
-        if let Some(failure) = self.failure.take() {
-            // The operation swallowed an error; the server would answer COMMIT with a rollback.
-            return Err(failure);
-        }
-        let last = self.conclusion.take();
-        if self.begin.is_some() && last.is_none() {
-            self.give_back();
-            return Ok(added);
-        }
-        self.pass_gate().await;
-        let begin = self.begin.take();
-        let Some(client) = &self.client else { return Ok(added) };
-        match &last {
-            Some(last) => commit_after(client, begin, last, self.patience).await?,
-            None => answered(self.patience, client.batch_execute("COMMIT"))
-                .await?
-                .map_err(|error| failure::of_commit(&error))?,
-        }
-        self.give_back();
-        Ok(added)
-    }
-
-    /// Into the last statement, which goes with COMMIT. Work for several tenants, which is nobody's to wait for, counts each
-    /// by a statement of its own.
-    async fn count(&mut self, added: &[Added]) -> Result<()> {
-        let Some((tenant, ..)) = added.first() else { return Ok(()) };
-        let sql = stored::ADD.postgres;
-        let params = |(_, kind, bytes): &Added| vec![Value::from(kind.as_str()), Value::from(*bytes)];
-        if added.iter().any(|(other, ..)| other != tenant) {
-            for one in added {
-                self.execute(sql, Some(one.0), &params(one)).await?;
-            }
-            return Ok(());
-        }
-        let statements: Vec<crate::Statement<'_>> = added.iter().map(|one| (sql, params(one))).collect();
-        if self.conclusion.as_mut().is_some_and(|last| last.take_in(&self.statements.combined, *tenant, &statements)) {
-            return Ok(());
-        }
-        let nothing: Otherwise = || Error::internal("nothing is demanded");
-        if !self.conclude(Some(*tenant), &statements, &[], nothing).await? {
-            self.execute_all(Some(*tenant), &statements).await?;
-        }
-        Ok(())
-    }
-
-    /// What the operation's error means, with what the database said about it.
-    pub(super) async fn roll_back(mut self, error: Error) -> Failure {
-        let failure = self.failure.take().unwrap_or(Failure::Final(error));
-        let Some(client) = &self.client else { return failure };
-        let rolled_back =
-            async || timeout(self.patience, client.batch_execute("ROLLBACK")).await.is_ok_and(|sent| sent.is_ok());
-        let clean = !matches!(failure, Failure::Lost(_)) && (self.begin.is_some() || rolled_back().await);
-        if clean {
-            self.give_back();
-        }
-        failure
-    }
-
     async fn send_checked(
         &mut self,
         sql: &'static str,
@@ -444,38 +376,6 @@ async fn exchange(
 ) -> std::result::Result<Answered, tokio_postgres::Error> {
     let statement = prepare(client, sql, tenant, params).await?;
     begun(client, begin, ask(client, &statement, tenant, params)).await
-}
-
-/// What was sent with COMMIT, or that nobody knows.
-async fn answered<T>(patience: Duration, sent: impl Future<Output = T>) -> std::result::Result<T, Failure> {
-    timeout(patience, sent).await.map_err(|_| failure::unknown("COMMIT was sent and nothing came back"))
-}
-
-/// The statement and COMMIT in one round trip. An error of the server is its last word: after it there is nothing that
-/// COMMIT could keep. Silence is not: both were sent.
-async fn commit_after(
-    client: &Object,
-    begin: Option<String>,
-    last: &Conclusion,
-    patience: Duration,
-) -> std::result::Result<(), Failure> {
-    let params = last.params();
-    let statement = timeout(patience, prepare(client, &last.sql, last.tenant, &params)).await;
-    let statement = statement.map_err(|_| failure::silent())?.map_err(|error| last.failure(&error))?;
-    let mut written = std::pin::pin!(begun(client, begin, ask(client, &statement, last.tenant, &params)));
-    // It is sent by being polled. If it cannot be, COMMIT must not be sent without it.
-    let sent = poll_fn(|context| Poll::Ready(written.as_mut().poll(context))).await;
-    let committed = client.batch_execute("COMMIT");
-    let (written, committed) = match sent {
-        Poll::Ready(Err(error)) => return Err(last.failure(&error)),
-        Poll::Ready(written) => (written, answered(patience, committed).await?),
-        Poll::Pending => answered(patience, join(written, committed)).await?,
-    };
-    match written {
-        Err(error) if failure::is_last_word(&error) => Err(last.failure(&error)),
-        Err(error) => Err(failure::of_commit(&error)),
-        Ok(_) => committed.map_err(|error| failure::of_commit(&error)),
-    }
 }
 
 /// `asked`, with BEGIN in front of it if the transaction has not begun.

@@ -117,7 +117,7 @@ impl Inspection {
         findings(&mut self.raw, quick, watch)
     }
 
-    /// The ids that a statement of those who know the tables asks for, at most `max` of them.
+    /// Runs an audit query that a domain supplies and returns at most `max` of the ids it finds.
     pub fn ids(&mut self, sql: &str, max: usize, watch: &Watch) -> Result<Vec<Vec<u8>>> {
         let sql = format!("{sql} LIMIT {max}");
         let found = stoppable(&mut self.raw, watch, |raw| {
@@ -128,12 +128,12 @@ impl Inspection {
         found.map_err(|error| self.damaged(&error))
     }
 
-    /// The one text that a statement of those who know the tables asks for.
+    /// Runs an audit query that a domain supplies and returns the one text it finds.
     pub fn text(&self, sql: &str) -> Result<Option<String>> {
         self.raw.query_row(sql, [], |row| row.get(0)).optional().map_err(|error| self.damaged(&error))
     }
 
-    /// The texts that a statement of those who know the tables asks for.
+    /// Runs an audit query that a domain supplies and returns the texts it finds.
     pub fn texts(&self, sql: &str) -> Result<Vec<String>> {
         let ask =
             || -> rusqlite::Result<Vec<String>> { self.raw.prepare(sql)?.query_map([], |row| row.get(0))?.collect() };
@@ -183,7 +183,8 @@ fn open_alone(path: &Path) -> rusqlite::Result<rusqlite::Connection> {
         return rusqlite::Connection::open_with_flags(format!("file:{encoded}?immutable=1"), flags);
     }
     let raw = rusqlite::Connection::open_with_flags_and_vfs(format!("file:{encoded}"), flags, "unix-none")?;
-    // Keeps the log's index in memory; the lock it speaks of is one of a VFS without locks.
+    // Exclusive mode keeps the WAL index on the heap instead of in a `-shm` file. The `unix-none` VFS takes no file locks, so this
+    // blocks nobody.
     raw.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     Ok(raw)
 }

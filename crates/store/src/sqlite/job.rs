@@ -51,7 +51,7 @@ impl<W: Work> Pending<W> {
         waits: Arc<Waits>,
     ) -> Self {
         let (request, asked) = (request::current(), Some(Instant::now()));
-        let owner = Owner::new(call.caller.tenant, &call.caller.principal);
+        let owner = call.owner();
         Self { call, reply, hub, outcome: None, wakes: Vec::new(), request, waits, owner, asked }
     }
 
@@ -109,7 +109,8 @@ impl<W: Work> Job for Pending<W> {
 
     fn answer(self: Box<Self>) {
         let outcome = self.outcome.unwrap_or_else(|| Err(Error::internal("a call was answered before it ran")));
-        // First, so that who has its answer finds the others told: a revoked key is refused from here on.
+        // Waiters are woken before the caller gets its reply, so that a caller can rely on it: after the reply to a revocation the key
+        // is refused everywhere.
         self.hub.release(&self.wakes);
         let _ = self.reply.send(outcome);
     }

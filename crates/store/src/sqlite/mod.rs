@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use waybill_kernel::ranges::{MANY, Setting, check, setting};
+use waybill_kernel::ranges::{MANY, Setting, at_least, check, setting};
 use waybill_kernel::{Clock, Code, Entropy, Error, Mode, Result, Time};
 
 use condition::Condition;
@@ -98,6 +98,13 @@ impl Options {
             setting("write_queue_max", self.write_queue_max, MANY),
             setting("read_queue_max", self.read_queue_max, MANY),
             setting("readers", self.readers, 1..=64),
+            // A commit that waits for callers is one that everybody waits for.
+            setting("linger_us", self.linger_max.as_micros(), 0..=100_000),
+            setting("checkpoint_bytes", self.checkpoint_bytes, 4 << 10..=1 << 40),
+            setting("wal_bytes_max", self.wal_bytes_max, 4 << 10..=1 << 40),
+            setting("check_budget_ms", self.check_budget.as_millis(), at_least(0)),
+            setting("reopen_pause_ms", self.reopen_pause.as_millis(), at_least(10)),
+            setting("ballast_bytes", self.ballast_bytes, 0..=1 << 40),
         ]
     }
 

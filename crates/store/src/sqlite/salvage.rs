@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::OpenFlags;
 use rusqlite::types::Value;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Entropy, Error, Result, Time};
 
 use super::check::{self, Verdict};
@@ -27,7 +27,7 @@ const CHECK_MAX: Duration = Duration::from_secs(24 * 3_600);
 const ROWS_PER_LOOK: u64 = 4_096;
 
 /// How what was salvaged came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
     /// All of it.
@@ -37,7 +37,7 @@ pub enum Way {
 }
 
 /// A table that was read row by row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SalvagedTable {
     pub table: String,
     pub rows: u64,
@@ -46,7 +46,7 @@ pub struct SalvagedTable {
     pub damage: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Salvaged {
     /// Why the database could not be used.
     pub finding: String,
