@@ -3,14 +3,15 @@
 //! A line is claimed as a whole, so that one node at a time speaks to an endpoint, with as many requests as it may have. A turn
 //! of a line is at most [`TURN_MAX`] deliveries, then it goes back to the end. An endpoint that did not answer is asked for one
 //! delivery at a time, with rests in between, and by runners that have nothing else to do: however many are dead, those that
-//! live do not wait for them.
+//! live do not wait for them. Nor does a tenant wait for the slow endpoints of another: a tenant may have a part of the hands
+//! ([`crate::in_hand`]), and requests are made by turns.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use waybill_access::ServerKey;
 use waybill_guard::{Resolver, SystemResolver};
@@ -18,9 +19,11 @@ use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Error, Mode, Result, Tenant, Time};
 use waybill_mesh::audit::{self, AuditId};
 use waybill_store::effects::{Bounds, Ended, GivenUp, Outward, Taken};
+use waybill_store::lanes::{Lanes, Owner};
 use waybill_store::{Ctx, Row, Statement, Store, Topic, Tx, Value, Work};
 use waybill_tasks::receipts::{self, ReceiptId};
 
+use crate::in_hand::InHand;
 use crate::post::{Message, Post};
 use crate::rules::{self, Answer, Disabled, Health, State};
 use crate::secret::{self, Signer};
@@ -52,8 +55,9 @@ pub struct Deliver<R = SystemResolver> {
     lines: Lines,
     settings: Settings,
     requests_max: usize,
-    /// Places for requests, shared by all lines.
-    requests: Semaphore,
+    /// Of all lines.
+    requests: Arc<Lanes>,
+    in_hand: InHand,
     post: Post<R>,
 }
 
@@ -106,7 +110,9 @@ impl<R: Resolver + 'static> Deliver<R> {
             Lines::Ailing => (settings.requests_max / AILING_PART).max(1),
         };
         let post = Post::new(settings, resolver);
-        Self { lines, settings: settings.clone(), requests_max, requests: Semaphore::new(requests_max), post }
+        // Those that wait for one are bounded by what a line may have under way.
+        let requests = Lanes::new(requests_max, usize::MAX);
+        Self { lines, settings: settings.clone(), requests_max, requests, in_hand: InHand::new(requests_max), post }
     }
 
     fn turn_max(&self) -> i64 {
@@ -144,7 +150,8 @@ struct Going<'a, R> {
 impl<R: Resolver + 'static> Going<'_, R> {
     /// None for what was not begun.
     async fn one(&self, delivery: Due) -> Option<Sent> {
-        let _place = tokio::time::timeout_at(self.ends, self.deliver.requests.acquire()).await.ok()?.ok()?;
+        let owner = Owner::new(self.line.tenant, self.line.webhook_id);
+        let _request = tokio::time::timeout_at(self.ends, self.deliver.requests.enter(owner)).await.ok()?.ok()?;
         if self.over.load(Ordering::Relaxed) {
             return None;
         }
@@ -215,9 +222,10 @@ impl<R: Resolver + 'static> Outward for Deliver<R> {
     }
 
     async fn due(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Time>> {
-        const DUE: &str =
-            "SELECT due_at FROM webhooks WHERE ailing = $1 AND due_at IS NOT NULL ORDER BY due_at LIMIT 1";
-        let row = tx.query_opt(DUE, &[Value::from(self.lines == Lines::Ailing)]).await?;
+        const DUE: &str = "SELECT due_at FROM webhooks WHERE ailing = $1 AND due_at IS NOT NULL \
+                           AND tenant NOT IN ($2, $3, $4, $5) ORDER BY due_at LIMIT 1";
+        let [a, b, c, d] = self.in_hand.full().map(|tenant| Value::from(tenant.0));
+        let row = tx.query_opt(DUE, &[Value::from(self.lines == Lines::Ailing), a, b, c, d]).await?;
         row.map(|row| row.time(0)).transpose()
     }
 
@@ -225,20 +233,27 @@ impl<R: Resolver + 'static> Outward for Deliver<R> {
         // Past what others are about to take, and not behind it; the outer condition holds under the row's lock.
         const CLAIM: &str = "UPDATE webhooks SET held = 1, claim = claim + 1, due_at = $3 \
             WHERE (tenant, webhook_id) IN (SELECT tenant, webhook_id FROM webhooks WHERE ailing = $1 AND due_at <= $2 \
-            ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED) AND ailing = $1 AND due_at <= $2 \
+            AND tenant NOT IN ($5, $6, $7, $8) ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED) AND ailing = $1 AND due_at <= $2 \
             RETURNING tenant, webhook_id, claim, url, secret, failures, failing_since";
         let until = ctx.now.after(TURN_TIME + self.settings.request() + CLAIM_SLACK);
+        let room = i64::try_from(room.min(self.in_hand.lines_max())).map_err(Error::internal)?;
+        let [a, b, c, d] = self.in_hand.full().map(|tenant| Value::from(tenant.0));
         let params = [
             Value::from(self.lines == Lines::Ailing),
             Value::from(ctx.now),
             Value::from(until),
-            Value::from(i64::try_from(room).unwrap_or(i64::MAX)),
+            Value::from(room),
+            a,
+            b,
+            c,
+            d,
         ];
         let rows = tx.query(CLAIM, &params).await?;
         Ok(Taken { claimed: rows.iter().map(Line::read).collect::<Result<_>>()?, dead: 0 })
     }
 
     async fn attempt(&self, store: &Store, line: &Line) -> Turn {
+        let _held = self.in_hand.take(line.tenant);
         self.turn(store, line).await.unwrap_or_else(|error| {
             let cause = error.cause().unwrap_or_default();
             tracing::warn!(%error, cause, "the deliveries of a webhook could not be read; they are tried again");

@@ -6,6 +6,7 @@
 mod deliver;
 mod delivery;
 mod fan_out;
+mod in_hand;
 mod metrics;
 pub mod ops;
 mod post;

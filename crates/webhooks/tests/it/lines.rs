@@ -9,10 +9,11 @@ use waybill_testkit::stores::TestStore;
 use waybill_webhooks::{Deliver, FanOut, Lines, Settings};
 
 use crate::receiver::{Do, Receiver};
-use crate::support::{SECOND, deliveries, fan_out, reach, reach_with, receipt, settings, shown, webhook_to};
+use crate::support::{SECOND, deliveries, fan_out, reach, reach_with, receipt, settings, shown, webhook, webhook_to};
 
 waybill_testkit::both! {
     a_dead_endpoint_holds_up_no_other,
+    the_slow_endpoints_of_a_tenant_hold_up_no_other_tenant,
     a_line_is_worked_off_with_as_many_requests_as_an_endpoint_may_have,
     what_joins_a_line_in_hand_is_not_forgotten,
     an_endpoint_that_does_not_answer_is_asked_for_one_at_a_time,
@@ -59,6 +60,35 @@ async fn a_dead_endpoint_holds_up_no_other(on: TestStore) {
         0,
         "what is in hand is given back"
     );
+}
+
+/// As many slow endpoints as there are places for requests, and as lines that may be in hand: they answer when they are told.
+async fn the_slow_endpoints_of_a_tenant_hold_up_no_other_tenant(on: TestStore) {
+    let slow = Receiver::start(|_| Do::Hold(200)).await;
+    let live = Receiver::start(|_| Do::Answer(200)).await;
+    for _ in 0..8 {
+        webhook_to(&on, &slow.url).await;
+    }
+    let settings = Settings {
+        requests_max: 8,
+        endpoint_requests_max: 1,
+        request_ms: 60_000,
+        feed_interval_s: 3_600,
+        ..settings()
+    };
+    let runner = Runner::new(on.store.clone(), Holder::LEASE)
+        .with(Follow(FanOut::new(&settings)))
+        .with_outward(Deliver::new(Lines::Healthy, &settings));
+    receipts(&on, 1).await;
+    slow.has(2).await;
+    let other = on.tenant("other").await.unwrap();
+    webhook(&on, &other, json!({ "url": live.url })).await;
+    receipt(&on, &other).await;
+    live.has(1).await;
+    assert!(slow.requests().len() < 8, "some hands are for others");
+    slow.release();
+    slow.has(8).await;
+    tokio::time::timeout(Duration::from_secs(20), runner.stop()).await.unwrap();
 }
 
 async fn a_line_is_worked_off_with_as_many_requests_as_an_endpoint_may_have(on: TestStore) {
