@@ -187,7 +187,7 @@ catalogue! {
     BatchRequestTooLong    "batch_request_too_long"    400 -32075
         ("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400) 2
         "The messages of the batch are too large together." "Send the entries in several batches.";
-    TooManyQueues          "too_many_queues"           403 -32076 ("OverLimit", 403)                   5
+    TooManyQueues          "too_many_queues"           403 -32076 ("OverLimit", 403)                   6
         "The tenant has as many queues as it may have." "Delete queues that are not used, or have the limit raised.";
     Throttling             "throttling"                429 -32085 ("Throttling", 400)                  5
         "The queue is used more often than its throttle allows." "Nothing was done. Wait for `retry_after` seconds, then send the same request again.";

@@ -167,13 +167,17 @@ mod tests {
     /// A statement that the test above does not know would not be compared with the table.
     #[test]
     fn every_write_of_a_status_is_known() {
+        fn writes(source: &str) -> usize {
+            let sets = source.split("UPDATE tasks SET ").skip(1).filter_map(|rest| rest.split("WHERE").next());
+            sets.filter(|set| set.split(", ").any(|column| column.trim_start().starts_with("status = "))).count()
+        }
         fn count(folder: &Path) -> usize {
             let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
             let count = |path: PathBuf| match path.is_dir() {
                 true => count(&path),
                 // This file speaks of such statements and has none.
                 false if path.ends_with("rules.rs") => 0,
-                false => std::fs::read_to_string(&path).unwrap().matches("tasks SET status").count(),
+                false => writes(&std::fs::read_to_string(&path).unwrap()),
             };
             entries.map(count).sum()
         }
