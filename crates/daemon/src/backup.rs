@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 use crate::directory::{Change, Directory, Topic};
 use crate::folder::{self, Folder};
 use crate::identity::{Membership, load_identity};
+use crate::rotation::KEYPAIR_NEXT;
 
 const VERSION: u32 = 1;
 /// A phrase that is shorter can be guessed, whatever each guess costs.
@@ -75,12 +76,15 @@ pub fn seal(
         let message = format!("{} holds no keys: the member is an ephemeral one.", folder.path().display());
         return Err(Error::new(Code::InvalidRequest, message).with_cure("Only members that are kept can be backed up."));
     }
+    refuse_doubt(folder)?;
     let mut files = BTreeMap::new();
     for name in FILES {
         if let Some(text) = folder.read_text(name)? {
             files.insert((*name).to_owned(), Zeroizing::new(text));
         }
     }
+    // A daemon that runs may have begun to rotate meanwhile.
+    refuse_doubt(folder)?;
     let topics = directory.topics().into_iter();
     let keys = directory.epoch_keys().into_iter();
     let contents = Contents {
@@ -177,6 +181,17 @@ pub fn check_passphrase(phrase: &str) -> Result<()> {
     Err(Error::invalid(format!("A passphrase has at least {PASSPHRASE_CHARS_MIN} characters.")))
 }
 
+/// Between the first step of a rotation and its last only the broker knows which keys are the member's: those that a backup would
+/// hold may be nobody's any more.
+fn refuse_doubt(folder: &Folder) -> Result<()> {
+    if folder.read(KEYPAIR_NEXT)?.is_none() {
+        return Ok(());
+    }
+    let message = format!("A rotation of the keys in {} has not come to its end.", folder.path().display());
+    Err(Error::new(Code::InvalidRequest, message)
+        .with_cure("Let the daemon connect to the server once, which settles it, then back up again."))
+}
+
 fn no_membership(folder: &Folder) -> Error {
     let message = format!("{} holds no membership.", folder.path().display());
     Error::new(Code::NotFound, message)
@@ -256,6 +271,22 @@ mod tests {
             assert_eq!(there.read(absent).unwrap(), None, "{absent}");
         }
         assert_eq!(opened.write_files(&there).unwrap_err().code(), Code::AlreadyExists);
+    }
+
+    #[tokio::test]
+    async fn keys_in_doubt_are_not_backed_up() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path(), "acme").unwrap();
+        let identity = Identity::generate(&SeededEntropy::new(5));
+        member(&folder, &identity);
+        let known = directory(&folder, &identity).await;
+        let next = Identity::generate(&SeededEntropy::new(6)).to_json().unwrap();
+        folder.write(KEYPAIR_NEXT, next.as_bytes()).unwrap();
+        let error = seal(&folder, &known, "correct horse", Time::EPOCH, &OsEntropy).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidRequest);
+        assert!(error.cure().contains("connect to the server once"), "{}", error.cure());
+        folder.remove(KEYPAIR_NEXT).unwrap();
+        seal(&folder, &known, "correct horse", Time::EPOCH, &OsEntropy).unwrap();
     }
 
     #[tokio::test]

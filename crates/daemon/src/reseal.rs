@@ -5,6 +5,7 @@
 
 use futures_util::future::try_join_all;
 use waybill_kernel::{Error, Result};
+use waybill_mesh_protocol::{DestinationKind, KeyId};
 
 use crate::outbox::{Outbox, Unsent};
 use crate::seal::{Draft, Sealer};
@@ -25,12 +26,31 @@ impl Resealer {
 
     /// What waits for one destination.
     pub async fn destination(&self, kind: &str, reference: &str) -> Result<()> {
+        if self.sealer.is_plaintext() { Ok(()) } else { self.line(kind, reference, None).await }
+    }
+
+    /// Direct messages that were sealed for another key than their recipient has now. It may have rotated while this daemon was
+    /// away, or a crash may have come between the new key and the new envelopes, so the rows themselves say which they are.
+    pub async fn direct_messages(&self) -> Result<()> {
         if self.sealer.is_plaintext() {
             return Ok(());
         }
+        for (kind, reference) in self.outbox.destinations().await? {
+            if kind == DestinationKind::Dm.name()
+                && let Some(key) = self.sealer.recipients_key(&reference)
+            {
+                self.line(&kind, &reference, Some(key)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `but_for`: what is sealed for this key stays as it is.
+    async fn line(&self, kind: &str, reference: &str, but_for: Option<KeyId>) -> Result<()> {
+        let but_for = but_for.map(|key| key.to_string());
         let mut after = 0;
         loop {
-            let page = self.outbox.unsent(kind, reference, after, PAGE).await?;
+            let page = self.outbox.unsent(kind, reference, but_for.as_deref(), after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.id;
             try_join_all(page.iter().map(|unsent| self.one(unsent))).await?;

@@ -12,7 +12,7 @@ use waybill_mesh_protocol::frames::Message;
 use waybill_mesh_protocol::seal::{open_topic, seal_topic};
 use waybill_mesh_protocol::{
     BoxPublicKey, BoxSecret, Carrier, ClientMessageId, Destination, DestinationKind, Envelope, Fingerprint,
-    INLINE_BYTES, Identity, MemberKeys, MeshId, Meta, Nonce, Plain, Priority, PublicKey, SharedKey,
+    INLINE_BYTES, Identity, KeyId, MemberKeys, MeshId, Meta, Nonce, Plain, Priority, PublicKey, SharedKey,
 };
 use zeroize::Zeroizing;
 
@@ -150,6 +150,8 @@ pub enum Unopened {
 
 /// Why a message waits whose text is signed by a key that nobody is known to have.
 pub const SIGNER_UNPROVEN: &str = "signer_unproven";
+/// Why a post waits for whose epoch there is no key.
+pub const EPOCH_UNKNOWN: &str = "epoch_unknown";
 
 #[derive(Clone)]
 pub struct Sealer {
@@ -176,6 +178,11 @@ impl Sealer {
 
     pub fn inline_bytes_max(&self) -> u64 {
         self.inline_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// The box key that a direct message to this address is to be sealed for. None where nobody is meant who is a member.
+    pub fn recipients_key(&self, reference: &str) -> Option<KeyId> {
+        self.directory.resolve(reference).ok().map(|member| member.keys.key_id())
     }
 
     /// The envelope is good for this id alone.
@@ -293,7 +300,7 @@ impl Sealer {
 
     fn open_topic(&self, envelope: &Envelope) -> std::result::Result<Zeroizing<Vec<u8>>, Unopened> {
         let Some(epoch) = envelope.epoch else { return Err(Unopened::Never("envelope_invalid")) };
-        let key = self.directory.epoch_key(&envelope.destination_ref, epoch).ok_or(Unopened::Later("epoch_unknown"))?;
+        let key = self.directory.epoch_key(&envelope.destination_ref, epoch).ok_or(Unopened::Later(EPOCH_UNKNOWN))?;
         // The key of this epoch is here, and another one of the same epoch will never be.
         open_topic(&key, &envelope.body.0).map_err(|_| Unopened::Never("box_unreadable"))
     }

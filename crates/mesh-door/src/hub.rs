@@ -96,6 +96,9 @@ impl Listening {
         if let Some(told) = self.backlog.pop_front() {
             return Some(told);
         }
+        if self.is_too_far_behind {
+            return None;
+        }
         let heard = self.heard.try_recv();
         // The one after it would be told as if nothing had been between.
         self.is_too_far_behind |= matches!(heard, Err(TryRecvError::Lagged(_)));
@@ -106,19 +109,30 @@ impl Listening {
     pub(crate) async fn catch_up(&mut self, door: &Door, caller: &Caller, mesh: MeshId) -> Result<()> {
         let Some((mut after, up_to)) = self.gap.take() else { return Ok(()) };
         let mut missed = Vec::new();
-        while after < up_to {
+        while after < up_to && missed.len() <= BEHIND_MAX {
             let (page, _) = door.run(caller, ReadMeshEvents { mesh, after, limit: None }).await?;
-            let Some(last) = page.events.last().map(|event| event.seq) else { break };
+            let Some(last) = page.events.last().map(|event| event.seq) else {
+                // Nothing is left between.
+                after = up_to;
+                break;
+            };
             for event in page.events.into_iter().filter(|event| event.seq <= up_to) {
                 missed.extend(told(event)?.map(Arc::new));
             }
-            if missed.len() > BEHIND_MAX {
-                break;
-            }
             after = last;
         }
-        missed.into_iter().rev().for_each(|told| self.backlog.push_front(told));
+        self.fill_gap(missed, after >= up_to);
         Ok(())
+    }
+
+    /// What was missed comes before everything else. Where not all of it was read, nothing comes after it: that would be told as if
+    /// nothing had been between.
+    fn fill_gap(&mut self, missed: Vec<Arc<Told>>, is_whole: bool) {
+        if !is_whole {
+            self.is_too_far_behind = true;
+            self.backlog.clear();
+        }
+        missed.into_iter().rev().for_each(|told| self.backlog.push_front(told));
     }
 }
 
@@ -275,4 +289,52 @@ fn frame(kind: EventKind, member_id: MemberId, data: &Json) -> Option<ServerFram
 
 fn field<T: DeserializeOwned>(data: &Json, name: &str) -> Option<T> {
     serde_json::from_value(data.get(name)?.clone()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Told {
+        Told { about: None, new_key: None, what: What::Frame(text.to_owned()) }
+    }
+
+    /// The hub after so many events, of which it has the last ones.
+    fn hub(events: i64) -> Arc<Hub> {
+        let recent = Mutex::new(Recent { after: 0, events: VecDeque::new() });
+        let hub = Arc::new(Hub { told: broadcast::Sender::new(BEHIND_MAX), recent });
+        (1..=events).for_each(|seq| hub.tell(seq, Some(told(&seq.to_string()))));
+        hub
+    }
+
+    /// All that is told, and whether the socket ends after it.
+    async fn all(listening: &mut Listening) -> (Vec<String>, bool) {
+        let mut texts = Vec::new();
+        while let Some(next) = listening.more() {
+            let What::Frame(text) = &next.what else { panic!("{next:?}") };
+            texts.push(text.clone());
+        }
+        (texts, listening.is_too_far_behind && listening.next().await.is_none())
+    }
+
+    #[tokio::test]
+    async fn a_gap_that_is_read_to_its_end_is_told_before_what_the_hub_has() {
+        let hub = hub(BEHIND_MAX as i64 + 2);
+        let mut listening = Arc::clone(&hub).listen(0);
+        assert_eq!(listening.gap.take(), Some((0, 2)));
+        listening.fill_gap(vec![Arc::new(told("1")), Arc::new(told("2"))], true);
+        hub.tell(BEHIND_MAX as i64 + 3, Some(told("heard")));
+        let mut expected: Vec<String> = (1..=BEHIND_MAX + 2).map(|seq| seq.to_string()).collect();
+        expected.push("heard".to_owned());
+        assert_eq!(all(&mut listening).await, (expected, false));
+    }
+
+    #[tokio::test]
+    async fn a_gap_that_is_too_long_ends_the_socket_and_nothing_after_it_is_told() {
+        let hub = hub(BEHIND_MAX as i64 + 3);
+        let mut listening = Arc::clone(&hub).listen(0);
+        listening.fill_gap(vec![Arc::new(told("1")), Arc::new(told("2"))], false);
+        hub.tell(BEHIND_MAX as i64 + 4, Some(told("heard")));
+        assert_eq!(all(&mut listening).await, (vec!["1".to_owned(), "2".to_owned()], true));
+    }
 }

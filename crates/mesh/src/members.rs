@@ -14,6 +14,9 @@ use waybill_store::{Ctx, Row, Sql, Store, Topic, Tx, Value, Work};
 use crate::mesh::Policy;
 use crate::{Settings, metrics, rows};
 
+/// Steps from key to key that are named of one member: as many as a daemon keeps old keys.
+const ROTATIONS_MAX: i64 = 8;
+
 /// How a key stands with its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -137,7 +140,7 @@ fn caller(row: &Row, id: &str) -> Result<Caller> {
     })
 }
 
-/// A member that may act, as its transaction sees it.
+/// A member as its transaction sees it: one that may act, where it comes from [`live`].
 pub(crate) struct Live {
     pub name: String,
     pub keys: MemberKeys,
@@ -151,23 +154,55 @@ pub(crate) struct Live {
 /// # Errors
 /// `member_revoked` for one that is none any more, `member_unknown` for one that never was.
 pub(crate) async fn live(tx: &mut Tx<'_>, mesh: MeshId, member: MemberId) -> Result<Live> {
+    let (found, is_live) = find(tx, mesh, member).await?;
+    if is_live { Ok(found) } else { Err(revoked()) }
+}
+
+/// Also one that is none any more, and whether it is one.
+///
+/// # Errors
+/// `member_unknown` for one that never was.
+pub(crate) async fn find(tx: &mut Tx<'_>, mesh: MeshId, member: MemberId) -> Result<(Live, bool)> {
     const FIND: &str = "SELECT m.state, m.name, h.owner, h.plaintext, h.policy, k.ed25519, k.x25519, k.x25519_signature, m.visible \
         FROM mesh_members m JOIN meshes h ON h.tenant = $1 AND h.mesh_id = m.mesh_id \
         JOIN mesh_keys k ON k.tenant = $1 AND k.mesh_id = m.mesh_id AND k.ed25519 = m.ed25519 \
         WHERE m.tenant = $1 AND m.mesh_id = $2 AND m.member_id = $3";
     let row = tx.query_opt(FIND, &[Value::from(mesh.as_bytes()), Value::from(member.as_bytes())]).await?;
     let row = row.ok_or_else(unknown)?;
-    if row.text(0)? != "live" {
-        return Err(revoked());
-    }
-    Ok(Live {
+    let found = Live {
         name: row.text(1)?.to_owned(),
         is_owner: row.bytes(2)? == member.as_bytes(),
         plaintext: row.bool(3)?,
         policy: Policy::read(row.text(4)?)?,
         keys: rows::keys(&row, 5)?,
         visible: row.bool(8)?,
-    })
+    };
+    Ok((found, row.text(0)? == "live"))
+}
+
+/// The steps from key to key, each signed by both, of the members from the first id to the last: by member, the oldest step first.
+/// Only the last few of each: whoever was away for longer joins anew.
+pub(crate) async fn rotations(
+    tx: &mut Tx<'_>,
+    mesh: MeshId,
+    first: MemberId,
+    last: MemberId,
+) -> Result<Vec<(MemberId, Rotation)>> {
+    const FIND: &str = "SELECT k.member_id, k.rotation FROM mesh_keys k WHERE k.tenant = $1 AND k.mesh_id = $2 \
+        AND k.member_id >= $3 AND k.member_id <= $4 AND k.rotation IS NOT NULL AND (SELECT count(*) FROM mesh_keys n \
+        WHERE n.tenant = $1 AND n.mesh_id = k.mesh_id AND n.member_id = k.member_id AND n.added_at > k.added_at) < $5 \
+        ORDER BY k.member_id, k.added_at";
+    let params = [
+        Value::from(mesh.as_bytes()),
+        Value::from(first.as_bytes()),
+        Value::from(last.as_bytes()),
+        Value::from(ROTATIONS_MAX),
+    ];
+    let read = |row: &Row| -> Result<(MemberId, Rotation)> {
+        let rotation = serde_json::from_str(row.text(1)?).map_err(Error::internal)?;
+        Ok((MemberId::from_slice(row.bytes(0)?)?, rotation))
+    };
+    tx.query(FIND, &params).await?.iter().map(read).collect()
 }
 
 /// As [`live`], for what only the owner may do.

@@ -9,7 +9,7 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
@@ -173,10 +173,7 @@ impl Directory {
         self.read(|state| {
             let mut found: Vec<&Member> = match key {
                 // A key that was rotated out still says who is meant.
-                Some(key) => {
-                    let former = || state.former.get(&key).and_then(|former| state.members.get(&former.member));
-                    state.by_key(&key).or_else(former).into_iter().collect()
-                }
+                Some(key) => state.holder(&key).into_iter().collect(),
                 None => state.members.values().filter(|member| member.name == to).collect(),
             };
             found.retain(|member| member.state == Standing::Active);
@@ -188,7 +185,7 @@ impl Directory {
         })
     }
 
-    /// Who has this key or had it.
+    /// Who has this key or had it, with a box key that is known. Where that makes no difference, [`Self::owner_of_key`].
     pub fn holder(&self, key: &PublicKey) -> Option<Member> {
         self.read(|state| {
             let former = || state.former.get(key).and_then(|former| state.members.get(&former.member));
@@ -196,7 +193,7 @@ impl Directory {
         })
     }
 
-    /// The member that has this key or had it.
+    /// The member that has this key or had it, also one that only signed steps tell of.
     pub fn owner_of_key(&self, key: &PublicKey) -> Option<MemberId> {
         self.read(|state| state.owner_of(key))
     }
@@ -233,6 +230,14 @@ impl Directory {
         let mut members: Vec<Member> = self.read(|state| state.members.values().cloned().collect());
         members.sort_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
         members
+    }
+
+    /// Who is a member now.
+    pub fn active(&self) -> HashSet<MemberId> {
+        self.read(|state| {
+            let active = state.members.values().filter(|member| member.state == Standing::Active);
+            active.map(|member| member.id).collect()
+        })
     }
 
     pub fn topics(&self) -> Vec<Topic> {

@@ -158,3 +158,14 @@ async fn the_first_key_of_an_epoch_stays() {
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     assert_eq!(open(&folder, false).await.0.epoch_key("ops", 1), Some(TopicKey::from_bytes([1; 32])));
 }
+
+#[tokio::test]
+async fn a_key_that_only_signed_steps_tell_of_says_who_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, _) = open(&folder, false).await;
+    directory.learn_members(vec![member(2, "bob", 2)], never).await.unwrap();
+    let old = identity(9).public_key();
+    assert_eq!(directory.resolve(&old.to_string()).unwrap_err().code(), Code::MemberUnknown);
+    directory.add_proven(old, MemberId(Uuid::from_u128(2)));
+    assert_eq!(directory.resolve(&old.to_string()).unwrap().name, "bob");
+}

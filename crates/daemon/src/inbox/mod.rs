@@ -18,6 +18,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use waybill_kernel::{Clock, Code, Entropy, Result, Time};
@@ -97,11 +98,13 @@ fn move_aside(path: &Path, now: Time) -> Result<PathBuf> {
 pub struct Inbox {
     store: Store,
     settings: Settings,
+    /// The file began anew in this run, and the broker's history is not all here.
+    filling: Arc<AtomicBool>,
 }
 
 impl Inbox {
     pub fn new(store: Store, settings: Settings) -> Self {
-        Self { store, settings }
+        Self { store, settings, filling: Arc::default() }
     }
 
     pub fn store(&self) -> &Store {
@@ -116,6 +119,17 @@ impl Inbox {
     /// Up to which sequence number everything has been seen.
     pub async fn position(&self) -> Result<i64> {
         self.store.system().run(insert::Position).await
+    }
+
+    /// Whether messages are missing that are older than those which the broker pushes, on a connection that begins with this
+    /// position: the file began anew, and what was read over a connection before may have been a part.
+    pub fn is_filling(&self, position: i64) -> bool {
+        self.filling.fetch_or(position == 0, Ordering::Relaxed) || position == 0
+    }
+
+    /// The history up to the present is here.
+    pub fn filled(&self) {
+        self.filling.store(false, Ordering::Relaxed);
     }
 
     pub async fn page(&self, query: Query) -> Result<Page> {

@@ -140,18 +140,18 @@ impl Broker {
         Ok(body)
     }
 
-    /// The broker's error as ours; a code that is not known here is taken by its status.
+    /// The broker's error as ours. An answer that names no error of the catalogue decides nothing, whatever its status: a proxy
+    /// between may have given it, and what the broker has done or would do is not known.
     async fn refused(&self, response: Response) -> Error {
         let status = response.status().as_u16();
         let body = match self.body(response).await {
             Ok(body) => serde_json::from_slice::<Value>(&body).unwrap_or_default(),
             Err(error) => return error,
         };
-        let named = body["error"].as_str();
-        let by = |is_it: &dyn Fn(&Code) -> bool| Code::ALL.iter().copied().find(is_it);
-        let known = named.and_then(|name| by(&|code| code.entry().code == name));
-        let code = known.or_else(|| by(&|code| code.entry().http == status)).unwrap_or(Code::Unavailable);
-        let message = body["message"].as_str().map_or_else(|| format!("The broker answered {status}."), str::to_owned);
+        let named = |name: &str| Code::ALL.iter().copied().find(|code| code.entry().code == name);
+        let code = body["error"].as_str().and_then(named).unwrap_or(Code::Unavailable);
+        let no_words = || format!("What answers at {} says {status}, and not why.", self.server);
+        let message = body["message"].as_str().map_or_else(no_words, str::to_owned);
         let error = Error::new(code, message);
         match body["help"].as_str() {
             Some(cure) => error.with_cure(cure),

@@ -4,6 +4,7 @@
 //! the next. Everything else that the broker says about members and keys goes through the same line, so that a message finds
 //! the directory as it was when the broker sent it.
 
+use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use waybill_mesh_protocol::frames::{
 use waybill_mesh_protocol::{ClientFrame, Destination, DestinationKind, EpochKey, MemberKeys};
 
 use super::batch::Batch;
+use super::epochs::Source;
 use super::machine::HISTORY;
 use super::writer::Writer;
 use super::{Parts, epochs};
@@ -25,7 +27,7 @@ use crate::events::EventKind;
 use crate::files::{FileNote, FileRow};
 use crate::inbox::{Arrived, NewMessage};
 use crate::metrics;
-use crate::seal::{SIGNER_UNPROVEN, Unopened};
+use crate::seal::{EPOCH_UNKNOWN, SIGNER_UNPROVEN, Unopened};
 
 /// Things that wait to be stored. Beyond them the socket is not read, and the broker waits.
 pub const WAITING_MAX: usize = 256;
@@ -33,6 +35,11 @@ pub const WAITING_MAX: usize = 256;
 const BATCH_MAX: usize = 64;
 /// Held messages that are looked at together when a key has arrived.
 const HELD_PAGE: i64 = 64;
+
+/// Deliveries that wait for older messages: several times what a broker usually pushes before it hears of one.
+const EARLY_MAX: usize = 256;
+/// Epochs without a key that the broker is asked about over one connection.
+const ASKED_MAX: usize = 1_024;
 
 /// Why a message waits whose sender's key is not believed.
 const SENDER_UNPROVEN: &str = "sender_key_unproven";
@@ -58,6 +65,10 @@ pub struct Inbound {
     writer: Writer,
     /// The history up to the present was read: from here on the sequence numbers of deliveries say what was seen.
     caught_up: bool,
+    /// While an inbox that began anew is filled: what was pushed waits here until everything older is stored, by sequence numbers.
+    early: Option<BTreeMap<u64, Deliver>>,
+    /// Topics and epochs that the broker was asked about over this connection because their key is not here.
+    asked: HashSet<(String, Option<u32>)>,
     /// The commit on its way. One at a time: a position is passed only when all before it is stored.
     storing: Option<JoinHandle<Result<()>>>,
     /// Opened, for the next commit.
@@ -74,12 +85,15 @@ enum Judged {
 
 impl Inbound {
     pub fn new(parts: Arc<Parts>, writer: Writer) -> Self {
-        Self { parts, writer, caught_up: false, storing: None, next: Batch::default() }
+        let (early, asked) = (None, HashSet::new());
+        Self { parts, writer, caught_up: false, early, asked, storing: None, next: Batch::default() }
     }
 
     /// Ends when nothing more can arrive.
     pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<()> {
-        self.ask_history(None).await?;
+        let position = self.parts.inbox.position().await?;
+        self.early = self.parts.inbox.is_filling(position).then(BTreeMap::new);
+        self.ask_history(position).await?;
         let mut waiting = Vec::new();
         loop {
             let room = BATCH_MAX.saturating_sub(self.next.len());
@@ -125,11 +139,7 @@ impl Inbound {
         Ok(())
     }
 
-    async fn ask_history(&self, after: Option<i64>) -> Result<()> {
-        let after = match after {
-            Some(after) => after,
-            None => self.parts.inbox.position().await?,
-        };
+    async fn ask_history(&self, after: i64) -> Result<()> {
         let limit = u32::try_from(self.parts.settings.history_page).unwrap_or(u32::MAX);
         let request = HistoryRequest { after: u64::try_from(after).unwrap_or(0), limit };
         let id = Some(HISTORY.parse()?);
@@ -170,7 +180,7 @@ impl Inbound {
                 Ok(())
             }
             Arrival::Learn(key) => {
-                if epochs::learn(&self.parts, &key).await? {
+                if epochs::learn(&self.parts, &key, Source::Pushed).await? {
                     self.parts.resealer.destination("topic", key.topic.as_str()).await?;
                     self.open_held().await?;
                 }
@@ -206,12 +216,20 @@ impl Inbound {
         // The proof is about this very key: a member that has rotated on since has another.
         let proven = move |known: &Member, _: &Member| known.keys.ed25519 == old;
         self.parts.directory.learn_members(vec![member], proven).await?;
-        self.parts.resealer.destination("dm", &rotation.old.to_string()).await?;
+        // All of them: a message may be addressed to a key from before the one that has gone now.
+        self.parts.resealer.direct_messages().await?;
         self.open_held().await
     }
 
-    /// Opens a delivery for the next commit.
+    /// Opens a delivery for the next commit, or keeps it until its turn comes.
     async fn take(&mut self, deliver: Deliver) -> Result<()> {
+        if let Some(early) = &mut self.early {
+            // What there is no room for is not acknowledged, and so it is pushed again.
+            if early.len() < EARLY_MAX {
+                early.insert(deliver.message.seq, deliver);
+            }
+            return Ok(());
+        }
         let Deliver { delivery_id, message } = deliver;
         if self.caught_up {
             self.next.position = self.next.position.max(i64::try_from(message.seq).ok());
@@ -233,22 +251,34 @@ impl Inbound {
         self.next.position = Some(next_after);
         self.flush().await?;
         if page.more {
-            return self.ask_history(Some(next_after)).await;
+            return self.ask_history(next_after).await;
         }
+        self.catch_up().await
+    }
+
+    /// Everything older is stored: now comes the turn of what was pushed meanwhile.
+    async fn catch_up(&mut self) -> Result<()> {
         self.caught_up = true;
+        self.parts.inbox.filled();
+        // What happened after the first reading and before the broker listened for this connection is told by no frame.
+        self.parts.refresh.notify_one();
+        for deliver in self.early.take().unwrap_or_default().into_values() {
+            self.take(deliver).await?;
+            if self.next.len() >= BATCH_MAX {
+                self.flush().await?;
+            }
+        }
         Ok(())
     }
 
-    /// Puts a message into the next commit. For one that comes for the first time the broker is asked for the proof of keys that
-    /// are not believed.
+    /// Puts a message into the next commit. For one that comes for the first time the broker is asked for what it needs.
     async fn open(&mut self, message: &Message, first_time: bool) -> Result<()> {
         match self.judge(message).await? {
             Judged::Keep(kept, note) => {
-                if let Arrived::Sealed { reason: SENDER_UNPROVEN | SIGNER_UNPROVEN, .. } = kept
+                if let Arrived::Sealed { reason, .. } = &kept
                     && first_time
                 {
-                    metrics::invalid_inbound("sender_unproven");
-                    self.parts.refresh.notify_one();
+                    self.ask_about(message, reason);
                 }
                 self.next.arrived.push(kept);
                 self.next.notes.push(note);
@@ -260,13 +290,32 @@ impl Inbound {
         Ok(())
     }
 
+    /// Has the directory read anew when that may bring what the message needs.
+    fn ask_about(&mut self, message: &Message, reason: &str) {
+        let asks = match reason {
+            SENDER_UNPROVEN | SIGNER_UNPROVEN => {
+                metrics::invalid_inbound("sender_unproven");
+                true
+            }
+            // One reading brings all keys that there are: a second one because of the same epoch would bring no more.
+            EPOCH_UNKNOWN => {
+                let epoch = (message.envelope.destination_ref.clone(), message.envelope.epoch);
+                self.asked.len() < ASKED_MAX && self.asked.insert(epoch)
+            }
+            _ => false,
+        };
+        if asks {
+            self.parts.refresh.notify_one();
+        }
+    }
+
     async fn judge(&self, message: &Message) -> Result<Judged> {
         let (parts, envelope) = (&self.parts, &message.envelope);
         let destination = envelope.destination();
         let key = &message.sender.ed25519;
         let holder = parts.directory.holder(key);
         let is_for_me = destination.recipient().is_some_and(|key| parts.is_own(&key));
-        let is_mine = parts.keyring.is_own(key) || holder.as_ref().is_some_and(|holder| holder.id == parts.member);
+        let is_mine = parts.is_own(key);
         if !is_for_me && (is_mine || envelope.destination_kind != DestinationKind::Topic) {
             return Ok(Judged::Drop);
         }

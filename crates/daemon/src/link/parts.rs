@@ -49,7 +49,7 @@ pub struct Parts {
 impl Parts {
     /// Whether this key is or was this member's.
     pub fn is_own(&self, key: &PublicKey) -> bool {
-        self.keyring.is_own(key) || self.directory.holder(key).is_some_and(|holder| holder.id == self.member)
+        self.keyring.is_own(key) || self.directory.owner_of_key(key) == Some(self.member)
     }
 
     pub fn member_of(&self, peer: &Peer) -> Member {

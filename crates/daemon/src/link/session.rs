@@ -122,6 +122,8 @@ impl<'a> Session<'a> {
         if !matches!(tokio::time::timeout(first, sync::sync(self.parts)).await, Ok(Ok(()))) {
             self.parts.refresh.notify_one();
         }
+        // Before anything is sent, whatever has become of the reading.
+        self.parts.resealer.direct_messages().await?;
         let inbound = Inbound::new(Arc::clone(self.parts), writer.clone()).run(arriving);
         let drain = Drain::new(Arc::clone(self.parts), writer).run(answering);
         let refreshing = sync::keep(self.parts, &arrivals);

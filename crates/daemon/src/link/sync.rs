@@ -10,6 +10,7 @@ use waybill_kernel::Result;
 use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{EpochKey, MemberId, MemberKeys};
 
+use super::epochs::Source;
 use super::inbound::Arrival;
 use super::{Parts, ending, epochs};
 use crate::directory::{Change, Former, MEMBERS_MAX, Member, Standing, TOPICS_MAX, Topic};
@@ -35,6 +36,8 @@ struct MemberView {
     name: String,
     is_owner: bool,
     keys: MemberKeys,
+    /// Not said of one that has left.
+    #[serde(default)]
     online: bool,
     /// From key to key, each step signed by both.
     #[serde(default)]
@@ -59,6 +62,9 @@ struct TopicView {
 struct KeysPage {
     keys: Vec<EpochKey>,
     more: bool,
+    /// Who has made some of these keys and has left since: the list of members does not name them.
+    #[serde(default)]
+    departed: Vec<MemberView>,
 }
 
 pub async fn sync(parts: &Parts) -> Result<()> {
@@ -75,6 +81,7 @@ pub async fn keep(parts: &Parts, arrivals: &mpsc::Sender<Arrival>) -> Result<()>
         parts.refresh.notified().await;
         match sync(parts).await {
             Ok(()) => {
+                parts.resealer.direct_messages().await?;
                 arrivals.send(Arrival::Refreshed).await.map_err(|_| ending::lost("the inbox has ended"))?;
                 tokio::time::sleep(pause).await;
             }
@@ -88,6 +95,12 @@ pub async fn keep(parts: &Parts, arrivals: &mpsc::Sender<Arrival>) -> Result<()>
 }
 
 async fn members(parts: &Parts) -> Result<()> {
+    // Who joins or ends while the list is on its way is told by frames, and those are newer than the list.
+    let before = parts.directory.active();
+    let standing = |id: MemberId| match parts.directory.member(&id) {
+        Some(known) if known.state != Standing::Active && before.contains(&id) => known.state,
+        _ => Standing::Active,
+    };
     let mut named = HashSet::new();
     let mut after: Option<MemberId> = None;
     while named.len() < MEMBERS_MAX {
@@ -97,28 +110,34 @@ async fn members(parts: &Parts) -> Result<()> {
             named.insert(view.member_id);
             parts.presence.set(view.member_id, view.online);
         }
-        let steps: Vec<Rotation> = page.members.iter().flat_map(|view| view.rotations.iter().copied()).collect();
-        let members = page.members.iter().map(|view| Member {
-            id: view.member_id,
-            name: view.name.clone(),
-            keys: view.keys,
-            is_owner: view.is_owner,
-            state: Standing::Active,
-        });
-        let proven = |known: &Member, offered: &Member| leads_to(parts, &steps, known, offered);
-        parts.directory.learn_members(members.collect(), proven).await?;
-        for view in page.members.iter().filter(|view| !view.rotations.is_empty()) {
-            former_keys(parts, view).await?;
-        }
+        learn(parts, &page.members, standing).await?;
         after = page.next_after;
         if after.is_none() {
             break;
         }
     }
-    let gone = parts.directory.members().into_iter().filter(|member| !named.contains(&member.id));
+    let gone = before.difference(&named).filter_map(|id| parts.directory.member(id));
     let gone = gone.filter(|member| member.state == Standing::Active);
     let changes = gone.map(|member| Change::Member(Member { state: Standing::Gone, ..member })).collect();
     parts.directory.learn(changes).await
+}
+
+/// Members as the broker names them, with the signed steps that lead to their keys.
+async fn learn(parts: &Parts, views: &[MemberView], standing: impl Fn(MemberId) -> Standing) -> Result<()> {
+    let steps: Vec<Rotation> = views.iter().flat_map(|view| view.rotations.iter().copied()).collect();
+    let members = views.iter().map(|view| Member {
+        id: view.member_id,
+        name: view.name.clone(),
+        keys: view.keys,
+        is_owner: view.is_owner,
+        state: standing(view.member_id),
+    });
+    let proven = |known: &Member, offered: &Member| leads_to(parts, &steps, known, offered);
+    parts.directory.learn_members(members.collect(), proven).await?;
+    for view in views.iter().filter(|view| !view.rotations.is_empty()) {
+        former_keys(parts, view).await?;
+    }
+    Ok(())
 }
 
 /// Whether signed steps lead from the key that is known to the one that is offered.
@@ -189,11 +208,17 @@ pub async fn topics(parts: &Parts) -> Result<()> {
 }
 
 async fn keys(parts: &Parts) -> Result<()> {
+    // None of them comes back: whoever joins again is another member.
+    let standing = |id: MemberId| {
+        let known = parts.directory.member(&id).map(|known| known.state);
+        known.filter(|state| *state != Standing::Active).unwrap_or(Standing::Gone)
+    };
     let mut query = String::new();
     for _ in 0..KEY_PAGES_MAX {
         let page: KeysPage = parts.broker.get(&format!("mesh/v1/epochs{query}")).await?;
+        learn(parts, &page.departed, standing).await?;
         for key in &page.keys {
-            if epochs::learn(parts, key).await? {
+            if epochs::learn(parts, key, Source::Read).await? {
                 parts.resealer.destination("topic", key.topic.as_str()).await?;
             }
         }

@@ -1,4 +1,4 @@
-//! Expire: heads that are older than the broker's memory of ids are dead, whether or not there is a broker to tell.
+//! Expire: heads that are older than the broker's memory of ids are dead, whether or not the broker is there at the moment.
 
 use std::time::Duration;
 

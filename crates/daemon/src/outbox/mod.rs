@@ -56,8 +56,8 @@ pub const MIGRATIONS: &[Migration] =
 const BALLAST_BYTES: u64 = 1 << 20;
 /// What a row takes beside its texts: columns, indexes, page overhead.
 const ROW_BYTES: u64 = 512;
-/// How old a message may become before a broker has said how long it remembers ids.
-const MAX_AGE_UNTOLD: Duration = Duration::from_secs(168 * 3_600);
+/// Nobody has said in this run how old a message may become.
+const UNTOLD_MS: u64 = u64::MAX;
 
 /// A message as it is sent: made once, at accept, and the same at every attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +81,7 @@ struct Inner {
     arrivals: Notify,
     /// How often everything in flight was given up.
     resets: Arc<AtomicU64>,
+    /// [`UNTOLD_MS`] until the settings or a broker say it.
     max_age_ms: AtomicU64,
     measured: Mutex<Measured>,
     /// What was ever accepted in this run.
@@ -116,7 +117,7 @@ impl Outbox {
             Code::DatabaseUnusable => damaged(path, &error),
             _ => error,
         })?;
-        let max_age_ms = millis(settings.max_age_seconds.map_or(MAX_AGE_UNTOLD, Duration::from_secs));
+        let max_age_ms = settings.max_age_seconds.map_or(UNTOLD_MS, |seconds| millis(Duration::from_secs(seconds)));
         let inner = Inner {
             store,
             arrivals: Notify::new(),
@@ -184,7 +185,9 @@ impl Outbox {
     ) -> impl Future<Output = Result<(Vec<Option<Settled>>, Claimed)>> + Send + use<> {
         let outbox = self.clone();
         let fence = advance::Fence::new(&self.0.resets);
-        let terms = settle::Terms { max_age: self.max_age(), backoff: self.0.settings.backoff() };
+        // A connection begins with what the broker says; before that nothing is too old.
+        let max_age = self.max_age().unwrap_or(Duration::MAX);
+        let terms = settle::Terms { max_age, backoff: self.0.settings.backoff() };
         let ended = ended.into_iter().map(|(id, outcome)| {
             // One that was delivered has no pause.
             let is_delivered = matches!(outcome, Outcome::Delivered { .. });
@@ -216,11 +219,13 @@ impl Outbox {
         Ok(count)
     }
 
-    /// Ends what has become too old, however long the broker was away. Returns how many.
+    /// Ends what has become too old, however long the broker was away. Returns how many: none until it is known how old a message
+    /// may become, since a guess could end what the broker would still take.
     pub async fn expire(&self) -> Result<u64> {
+        let Some(max_age) = self.max_age() else { return Ok(0) };
         let mut count = 0;
         for _ in 0..expire::ROUNDS_MAX {
-            let ended = self.0.store.system().run(expire::Expire { max_age: self.max_age() }).await?;
+            let ended = self.0.store.system().run(expire::Expire { max_age }).await?;
             if ended == 0 {
                 break;
             }
@@ -263,10 +268,18 @@ impl Outbox {
         Duration::from_millis(self.0.settings.prune_age_ms)
     }
 
-    /// Messages for a destination that were never sent, the oldest first, after the row named.
-    pub async fn unsent(&self, kind: &str, reference: &str, after: i64, limit: usize) -> Result<Vec<Unsent>> {
-        let read = reseal::ReadUnsent { kind: kind.to_owned(), reference: reference.to_owned(), after, limit };
-        self.0.store.system().run(read).await
+    /// Messages for a destination that were never sent, the oldest first, after the row named. `but_for`: without those that were
+    /// sealed for this key.
+    pub async fn unsent(
+        &self,
+        kind: &str,
+        reference: &str,
+        but_for: Option<&str>,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<Unsent>> {
+        let (kind, reference, but_for) = (kind.to_owned(), reference.to_owned(), but_for.map(str::to_owned));
+        self.0.store.system().run(reseal::ReadUnsent { kind, reference, but_for, after, limit }).await
     }
 
     /// Where messages wait to be sent to, as kind and reference.
@@ -329,8 +342,10 @@ impl Outbox {
         self.0.arrivals.notified().await;
     }
 
-    pub fn max_age(&self) -> Duration {
-        Duration::from_millis(self.0.max_age_ms.load(Ordering::Relaxed))
+    /// None until the settings or a broker have said it in this run.
+    fn max_age(&self) -> Option<Duration> {
+        let max_age_ms = self.0.max_age_ms.load(Ordering::Relaxed);
+        (max_age_ms != UNTOLD_MS).then(|| Duration::from_millis(max_age_ms))
     }
 
     /// As the broker's memory of ids allows; whoever negotiates knows.

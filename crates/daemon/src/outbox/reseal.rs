@@ -24,6 +24,8 @@ pub struct Unsent {
 pub(super) struct ReadUnsent {
     pub(super) kind: String,
     pub(super) reference: String,
+    /// A key's id: what is sealed for it is left out.
+    pub(super) but_for: Option<String>,
     pub(super) after: i64,
     pub(super) limit: usize,
 }
@@ -39,9 +41,11 @@ impl Work for ReadUnsent {
         // An attempt that has begun either is inflight or has been counted.
         const READ: &str = "SELECT id, client_message_id, request_fingerprint, payload FROM outbox \
                             WHERE destination_kind = $1 AND destination_ref = $2 AND status IN ('pending', 'inflight') \
-                            AND status = 'pending' AND attempts = 0 AND id > $3 ORDER BY id LIMIT $4";
+                            AND status = 'pending' AND attempts = 0 AND id > $3 AND ($5 IS NULL OR key_id IS NOT $5) \
+                            ORDER BY id LIMIT $4";
         let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
-        let given = [Value::from(&self.kind), Value::from(&self.reference), self.after.into(), limit.into()];
+        let but_for = Value::from(self.but_for.as_deref());
+        let given = [Value::from(&self.kind), Value::from(&self.reference), self.after.into(), limit.into(), but_for];
         let rows = tx.query(READ, &given).await?;
         let read = rows.iter().map(|row| {
             Ok(Unsent {

@@ -224,7 +224,9 @@ impl Rotator {
 /// The broker has decided: the same request would be answered the same way.
 fn is_refusal(error: &Error) -> bool {
     let http = error.code().entry().http;
-    (400..500).contains(&http) && !matches!(error.code(), Code::RequestTimeout | Code::RateLimitExceeded)
+    // A wrong clock says nothing about keys: refused for it, the broker's own new keys would be thrown away here.
+    let passes = matches!(error.code(), Code::RequestTimeout | Code::RateLimitExceeded | Code::RequestTimeTooSkewed);
+    (400..500).contains(&http) && !passes
 }
 
 fn aborted(error: &Error) -> Error {

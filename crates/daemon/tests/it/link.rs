@@ -212,10 +212,16 @@ async fn history_is_read_to_its_end_and_goes_on_from_there() {
     let daemon = Linked::start(&broker, CONFIG).await;
     let (mut connection, after) = broker.greeted().await;
     assert_eq!(after, 0);
+    connection.page(vec![from_bob(1, "one")], 1, false).await;
+    connection.deliver(from_bob(2, "two")).await;
+    connection.acknowledged().await;
+    drop(connection);
+    let (mut connection, after) = broker.greeted().await;
+    assert_eq!(after, 2);
     // A push in the middle of the reading must not move the place: what is between would be passed over.
     connection.deliver(from_bob(9, "pushed")).await;
     connection.acknowledged().await;
-    connection.page(vec![from_bob(1, "one"), from_bob(3, "three")], 3, true).await;
+    connection.page(vec![from_bob(3, "three")], 3, true).await;
     assert_eq!(connection.asked_history().await, 3);
     drop(connection);
     let (mut connection, after) = broker.greeted().await;
@@ -228,10 +234,38 @@ async fn history_is_read_to_its_end_and_goes_on_from_there() {
     let (connection, after) = broker.greeted().await;
     assert_eq!(after, 12);
     let bodies: Vec<String> = daemon.inbox().await.into_iter().map(|message| message.body).collect();
-    assert_eq!(bodies, ["pushed", "one", "three", "later"]);
+    assert_eq!(bodies, ["one", "two", "pushed", "three", "later"]);
     let daemon = daemon.restarted().await;
     drop(connection);
     assert_eq!(broker.greeted().await.1, 12, "also after a restart");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_inbox_that_began_anew_is_filled_in_the_order_of_the_messages() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let (mut connection, after) = broker.greeted().await;
+    assert_eq!(after, 0);
+    // What was never acknowledged is pushed at once; what is older comes with the history alone.
+    connection.deliver(from_bob(9, "nine")).await;
+    connection.page(vec![from_bob(1, "one")], 1, true).await;
+    assert_eq!(connection.asked_history().await, 1, "nothing was acknowledged before");
+    drop(connection);
+    // Also when the reading was cut.
+    let (mut connection, after) = broker.greeted().await;
+    assert_eq!(after, 1);
+    let pushed = [connection.deliver(from_bob(9, "nine")).await, connection.deliver(from_bob(12, "twelve")).await];
+    connection.page(vec![from_bob(3, "three")], 3, true).await;
+    assert_eq!(connection.asked_history().await, 3);
+    connection.page(vec![from_bob(9, "nine")], 9, false).await;
+    for id in pushed {
+        assert_eq!(connection.acknowledged().await, id);
+    }
+    let bodies: Vec<String> = daemon.inbox().await.into_iter().map(|message| message.body).collect();
+    assert_eq!(bodies, ["one", "three", "nine", "twelve"]);
+    drop(connection);
+    assert_eq!(broker.greeted().await.1, 12);
     daemon.stop().await;
 }
 
@@ -337,6 +371,7 @@ async fn a_member_that_is_revoked_stops_and_one_that_is_not_goes_on() {
     let daemon = Linked::start(&broker, CONFIG).await;
     let mut connection = broker.ready().await;
     let bob = MemberGone { member_id: member(2), key: identity(2).public_key() };
+    broker.http.lock().unwrap().lists.gone.insert(2);
     connection.send(ServerFrame::MemberRevoked(bob)).await;
     connection.deliver(from_bob(1, "sent before")).await;
     connection.acknowledged().await;

@@ -34,10 +34,11 @@ use waybill_mesh_protocol::{
     MeshId, MessageId, ServerFrame,
 };
 
+use super::link_lists::{Lists, hold_back, listed};
 use super::support::{self, Plan, START_US, identity, member};
 
 /// Every wait of a test ends here: what has not come by then does not come.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Short times, so that a test of silence is short.
 pub const CONFIG: &str = "[link]\nbackoff_min_ms = 5\nbackoff_max_ms = 20\nping_ms = 200\ndead_ms = 2000\nanswer_ms = 5000\n\
                           history_page = 2\n[outbox]\nrestart_pause_ms = 0\nbackoff_min_ms = 1\nbackoff_max_ms = 1\n";
@@ -55,6 +56,8 @@ pub enum Rotating {
     AnswerLost,
     /// The broker does not hear of it.
     RequestLost,
+    /// A proxy turns it away in words of its own, and the broker does not hear of it.
+    TurnedAway,
 }
 
 /// What the broker answers over HTTP.
@@ -64,6 +67,7 @@ pub struct Http {
     pub bob: MemberKeys,
     /// Further members, as the list has them.
     pub others: Vec<Value>,
+    pub lists: Lists,
     pub rotating: Rotating,
     pub files: HashMap<String, Vec<u8>>,
     /// Paths and queries of uploads, in their order.
@@ -86,6 +90,7 @@ impl FakeBroker {
             alice: identity(1).public(),
             bob: identity(2).public(),
             others: Vec::new(),
+            lists: Lists::default(),
             rotating: Rotating::Taken,
             files: HashMap::new(),
             uploads: Vec::new(),
@@ -139,6 +144,7 @@ async fn serve(mut stream: TcpStream, give: mpsc::Sender<Connection>, http: Arc<
     let Some((head, body)) = request(&mut stream).await else { return };
     let answered = answer(&head, body, &mut http.lock().unwrap());
     let Some((status, body)) = answered else { return };
+    hold_back(&head, &http).await;
     let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
     let _ = stream.write_all(&[head.into_bytes(), body].concat()).await;
 }
@@ -189,8 +195,10 @@ fn rotate(http: &mut Http, signer: &str, rotation: &Rotation) -> Option<(u16, Ve
     let is_current = signer == http.alice.ed25519.to_string();
     // Asked again with the new keys, it says that it has them.
     let is_again = is_current && http.alice == rotation.keys;
-    if http.rotating == Rotating::RequestLost && !is_again {
-        return None;
+    match http.rotating {
+        Rotating::RequestLost if !is_again => return None,
+        Rotating::TurnedAway if !is_again => return Some((403, b"<html>Forbidden</html>".to_vec())),
+        _ => {}
     }
     if !is_current || (!is_again && (http.alice.ed25519 != rotation.old || http.rotating == Rotating::Refused)) {
         return no();
@@ -200,21 +208,6 @@ fn rotate(http: &mut Http, signer: &str, rotation: &Rotation) -> Option<(u16, Ve
         return None;
     }
     Some((200, json!({ "member_id": member(1), "keys": rotation.keys }).to_string().into_bytes()))
-}
-
-fn listed(target: &str, http: &Http) -> Value {
-    let view = |number: u8, name: &str, keys: MemberKeys| {
-        json!({ "member_id": member(number), "name": name, "is_owner": number == 1, "keys": keys, "online": true,
-                "joined_at": "2023-11-14T22:13:20Z" })
-    };
-    if target.starts_with("/mesh/v1/members") {
-        let both = [view(1, "alice", http.alice), view(2, "bob", http.bob)];
-        return json!({ "members": both.iter().chain(&http.others).collect::<Vec<_>>() });
-    }
-    if target.starts_with("/mesh/v1/topics") {
-        return json!({ "topics": [{ "topic": "ops", "subscribed": true, "epoch": 0, "subscribers": 2 }] });
-    }
-    json!({ "keys": [], "more": false })
 }
 
 /// One connection of the daemon, seen from the broker.

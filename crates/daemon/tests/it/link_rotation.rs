@@ -79,12 +79,13 @@ async fn an_archive_that_cannot_be_written_aborts() {
 
 #[tokio::test]
 async fn a_lost_answer_is_cleared_up_before_the_next_connection() {
-    for lost in [Rotating::AnswerLost, Rotating::RequestLost] {
+    for lost in [Rotating::AnswerLost, Rotating::RequestLost, Rotating::TurnedAway] {
         let mut broker = FakeBroker::start(false).await;
         let daemon = Linked::start(&broker, CONFIG).await;
         let connection = broker.ready().await;
         broker.http.lock().unwrap().rotating = lost;
-        daemon.handle.link().parts().rotator.rotate().await.unwrap_err();
+        let error = daemon.handle.link().parts().rotator.rotate().await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{lost:?}");
         let next = folder(&daemon).read_text(KEYPAIR_NEXT).unwrap().unwrap();
         let next = Identity::from_json(&next).unwrap();
         broker.http.lock().unwrap().rotating = Rotating::Taken;

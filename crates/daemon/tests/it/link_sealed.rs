@@ -44,15 +44,20 @@ pub fn post(seq: u64, key: &TopicKey, epoch: u32, text: impl FnOnce(&Message) ->
     message
 }
 
-fn posted(seq: u64, key: &TopicKey, epoch: u32, text: &str) -> Message {
+pub fn posted(seq: u64, key: &TopicKey, epoch: u32, text: &str) -> Message {
     post(seq, key, epoch, |message| signed(&identity(2), message, text))
 }
 
-/// As the broker passes on what bob has minted.
-pub fn epoch_key(minter: &Identity, key: &TopicKey, epoch: u32) -> ServerFrame {
+/// What somebody has minted, for alice.
+pub fn minted(minter: &Identity, key: &TopicKey, epoch: u32) -> EpochKey {
     let of = EpochOf { mesh: mesh(), topic: &ops(), epoch };
     let boxed = EpochBox::seal(minter, of, &identity(1).public(), key, &OsEntropy).unwrap();
-    ServerFrame::EpochKey(EpochKey { topic: ops(), epoch, minter: minter.public_key(), boxed })
+    EpochKey { topic: ops(), epoch, minter: minter.public_key(), boxed }
+}
+
+/// As the broker passes it on.
+pub fn epoch_key(minter: &Identity, key: &TopicKey, epoch: u32) -> ServerFrame {
+    ServerFrame::EpochKey(minted(minter, key, epoch))
 }
 
 #[tokio::test]
@@ -175,5 +180,27 @@ async fn after_a_rotation_what_was_never_sent_is_sealed_anew_and_what_was_sent_i
     assert_eq!(waiting.envelope.key_id, Some(new.public().key_id()));
     let opened = open_dm(new.box_secret(), &alice.public().x25519, &waiting.envelope.body.0).unwrap();
     assert_eq!(Plain::from_bytes(&opened).unwrap().body, "waiting");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_addressed_to_a_members_first_key_is_sealed_anew_with_each_of_its_rotations() {
+    let mut broker = FakeBroker::start(false).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut connection = broker.ready().await;
+    daemon.to_bob("sent").await;
+    daemon.to_bob("waiting").await;
+    let sent = connection.sent().await;
+    let keys = [identity(2), stranger(4), stranger(5)];
+    for pair in keys.windows(2) {
+        let rotation = Rotation::sign(mesh(), &pair[0], &pair[1]);
+        connection.send(ServerFrame::MemberKeypairRotated(KeypairRotated { member_id: member(2), rotation })).await;
+    }
+    // What bob sends now tells that the frames before were worked on.
+    connection.deliver(boxed(1, &keys[2], &identity(1), "it is me")).await;
+    connection.acknowledged().await;
+    connection.accept(&sent).await;
+    let waiting = connection.sent().await;
+    assert_eq!(waiting.envelope.key_id, Some(keys[2].public().key_id()));
     daemon.stop().await;
 }

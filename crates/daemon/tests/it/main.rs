@@ -12,6 +12,8 @@ mod guarded;
 mod inbox;
 mod link;
 mod link_broker;
+mod link_learnt;
+mod link_lists;
 mod link_rotation;
 mod link_sealed;
 mod link_signed;

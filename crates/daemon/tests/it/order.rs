@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use waybill_daemon::outbox::{Outcome, Settled, Status};
 
-use crate::support::{Plan, delivered, failed, refused, start};
+use crate::support::{Plan, delivered, failed, refused, start, start_in};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_destination_is_drained_in_the_order_of_arrival() {
@@ -90,6 +90,23 @@ async fn what_is_too_old_is_dead_whether_or_not_there_is_a_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_too_old_before_a_broker_has_said_in_this_run_what_that_is() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let daemon = start(Plan { config: "[outbox]\nsweep_ms = 100000\n", ..Plan::default() }).await;
+    daemon.post("/v1/send", &json!({ "to": "bob", "message": "m", "client_message_id": "a" })).await.expect(202);
+    let outbox = daemon.handle.outbox();
+    outbox.set_max_age(32 * DAY);
+    daemon.time.pass(31 * DAY);
+    assert_eq!(outbox.expire().await.unwrap(), 0);
+    let (home, time) = daemon.stop().await;
+    let daemon = start_in(home, time, false).await;
+    let outbox = daemon.handle.outbox();
+    assert_eq!((outbox.expire().await.unwrap(), outbox.figures().await.unwrap().pending), (0, 1));
+    outbox.set_max_age(30 * DAY);
+    assert_eq!((outbox.expire().await.unwrap(), outbox.figures().await.unwrap().dead), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_after_the_age_is_the_end() {
     let daemon =
         start(Plan { config: "[outbox]\nmax_age_seconds = 100\nsweep_ms = 100000\n", ..Plan::default() }).await;
@@ -129,7 +146,7 @@ async fn only_what_was_never_sent_gets_another_envelope() {
     let key = daemon.bob.public_key().to_string();
     let sent = daemon.claim("sent").await;
     daemon.settle(sent, failed()).await;
-    let unsent = outbox.unsent("dm", &key, 0, 10).await.unwrap();
+    let unsent = outbox.unsent("dm", &key, None, 0, 10).await.unwrap();
     assert_eq!(unsent.iter().map(|row| row.client_message_id.as_str()).collect::<Vec<_>>(), ["waiting"]);
     let parcel = waybill_daemon::outbox::Parcel {
         envelope: "{}".to_owned(),

@@ -43,6 +43,13 @@ async fn kinds(on: &TestStore, who: &Person) -> Vec<EventKind> {
     events.events.iter().map(|event| event.kind).collect()
 }
 
+/// Whether the first member is shown as connected, and with how many connections.
+async fn shown(on: &TestStore, who: &Person) -> (bool, i64) {
+    let list = ListMembers { mesh: who.mesh(), member: who.id(), limit: None, after: None };
+    let listed = ok(on, who.caller(), list).await;
+    (listed.members[0].online, listed.members[0].connections)
+}
+
 async fn concurrent(on: &TestStore, who: &Person) -> usize {
     kinds(on, who).await.iter().filter(|kind| **kind == EventKind::MemberConcurrentConnection).count()
 }
@@ -89,6 +96,7 @@ async fn both_connections_stay(on: TestStore) {
         assert_eq!(link(&on, &alice, connection).await, Link::Current);
     }
     assert_eq!(concurrent(&on, &alice).await, 1);
+    assert_eq!(shown(&on, &alice).await, (true, 2));
     // The member has gone when the last of them has.
     for (connection, gone) in [(first, false), (second, true)] {
         let end = Disconnect { mesh: alice.mesh(), member: alice.id(), connection };
@@ -120,16 +128,12 @@ async fn a_connection_that_nobody_renews_ends(on: TestStore) {
 async fn others_see_who_is_connected_and_wants_to_be_seen(on: TestStore) {
     let alice = plain_mesh(&on).await;
     let (mesh, member) = (alice.mesh(), alice.id());
-    let online = async || {
-        let list = ListMembers { mesh, member, limit: None, after: None };
-        ok(&on, alice.caller(), list).await.members[0].online
-    };
-    assert!(!online().await);
+    assert_eq!(shown(&on, &alice).await, (false, 0));
     connect(&on, &alice).await;
-    assert!(online().await);
+    assert_eq!(shown(&on, &alice).await, (true, 1));
     let profile = SetProfile { mesh, member, summary: Some("builds".to_owned()), status: None, visible: Some(false) };
     ok(&on, alice.caller(), profile).await;
-    assert!(!online().await);
+    assert_eq!(shown(&on, &alice).await, (false, 0));
     let long = SetProfile { mesh, member, summary: None, status: Some("x".repeat(201)), visible: None };
     assert_eq!(refused(&on, alice.caller(), long).await, Code::InvalidRequest);
     let list = ListMembers { mesh, member, limit: None, after: None };

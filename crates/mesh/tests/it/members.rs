@@ -3,6 +3,7 @@
 use waybill_kernel::Code;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_mesh::ops::files::{BeginFile, ListFiles};
+use waybill_mesh::ops::manage::{CloseMesh, CreateMesh};
 use waybill_mesh::ops::members::{
     Connect, ConnectionId, LeaveMesh, ListMembers, ReadMeshEvents, RenameMember, RevokeMember, RotateKeys, SetProfile,
 };
@@ -14,16 +15,43 @@ use waybill_mesh_protocol::rotation::Rotation;
 use waybill_testkit::stores::TestStore;
 
 use crate::support::{
-    Person, count, create_topic, dm, join, new_id, ok, plain_mesh, post, refusal, refused, sent, subscribe, topic,
+    Person, call, count, create_topic, dm, join, new_id, ok, plain_mesh, post, refusal, refused, sent, subscribe, topic,
 };
 
 waybill_testkit::both! {
+    a_mesh_is_made_once_however_often_its_owner_asks,
     a_revoked_member_cannot_send_connect_or_read,
     only_the_owner_revokes_and_the_owner_does_not_leave,
     who_has_left_may_come_again_under_the_same_name,
     a_member_is_renamed_by_itself_or_by_the_owner,
     new_keys_are_the_same_member_and_old_ones_open_nothing,
     what_happens_to_a_mesh_is_numbered_without_gaps,
+}
+
+async fn a_mesh_is_made_once_however_often_its_owner_asks(on: TestStore) {
+    let (owner, other) = (Identity::generate(&OsEntropy), Identity::generate(&OsEntropy));
+    let create = |keys: &Identity, name: &str, plaintext: bool| {
+        let mut create = CreateMesh::new("team".parse().unwrap(), name.parse().unwrap(), keys.public());
+        create.plaintext = plaintext;
+        create
+    };
+    let (made, is_replay) = call(&on, &on.admin, create(&owner, "alice", true)).await.unwrap();
+    assert!(!is_replay);
+    // The answer was lost.
+    let (again, is_replay) = call(&on, &on.admin, create(&owner, "alice", true)).await.unwrap();
+    assert!(is_replay);
+    assert_eq!((again.mesh_id, again.member_id), (made.mesh_id, made.member_id));
+    assert_eq!((again.slug, again.created_at), (made.slug, made.created_at));
+    for table in ["meshes", "mesh_members", "mesh_events"] {
+        assert_eq!(count(&on, table).await, 1, "{table}");
+    }
+    for (keys, name, plaintext) in [(&other, "alice", true), (&owner, "bob", true), (&owner, "alice", false)] {
+        let refusal = refused(&on, &on.admin, create(keys, name, plaintext)).await;
+        assert_eq!(refusal, Code::AlreadyExists, "{name}, plaintext: {plaintext}");
+    }
+    // Its owner is no member any more, and would be told otherwise.
+    ok(&on, &on.admin, CloseMesh { mesh: "team".parse().unwrap() }).await;
+    assert_eq!(refused(&on, &on.admin, create(&owner, "alice", true)).await, Code::AlreadyExists);
 }
 
 fn revoke(by: &Person, whom: &Person) -> RevokeMember {

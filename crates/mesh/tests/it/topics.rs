@@ -4,14 +4,17 @@ use serde_json::json;
 use waybill_kernel::Code;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_mesh::EventKind;
-use waybill_mesh::ops::members::{Connect, ConnectionId, Disconnect, ReadMeshEvents, RevokeMember};
+use waybill_mesh::ops::members::{
+    Connect, ConnectionId, Disconnect, LeaveMesh, ReadMeshEvents, RevokeMember, RotateKeys,
+};
 use waybill_mesh::ops::topics::{
     CreateTopic, EpochUploaded, FindEpochWork, ListEpochKeys, ListTopics, Subscribe, Unsubscribe, UploadEpoch,
     WORK_PAGE_MAX,
 };
 use waybill_mesh_protocol::epoch::EpochOf;
 use waybill_mesh_protocol::frames::EpochWanted;
-use waybill_mesh_protocol::{Envelope, EpochBox, TopicKey};
+use waybill_mesh_protocol::rotation::Rotation;
+use waybill_mesh_protocol::{Envelope, EpochBox, Identity, TopicKey};
 use waybill_testkit::stores::TestStore;
 
 use crate::support::{
@@ -29,6 +32,7 @@ mod usual {
         after_a_departure_posts_go_on_under_the_present_key,
         old_epochs_are_taken_for_a_while_and_unknown_ones_never,
         boxes_are_signed_by_who_makes_them,
+        who_has_made_a_key_and_left_is_named_with_it,
         a_join_raises_no_floor_and_keeps_the_one_there_is,
         work_comes_in_pages_of_topics,
     }
@@ -303,6 +307,29 @@ async fn boxes_are_signed_by_who_makes_them(on: TestStore) {
     assert_eq!(refused(&on, alice.caller(), upload(&alice, &wanted, moved.clone())).await, Code::SignatureDoesNotMatch);
     assert_eq!(refused(&on, alice.caller(), upload(&alice, &other, moved)).await, Code::EpochUnknown);
     assert_eq!(refused(&on, alice.caller(), upload(&alice, &wanted, Vec::new())).await, Code::InvalidRequest);
+}
+
+async fn who_has_made_a_key_and_left_is_named_with_it(on: TestStore) {
+    let alice = encrypted(&on).await;
+    let (bob, carol) = (join(&on, &alice, "bob").await, join(&on, &alice, "carol").await);
+    create_topic(&on, &bob, "jobs").await;
+    subscribe(&on, &carol, "jobs").await;
+    connect(&on, &bob).await;
+    mint(&on, &bob).await;
+    let list = || {
+        let (mesh, member) = (carol.mesh(), carol.id());
+        ListEpochKeys { mesh, member, topic: None, after_topic: None, after_epoch: None }
+    };
+    assert!(ok(&on, carol.caller(), list()).await.departed.is_empty(), "the list of members names it");
+    let new = Identity::generate(&OsEntropy);
+    let rotation = Rotation::sign(bob.mesh(), &bob.identity, &new);
+    ok(&on, bob.caller(), RotateKeys { mesh: bob.mesh(), member: bob.id(), rotation }).await;
+    ok(&on, bob.caller(), LeaveMesh { mesh: bob.mesh(), member: bob.id() }).await;
+    let answer = ok(&on, carol.caller(), list()).await;
+    assert_eq!(answer.keys.iter().map(|key| key.minter).collect::<Vec<_>>(), [bob.key()]);
+    let [gone] = answer.departed.as_slice() else { panic!("{:?}", answer.departed) };
+    assert_eq!((gone.member_id, gone.name.as_str(), gone.is_owner), (bob.id(), "bob", false));
+    assert_eq!((gone.keys, gone.rotations.as_slice()), (new.public(), [rotation].as_slice()));
 }
 
 async fn caps_of_topics_are_kept(on: TestStore) {

@@ -1,4 +1,4 @@
-//! Create a mesh and its first member, who owns it.
+//! Create a mesh and its first member, who owns it. Whoever did not get the answer asks again with the same keys.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,17 +48,38 @@ impl CreateMesh {
         Self { slug, name, keys, plaintext: false, connection_policy: Policy::default(), secret: None }
     }
 
+    /// The mesh that an earlier call of the same owner has made. Without it an answer that was lost would leave a mesh whose owner
+    /// does not know its id.
+    ///
+    /// # Errors
+    /// `already_exists` where the slug is of another mesh, or of one whose owner is a member no more.
+    async fn made_before(&self, tx: &mut Tx<'_>) -> Result<Option<CreatedMesh>> {
+        const FIND: &str = "SELECT mesh_id, owner, created_at FROM meshes WHERE tenant = $1 AND slug = $2";
+        let Some(row) = tx.query_opt(FIND, &[Value::from(self.slug.as_str())]).await? else { return Ok(None) };
+        let (mesh_id, member_id) = (MeshId::from_slice(row.bytes(0)?)?, MemberId::from_slice(row.bytes(1)?)?);
+        let is_same = |owner: &members::Live| {
+            owner.name == self.name.as_str() && owner.keys == self.keys && owner.plaintext == self.plaintext
+        };
+        match members::live(tx, mesh_id, member_id).await {
+            Ok(owner) if is_same(&owner) => Ok(Some(CreatedMesh {
+                mesh_id,
+                slug: self.slug.to_string(),
+                member_id,
+                plaintext: owner.plaintext,
+                connection_policy: owner.policy,
+                created_at: row.time(2)?,
+            })),
+            Err(error) if error.code() != Code::MemberRevoked => Err(error),
+            _ => Err(Error::new(Code::AlreadyExists, format!("There is a mesh {} already.", self.slug))),
+        }
+    }
+
     async fn insert(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, mesh: MeshId, owner: MemberId) -> Result<()> {
         const INSERT: &str = "INSERT INTO meshes (tenant, mesh_id, slug, plaintext, policy, owner, join_secret, created_at, \
             created_by) SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9 \
             WHERE (SELECT count(*) FROM meshes WHERE tenant = $1) < $10";
-        const TAKEN: &str = "SELECT 1 FROM meshes WHERE tenant = $1 AND slug = $2";
         let secret = self.secret.ok_or_else(|| Error::internal("a mesh's secret was not prepared"))?;
         let (max, created_by) = (ctx.settings::<Settings>().meshes_max, ctx.caller.principal.to_string());
-        tx.in_turn(Topic::new("mesh", ctx.caller.tenant, b"count")).await?;
-        if tx.query_opt(TAKEN, &[Value::from(self.slug.as_str())]).await?.is_some() {
-            return Err(Error::new(Code::AlreadyExists, format!("There is a mesh {} already.", self.slug)));
-        }
         let params = [
             Value::from(mesh.as_bytes()),
             Value::from(self.slug.as_str()),
@@ -83,7 +104,8 @@ impl Operation for CreateMesh {
     const SPEC: OperationSpec = OperationSpec {
         status: 201,
         title: "Create a mesh",
-        description: "Makes a mesh of your tenant, whose first member and owner has the keys given. The owner invites others.",
+        description: "Makes a mesh of your tenant, whose first member and owner has the keys given. The owner invites others. \
+            The same slug, name, keys and `plaintext` again are answered with the mesh that there is.",
         example: Example {
             arguments: r#"{"slug": "team", "name": "alice", "keys": {
                 "ed25519": "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
@@ -96,6 +118,7 @@ impl Operation for CreateMesh {
         ..write("create_mesh", Route::post("/v1/meshes"))
     };
     const PREPARES: bool = true;
+    const REPLAYS: bool = true;
     type Output = CreatedMesh;
 
     fn prepare(&mut self, entropy: &dyn Entropy) -> Result<()> {
@@ -107,6 +130,10 @@ impl Operation for CreateMesh {
     }
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<CreatedMesh>> {
+        tx.in_turn(Topic::new("mesh", ctx.caller.tenant, b"count")).await?;
+        if let Some(made) = self.made_before(tx).await? {
+            return Ok(Reply::Replay(made));
+        }
         let (mesh, owner) = (MeshId(ctx.ids.next()), MemberId(ctx.ids.next()));
         self.insert(ctx, tx, mesh, owner).await?;
         counters::begin(tx, mesh).await?;

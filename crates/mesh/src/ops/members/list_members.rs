@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Error, OperationSpec, Result, Time};
+use waybill_kernel::{OperationSpec, Result, Time};
 use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{MemberId, MemberKeys, MeshId};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
@@ -11,8 +11,6 @@ use crate::{members, rows, spec};
 
 const PAGE_DEFAULT: u32 = 200;
 pub const PAGE_MAX: u32 = 1_000;
-/// Of one member, as many as a daemon keeps old keys.
-const ROTATIONS_MAX: i64 = 8;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -48,6 +46,8 @@ pub struct MemberView {
     pub rotations: Vec<Rotation>,
     /// Connected, and willing to be seen.
     pub online: bool,
+    /// How many connections it has, if it is willing to be seen. More than one where the mesh allows that.
+    pub connections: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +59,7 @@ impl MemberView {
     fn read(row: &Row) -> Result<Self> {
         let text =
             |column: usize| row.text_opt(column).map(|text| text.filter(|text| !text.is_empty()).map(str::to_owned));
+        let connections = if row.bool(9)? { row.int(10)? } else { 0 };
         Ok(Self {
             member_id: MemberId::from_slice(row.bytes(0)?)?,
             name: row.text(1)?.to_owned(),
@@ -68,7 +69,8 @@ impl MemberView {
             summary: text(6)?,
             status: text(7)?,
             joined_at: row.time(8)?,
-            online: row.bool(9)? && row.int(10)? > 0,
+            online: connections > 0,
+            connections,
         })
     }
 }
@@ -96,31 +98,21 @@ impl Operation for ListMembers {
         let rows = tx.query(LIST, &params).await?;
         let is_more = rows.len() > limit as usize;
         let mut members = rows.iter().take(limit as usize).map(MemberView::read).collect::<Result<Vec<_>>>()?;
-        self.add_rotations(tx, after, &mut members).await?;
+        self.add_rotations(tx, &mut members).await?;
         let next_after = members.last().filter(|_| is_more).map(|member| member.member_id);
         Ok(Reply::Done(Members { members, next_after }))
     }
 }
 
 impl ListMembers {
-    async fn add_rotations(&self, tx: &mut Tx<'_>, after: &[u8], members: &mut [MemberView]) -> Result<()> {
-        const FIND: &str = "SELECT k.member_id, k.rotation FROM mesh_keys k WHERE k.tenant = $1 AND k.mesh_id = $2 \
-            AND k.member_id > $3 AND k.member_id <= $4 AND k.rotation IS NOT NULL AND (SELECT count(*) FROM mesh_keys n \
-            WHERE n.tenant = $1 AND n.mesh_id = k.mesh_id AND n.member_id = k.member_id AND n.added_at > k.added_at) < $5 \
-            ORDER BY k.member_id, k.added_at";
-        let Some(last) = members.last().map(|member| member.member_id) else { return Ok(()) };
-        let params = [
-            Value::from(self.mesh.as_bytes()),
-            Value::from(after),
-            Value::from(last.as_bytes()),
-            Value::from(ROTATIONS_MAX),
-        ];
-        for row in tx.query(FIND, &params).await? {
-            let id = MemberId::from_slice(row.bytes(0)?)?;
+    async fn add_rotations(&self, tx: &mut Tx<'_>, page: &mut [MemberView]) -> Result<()> {
+        let ends = page.first().zip(page.last()).map(|(first, last)| (first.member_id, last.member_id));
+        let Some((first, last)) = ends else { return Ok(()) };
+        for (id, rotation) in members::rotations(tx, self.mesh, first, last).await? {
             // Of a member that has left there is nothing to be shown.
-            let Some(member) = members.iter_mut().find(|member| member.member_id == id) else { continue };
-            let rotation = serde_json::from_str(row.text(1)?).map_err(Error::internal)?;
-            member.rotations.push(rotation);
+            if let Some(member) = page.iter_mut().find(|member| member.member_id == id) {
+                member.rotations.push(rotation);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ mod unsubscribe;
 mod upload_epoch;
 
 pub use create_topic::{CreateTopic, CreatedTopic};
-pub use epoch_keys::{EpochKeys, ListEpochKeys};
+pub use epoch_keys::{Departed, EpochKeys, ListEpochKeys};
 pub use epoch_work::{EpochWork, FindEpochWork, WORK_PAGE_MAX};
 pub use list_topics::{ListTopics, TopicView, Topics};
 pub use subscribe::{Subscribe, Subscribed};

@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 use waybill_daemon::backup::{self, Summary};
 use waybill_daemon::directory::Directory;
 use waybill_daemon::identity::save_identity;
+use waybill_daemon::rotation::KEYPAIR_NEXT;
 use waybill_daemon::{Folder, Lock, Membership, folder, host, inbox};
 use waybill_kernel::{Clock, Code, Error, Result};
 use waybill_mesh_protocol::{Base64, Identity, MemberName};
@@ -22,6 +23,10 @@ use crate::output;
 
 /// A backup holds keys and settings, never messages.
 const BACKUP_BYTES_MAX: u64 = 80 << 20;
+/// What belongs to the member itself, beside its outbox and inbox.
+const OF_MEMBER: &[&str] = &[folder::KEYPAIR, KEYPAIR_NEXT, folder::KEYPAIR_ARCHIVE, folder::MEMBERSHIP];
+/// Where a passphrase is looked for that is in no file.
+const PASSPHRASE: &str = "WAYBILL_PASSPHRASE";
 
 #[derive(Args)]
 pub struct Remint {
@@ -38,11 +43,9 @@ pub struct Remint {
 /// How a passphrase comes: never as an argument, which everybody on the host can read.
 #[derive(Args)]
 pub struct Phrase {
-    /// The first line of this file; `-` for stdin.
-    #[arg(long, value_name = "FILE", required_unless_present = "passphrase")]
+    /// The first line of this file; `-` for stdin [default: what WAYBILL_PASSPHRASE says].
+    #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
-    #[arg(long, env = "WAYBILL_PASSPHRASE", hide = true, hide_env_values = true)]
-    passphrase: Option<String>,
 }
 
 #[derive(Args)]
@@ -78,9 +81,13 @@ pub struct Remove {
 }
 
 impl Phrase {
-    fn read(self) -> Result<Zeroizing<String>> {
+    fn read(&self) -> Result<Zeroizing<String>> {
         let text = match &self.passphrase_file {
-            None => self.passphrase.unwrap_or_default(),
+            // The error would hold what the variable says.
+            None => std::env::var(PASSPHRASE).map_err(|_| {
+                Error::invalid("There is no passphrase.")
+                    .with_cure(format!("Say --passphrase-file FILE, or set {PASSPHRASE}."))
+            })?,
             Some(path) if path.as_os_str() == "-" => {
                 std::io::read_to_string(std::io::stdin().lock()).map_err(|error| unusable(path, &error))?
             }
@@ -169,9 +176,8 @@ fn set_aside(folder: &Folder, now_s: i64) -> Result<PathBuf> {
     let entries = std::fs::read_dir(folder.path()).map_err(|error| unusable(folder.path(), &error))?;
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_of_member = [folder::KEYPAIR, folder::KEYPAIR_ARCHIVE, folder::MEMBERSHIP].contains(&name.as_str())
-            || name.starts_with("outbox.")
-            || name.starts_with("inbox.");
+        let is_of_member =
+            OF_MEMBER.contains(&name.as_str()) || name.starts_with("outbox.") || name.starts_with("inbox.");
         if is_of_member {
             std::fs::rename(entry.path(), aside.join(&name)).map_err(|error| unusable(&entry.path(), &error))?;
         }
@@ -180,11 +186,11 @@ fn set_aside(folder: &Folder, now_s: i64) -> Result<PathBuf> {
 }
 
 pub async fn backup(flags: Backup) -> Result<()> {
+    let phrase = flags.phrase.read()?;
     let member = flags.at.member()?;
     if flags.file.symlink_metadata().is_ok() {
         return Err(Error::new(Code::AlreadyExists, format!("{} exists already.", flags.file.display())));
     }
-    let phrase = flags.phrase.read()?;
     // A running daemon has the topic keys, and the file they are in.
     let (sealed, summary) = match Socket::find(&member.folder).await? {
         Some(daemon) => {
@@ -283,4 +289,27 @@ fn remove(folder: &Folder) -> Result<()> {
 
 fn told(at: &At, answer: &Json, text: &str) -> Result<()> {
     if at.json { output::json(answer) } else { output::line(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_of_the_old_member_are_set_aside_also_those_of_a_rotation_in_doubt() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path(), "acme").unwrap();
+        let kept = [folder::CONFIG, folder::HOST_FINGERPRINT];
+        for name in OF_MEMBER.iter().copied().chain([folder::OUTBOX, folder::INBOX]).chain(kept) {
+            folder.write(name, b"{}").unwrap();
+        }
+        let aside = set_aside(&folder, 7).unwrap();
+        assert!(OF_MEMBER.contains(&"keypair-next.json"));
+        for name in OF_MEMBER.iter().copied().chain([folder::OUTBOX, folder::INBOX]) {
+            assert!(!folder.file(name).exists() && aside.join(name).exists(), "{name}");
+        }
+        for name in kept {
+            assert!(folder.file(name).exists(), "{name}");
+        }
+    }
 }

@@ -85,10 +85,7 @@ pub async fn run(command: Outbox) -> Result<()> {
                 return output::json(&answer);
             }
             output::table(MESSAGES, answer["messages"].as_array().map_or(&[], Vec::as_slice))?;
-            match answer["next_cursor"].as_str() {
-                Some(cursor) => output::note(&format!("There are more: --cursor {cursor}")),
-                None => Ok(()),
-            }
+            output::more(&answer)
         }
         Outbox::Inspect { id, at } => {
             let answer = inspect(&at, &id).await?;

@@ -15,6 +15,7 @@ use waybill_mesh_protocol::{Edition, Identity, MemberName};
 
 use super::fleet::{Fleet, Used};
 use super::{control, detach};
+use crate::commands::mesh::create::refuse_member;
 use crate::commands::mesh::join;
 use crate::commands::peer::home::{At, entropy};
 use crate::commands::serve::stop_on_signals;
@@ -200,7 +201,10 @@ impl Up {
                     "Say --invite INVITE or set WAYBILL_INVITE; in CI, say --persistent to use the keys in the folder.",
                 ))
             }
-            Mode::Ephemeral { .. } => Ok(()),
+            // The outbox of that folder is the kept member's: another member in it would end its messages.
+            Mode::Ephemeral { .. } => refuse_member(&Folder::at(&self.at.home.path()?, slug)?).map_err(|error| {
+                error.with_cure("Choose another WAYBILL_HOME, or say --persistent to use the keys in the folder.")
+            }),
         }
     }
 

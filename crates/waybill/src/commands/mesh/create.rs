@@ -44,7 +44,8 @@ pub async fn run(flags: Create) -> Result<()> {
     // Nobody else makes keys here meanwhile.
     let lock = Lock::take(&folder)?;
     refuse_member(&folder)?;
-    // Kept before the server knows of them: a mesh whose owner has lost the keys can be used by nobody.
+    // Kept before the server knows of them: a mesh whose owner has lost the keys can be used by nobody. Whoever did not get the
+    // answer runs this again, and has the same mesh by the same keys.
     let identity = match load_identity(&folder)? {
         Some(identity) => identity,
         None => {
@@ -84,7 +85,7 @@ async fn created(client: &Client, input: Json) -> Result<Json> {
     let entry = registry.find("create_mesh").ok_or_else(|| Error::internal("no operation create_mesh"))?;
     let route = &entry.spec().route;
     let request =
-        Request { method: route.method, path: route.path, input, repeat: Repeat::Never, wait: SERVER_PATIENCE };
+        Request { method: route.method, path: route.path, input, repeat: Repeat::Safe, wait: SERVER_PATIENCE };
     client.call(request).await.map(|answer| answer.json)
 }
 

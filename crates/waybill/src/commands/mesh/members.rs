@@ -9,7 +9,7 @@ use waybill_mesh_protocol::{MemberName, PublicKey};
 use crate::commands::peer::home::At;
 use crate::output;
 
-const MEMBERS: &[&str] = &["name", "key", "is_owner", "online", "status", "summary", "joined_at"];
+const MEMBERS: &[&str] = &["name", "key", "is_owner", "online", "connections", "status", "summary", "joined_at"];
 /// Asked for at a time.
 const PAGE: u32 = 1_000;
 /// Beyond any mesh there may be.

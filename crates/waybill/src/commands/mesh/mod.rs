@@ -1,7 +1,7 @@
 //! `waybill mesh …`: meshes and their members. What an operator does goes through the server's own operations; what a member does
 //! is signed with the member's key and needs no API key.
 
-mod create;
+pub mod create;
 mod invite;
 pub mod join;
 mod members;

@@ -62,8 +62,8 @@ pub async fn send(at: &At, body: Json) -> Result<Json> {
             return Ok((DestinationKind::Queue, queue));
         }
         // The members are read anew each time: nobody has kept the list up to date.
-        learn_members(directory, broker).await?;
-        let member = directory.resolve(&to)?;
+        let doubted = learn_members(directory, broker).await?;
+        let member = find_member(directory, &doubted, &to)?;
         Ok((DestinationKind::Dm, member.keys.ed25519.to_string()))
     })
     .await
@@ -160,25 +160,45 @@ fn draft(body: &Json, destination_kind: DestinationKind, destination_ref: String
     serde_json::from_value(fields).map_err(|error| Error::invalid(format!("The message cannot be sent: {error}.")))
 }
 
-async fn learn_members(directory: &Directory, broker: &link::Broker) -> Result<()> {
+/// Answers with those whose keys are not believed.
+async fn learn_members(directory: &Directory, broker: &link::Broker) -> Result<Vec<MemberView>> {
+    let mut doubted = Vec::new();
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
         let page: MembersPage = broker.get(&format!("mesh/v1/members?limit={PAGE}{after}")).await?;
-        let members = page.members.into_iter().map(|view| Known {
+        let members = page.members.iter().map(|view| Known {
             id: view.member_id,
-            name: view.name,
+            name: view.name.clone(),
             keys: view.keys,
             is_owner: view.is_owner,
             state: Standing::Active,
         });
         // A member whose key has changed is not believed here: a daemon follows what each step is signed with.
         directory.learn_members(members.collect(), |_, _| false).await?;
+        let keys = |id: &MemberId| directory.member(id).map(|known| known.keys);
+        doubted.extend(page.members.into_iter().filter(|view| keys(&view.member_id) != Some(view.keys)));
         match page.next_after {
             Some(next) => after = format!("&after={next}"),
-            None => return Ok(()),
+            None => break,
         }
     }
-    Ok(())
+    Ok(doubted)
+}
+
+/// # Errors
+/// `member_unknown` also for one with other keys than those that are believed. The server takes what is sealed for a key that was
+/// replaced, and the member may not have that key any more: it would be called sent, and nobody could read it.
+fn find_member(directory: &Directory, doubted: &[MemberView], to: &str) -> Result<Known> {
+    let (found, key) = (directory.resolve(to), to.to_ascii_lowercase());
+    let is_meant = |view: &&MemberView| {
+        let is_found = found.as_ref().is_ok_and(|member| member.id == view.member_id);
+        is_found || view.name == to || view.keys.ed25519.to_string() == key
+    };
+    let Some(view) = doubted.iter().find(is_meant) else { return found };
+    let message = format!("The server names keys of {:?} that are not proven to be its own.", view.name);
+    Err(Error::new(Code::MemberUnknown, message).with_cure(
+        "Start the daemon once with `waybill daemon up`, then send again: it follows what a change of keys is signed with.",
+    ))
 }
 
 async fn learn_topics(directory: &Directory, broker: &link::Broker) -> Result<()> {
