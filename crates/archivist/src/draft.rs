@@ -91,7 +91,9 @@ impl Item {
             Item::Message(filed) => filed.message.body.len() + SMALL,
             Item::Attachment { content, .. } => content.len() + SMALL,
             Item::Seen { seen, .. } => seen.0.len() * SEEN_BYTES + SMALL,
-            Item::Agent { state, .. } => (state.contacts.len() + 2) * SMALL,
+            Item::Agent { state, .. } => {
+                state.contacts.iter().map(|contact| contact.reason.len() + SMALL).sum::<usize>() + 2 * SMALL
+            }
             Item::Digest { page, .. } => page.ids().count() * 4 * SMALL + SMALL,
             _ => SMALL,
         }
@@ -318,6 +320,8 @@ fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use waybill_archive::layout::Contact;
+
     use super::*;
 
     fn owner() -> Owner {
@@ -329,6 +333,42 @@ mod tests {
             human_key: "/data/p".to_owned(),
             created_at: Time::from_micros(0),
         }
+    }
+
+    #[test]
+    fn an_agent_weighs_what_its_contacts_say() {
+        let at = Time::from_micros(0);
+        let contact = |reason: &str| Contact {
+            from: "BlueLake".to_owned(),
+            from_project: None,
+            to: "RedFox".to_owned(),
+            to_project: None,
+            status: "approved".to_owned(),
+            reason: reason.to_owned(),
+            created_ts: at,
+            updated_ts: at,
+            expires_ts: None,
+        };
+        let profile = Profile {
+            id: 1,
+            name: "BlueLake".to_owned(),
+            program: String::new(),
+            model: String::new(),
+            task_description: String::new(),
+            attachments_policy: String::new(),
+            reaper_exempt: false,
+            principal: None,
+            token_sha256: None,
+            inception_ts: at,
+            last_active_ts: at,
+            retired_ts: None,
+            project_id: 1,
+        };
+        let weight = |reason: &str| {
+            let state = State { contact_policy: "auto".to_owned(), contacts: vec![contact(reason); 3] };
+            Item::Agent { profile: profile.clone(), state }.weight()
+        };
+        assert_eq!(weight(&"x".repeat(8_000)) - weight(""), 3 * 8_000);
     }
 
     fn reservation(id: i64, path: &str) -> Reservation {

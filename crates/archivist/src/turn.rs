@@ -162,16 +162,19 @@ impl Hand {
                 window.lines.push(crate::draft::Line::state(&state.name));
             }
             window.items.extend(state.items);
-            for messages in state.seen.chunks(SEEN_AT_ONCE) {
-                let (owner, name) = (owner.clone(), state.name.clone());
-                let seen = ReadSeen { owner, agent: *agent, name, messages: messages.to_vec() };
-                window.items.extend(self.store.system().run(seen).await?);
+            let mut seen = state.seen.chunks(SEEN_AT_ONCE);
+            loop {
+                // Also before anything that was seen: a single agent's contacts may fill a window.
                 if window.weight() > self.settings.window_bytes_max {
                     let empty = Draft::new(window.owner.clone(), now);
                     let full = std::mem::replace(window, empty);
                     window.lines.clone_from(&full.lines);
                     self.write_state(full, 1, done).await?;
                 }
+                let Some(messages) = seen.next() else { break };
+                let (owner, name) = (owner.clone(), state.name.clone());
+                let read = ReadSeen { owner, agent: *agent, name, messages: messages.to_vec() };
+                window.items.extend(self.store.system().run(read).await?);
             }
         }
         if let Some(draft) = draft {

@@ -9,6 +9,7 @@ use waybill_kernel::{Code, Error, Result, Role, Time};
 use waybill_store::{Ctx, Row, Sql, Tx, Value};
 
 use crate::archive_rows;
+use crate::rules::addresses::{Address, Kind};
 use crate::rules::names::{self, suggestions};
 use crate::rules::projects;
 
@@ -153,6 +154,30 @@ pub async fn find_agent(tx: &mut Tx<'_>, project: i64, name: &str) -> Result<Opt
     row.as_ref().map(Agent::read).transpose()
 }
 
+/// Where an agent is looked for, and its name there. Names are taken as they are shown: that of an agent of another project than
+/// `home` says its project.
+pub(crate) async fn address(tx: &mut Tx<'_>, home: &Project, text: &str) -> Result<(Project, String)> {
+    let address = Address::new(Kind::To, text);
+    let there = match &address.project {
+        Some(key) => project(tx, key).await?,
+        None => home.clone(),
+    };
+    Ok((there, address.name))
+}
+
+/// The agent that a name means, as [`address`] takes it. None where there is no such project, or no such agent in it.
+pub(crate) async fn find_addressed(tx: &mut Tx<'_>, home: &Project, text: &str) -> Result<Option<Agent>> {
+    let address = Address::new(Kind::To, text);
+    let there = match &address.project {
+        Some(key) => find_project(tx, key).await?,
+        None => Some(home.clone()),
+    };
+    match there {
+        Some(there) => find_agent(tx, there.id, &address.name).await,
+        None => Ok(None),
+    }
+}
+
 /// The agent of this name, if the caller may act for it: as the principal that registered it, with its registration token, or
 /// as an admin. A wrong token is refused whoever shows it.
 pub async fn act_as(
@@ -167,6 +192,20 @@ pub async fn act_as(
     Ok(Acting { agent, verified })
 }
 
+/// As [`act_as`], where an agent may be named and need not be.
+pub(crate) async fn one_of(
+    ctx: &Ctx<'_>,
+    tx: &mut Tx<'_>,
+    project: &Project,
+    name: Option<&str>,
+    token: Option<&str>,
+) -> Result<Option<Agent>> {
+    match name {
+        Some(name) => Ok(Some(act_as(ctx, tx, project, name, token).await?.agent)),
+        None => Ok(None),
+    }
+}
+
 /// As [`act_as`], for an agent that was found already. True when the token was shown.
 pub fn may_act(ctx: &Ctx<'_>, agent: &Agent, token: Option<&str>) -> Result<bool> {
     match token {
@@ -177,7 +216,7 @@ pub fn may_act(ctx: &Ctx<'_>, agent: &Agent, token: Option<&str>) -> Result<bool
         }
         None => {}
     }
-    if agent.principal == ctx.caller.principal.to_string() || ctx.caller.sees_all_owners() {
+    if is_own(ctx, agent) {
         return Ok(false);
     }
     let message = format!(
@@ -185,6 +224,11 @@ pub fn may_act(ctx: &Ctx<'_>, agent: &Agent, token: Option<&str>) -> Result<bool
         agent.name
     );
     Err(forbidden(message, &[Role::Admin], &ctx.caller.roles))
+}
+
+/// Whether the caller needs no token to act for it.
+pub(crate) fn is_own(ctx: &Ctx<'_>, agent: &Agent) -> bool {
+    agent.principal == ctx.caller.principal.to_string() || ctx.caller.sees_all_owners()
 }
 
 pub fn token_digest(token: &str) -> [u8; 32] {

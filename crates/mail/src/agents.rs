@@ -202,20 +202,30 @@ pub(crate) async fn create(
     }
 }
 
-/// Whom people write as. Made with the first message, for whichever admin writes it; everybody may answer.
+/// Whom people write as. Made with the first message, for whichever admin writes it; everybody may answer, also where it was
+/// retired or given another policy since, or came with an archive.
 pub(crate) async fn overseer(ctx: &Ctx<'_>, tx: &mut Tx<'_>, project: &Project) -> Result<Agent> {
-    const OPEN: &str = "UPDATE mail_agents SET policy = $3 WHERE tenant = $1 AND agent = $2";
+    const OPEN: &str = "UPDATE mail_agents SET policy = $3, reaper_exempt = 1, retired_at = NULL \
+                        WHERE tenant = $1 AND agent = $2";
     const PERSON: Profile<'_> =
         Profile { program: "person", model: "none", task: None, attachments_policy: None, reaper_exempt: Some(true) };
-    if let Some(agent) = acting::find_agent(tx, project.id, names::OVERSEER).await? {
+    let (agent, is_new) = match acting::find_agent(tx, project.id, names::OVERSEER).await? {
+        Some(agent) => (agent, false),
+        None => {
+            let made = insert(ctx, tx, project, names::OVERSEER, &PERSON, &mint(ctx)).await?;
+            (acting::agent(tx, project, names::OVERSEER).await?, made.is_some())
+        }
+    };
+    let policy = Policy::Open.as_str();
+    if agent.policy == policy && agent.reaper_exempt && agent.retired_at.is_none() {
         return Ok(agent);
     }
-    let made = insert(ctx, tx, project, names::OVERSEER, &PERSON, &mint(ctx)).await?;
-    let agent = acting::agent(tx, project, names::OVERSEER).await?;
-    if made.is_some() {
-        tx.execute(OPEN, &[agent.id.into(), Policy::Open.as_str().into()]).await?;
+    tx.execute(OPEN, &[agent.id.into(), policy.into()]).await?;
+    // The archive is told of a new one already.
+    if !is_new {
+        archive_rows::note(tx, ctx.now, project.id, ArchiveKind::Agent, agent.id).await?;
     }
-    Ok(agent)
+    Ok(Agent { policy: policy.to_owned(), reaper_exempt: true, retired_at: None, ..agent })
 }
 
 /// Random names are drawn until one is free: a project with many agents meets taken ones often.

@@ -151,6 +151,27 @@ impl Pair<'_> {
     }
 }
 
+/// The agent on the other side of a contact. Its project is given beside its name, or said by the name.
+pub(crate) async fn other(
+    tx: &mut Tx<'_>,
+    home: &Project,
+    given: Option<&str>,
+    name: &str,
+) -> Result<(Project, Agent)> {
+    let given = match given {
+        Some(key) => Some(acting::project(tx, key).await?),
+        None => None,
+    };
+    let (project, name) = acting::address(tx, given.as_ref().unwrap_or(home), name).await?;
+    if let Some(given) = given.filter(|given| given.id != project.id) {
+        let message =
+            format!("The name says the project {}, and the one given beside it is {}.", project.slug, given.slug);
+        return Err(Error::invalid(message).with_cure("Say the agent's project once: in its name, or beside it."));
+    }
+    let agent = acting::agent(tx, &project, &name).await?;
+    Ok((project, agent))
+}
+
 /// Who asks whom, found by their names.
 pub(crate) struct Asking {
     pub project: Project,
@@ -160,7 +181,7 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// `to_project` is the one of the agent that is asked, where that is another.
+    /// `to_project` is the one of the agent that is asked, where that is another and its name does not say it.
     pub(crate) async fn find(
         ctx: &Ctx<'_>,
         tx: &mut Tx<'_>,
@@ -171,11 +192,7 @@ impl Asking {
         let project = acting::project(tx, &whose.project_key).await?;
         let from = acting::act_as(ctx, tx, &project, &whose.agent_name, whose.token.as_deref()).await?.agent;
         sent::check_active(&from)?;
-        let to_project = match to_project {
-            Some(key) => acting::project(tx, key).await?,
-            None => project.clone(),
-        };
-        let to = acting::agent(tx, &to_project, to).await?;
+        let (to_project, to) = other(tx, &project, to_project, to).await?;
         Ok(Self { project, from, to_project, to })
     }
 

@@ -29,7 +29,7 @@ mod sent;
 mod settings;
 pub mod sweeps;
 
-pub use settings::{AckEscalation, Settings};
+pub use settings::{ATTACHMENT_BYTES_MAX, AckEscalation, BODY_BYTES_MAX, SUBJECT_BYTES_MAX, Settings};
 use waybill_store::effects::Runner;
 use waybill_store::{Domain, Mcp, Migration, Naming, Registry};
 

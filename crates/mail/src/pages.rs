@@ -143,24 +143,33 @@ pub(crate) async fn read(tx: &mut Tx<'_>, home: &Project, agent: &Agent, page: P
     Ok(shown)
 }
 
-/// Messages without their texts, with them: as many of the first as a page has room for.
-pub(crate) async fn with_bodies(tx: &mut Tx<'_>, messages: Vec<MessageView>) -> Result<Shown> {
-    const LENGTH: &str =
-        "SELECT CAST(octet_length(body) AS BIGINT) FROM mail_messages WHERE tenant = $1 AND message = $2";
+/// Messages that were found without their texts: as many of the first as a page has room for, with their texts where these are
+/// wanted.
+pub(crate) async fn fitted(tx: &mut Tx<'_>, messages: Vec<MessageView>, bodies: bool) -> Result<Shown> {
     let limit = i64::try_from(messages.len()).unwrap_or(i64::MAX);
-    let page = Page { list: List::All, after: None, before: None, limit, bodies: true };
+    let page = Page { list: List::All, after: None, before: None, limit, bodies };
+    let lengths = if bodies { body_lengths(tx, &messages).await? } else { vec![0; messages.len()] };
     let mut listed = Vec::with_capacity(messages.len());
-    let mut messages = messages.into_iter().peekable();
-    while messages.peek().is_some() {
-        let some: Vec<MessageView> = messages.by_ref().take(STATEMENTS_MAX).collect();
-        let asked: Vec<Statement<'_>> = some.iter().map(|view| (LENGTH, vec![view.id.into()])).collect();
-        for (view, rows) in some.into_iter().zip(tx.query_all(&asked).await?) {
-            let row = rows.first().ok_or_else(|| Error::internal("a message of a list is gone"))?;
-            let bytes = serde_json::to_string(&view).map_err(Error::internal)?.len();
-            listed.push(Listed { view, bytes, body_bytes: usize::try_from(row.int(0)?).unwrap_or(usize::MAX) });
-        }
+    for (view, body_bytes) in messages.into_iter().zip(lengths) {
+        let bytes = serde_json::to_string(&view).map_err(Error::internal)?.len();
+        listed.push(Listed { view, bytes, body_bytes });
     }
     shown(tx, listed, page).await
+}
+
+/// Of each text, in bytes as it is stored.
+async fn body_lengths(tx: &mut Tx<'_>, messages: &[MessageView]) -> Result<Vec<usize>> {
+    const LENGTH: &str =
+        "SELECT CAST(octet_length(body) AS BIGINT) FROM mail_messages WHERE tenant = $1 AND message = $2";
+    let mut lengths = Vec::with_capacity(messages.len());
+    for some in messages.chunks(STATEMENTS_MAX) {
+        let asked: Vec<Statement<'_>> = some.iter().map(|view| (LENGTH, vec![view.id.into()])).collect();
+        for rows in tx.query_all(&asked).await? {
+            let row = rows.first().ok_or_else(|| Error::internal("a message of a list is gone"))?;
+            lengths.push(usize::try_from(row.int(0)?).unwrap_or(usize::MAX));
+        }
+    }
+    Ok(lengths)
 }
 
 /// What the agent has sent.

@@ -7,6 +7,16 @@ use std::time::Duration;
 use serde::Deserialize;
 use waybill_kernel::ranges::{BYTES, KEEP_SECONDS, MANY, SECONDS, Setting, check, setting};
 
+/// The most that a subject, a body and a file may ever be allowed to have. Whoever reads an archive takes as much and no more, so a server
+/// that allowed more would write messages which could not come back from their archive.
+pub const SUBJECT_BYTES_MAX: usize = 64 << 10;
+pub const BODY_BYTES_MAX: usize = 32 << 20;
+pub const ATTACHMENT_BYTES_MAX: usize = 64 << 20;
+
+const fn bytes_up_to(most: usize) -> RangeInclusive<i64> {
+    *BYTES.start()..=most as i64
+}
+
 /// Each recipient is woken after the commit, and a transaction wakes at most 128.
 const RECIPIENTS: RangeInclusive<i64> = 1..=120;
 /// Every call that reserves compares its paths with them.
@@ -118,9 +128,9 @@ impl Settings {
             setting("agents_max", self.agents_max, MANY),
             setting("contacts_max", self.contacts_max, MANY),
             setting("recipients_max", self.recipients_max, RECIPIENTS),
-            setting("subject_bytes_max", self.subject_bytes_max, BYTES),
-            setting("body_bytes_max", self.body_bytes_max, BYTES),
-            setting("attachment_bytes_max", self.attachment_bytes_max, BYTES),
+            setting("subject_bytes_max", self.subject_bytes_max, bytes_up_to(SUBJECT_BYTES_MAX)),
+            setting("body_bytes_max", self.body_bytes_max, bytes_up_to(BODY_BYTES_MAX)),
+            setting("attachment_bytes_max", self.attachment_bytes_max, bytes_up_to(ATTACHMENT_BYTES_MAX)),
             setting("attachments_bytes_max", self.attachments_bytes_max, BYTES),
             setting("attachments_max", self.attachments_max, 0..=100),
             setting("reservations_max", self.reservations_max, RESERVATIONS),
@@ -171,6 +181,23 @@ mod tests {
             Settings { attachment_bytes_max: 0, ..Settings::default() },
         ] {
             assert!(none.check().unwrap_err().contains("bytes_max"), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_read_back_from_an_archive_cannot_be_allowed() {
+        let of = |subject_bytes_max: usize, body_bytes_max: usize, attachment_bytes_max: usize| {
+            let bounds = Settings { subject_bytes_max, body_bytes_max, attachment_bytes_max, ..Settings::default() };
+            bounds.check()
+        };
+        let most = (SUBJECT_BYTES_MAX, BODY_BYTES_MAX, ATTACHMENT_BYTES_MAX);
+        assert_eq!(of(most.0, most.1, most.2), Ok(()));
+        for (more, name) in [
+            (of(most.0 + 1, most.1, most.2), "mail.subject_bytes_max"),
+            (of(most.0, most.1 + 1, most.2), "mail.body_bytes_max"),
+            (of(most.0, most.1, most.2 + 1), "mail.attachment_bytes_max"),
+        ] {
+            assert!(more.unwrap_err().starts_with(name), "{name}");
         }
     }
 }

@@ -14,6 +14,9 @@ use crate::report::Report;
 pub(crate) struct Directory {
     tenant: Tenant,
     principal: String,
+    admin: String,
+    /// Of agents of whom the archive says none.
+    policy: Option<&'static str>,
     /// The highest number of an agent that is to come.
     coming: i64,
     archived: bool,
@@ -23,9 +26,10 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub async fn new(store: &Store, options: &Options, coming: i64) -> Result<Self> {
-        let Options { tenant, principal, archived } = options.clone();
-        let mut own = Self { tenant, principal, coming, archived, projects: HashMap::new(), agents: HashMap::new() };
+    pub async fn new(store: &Store, options: &Options, policy: Option<&'static str>, coming: i64) -> Result<Self> {
+        let Options { tenant, principal, admin, archived } = options.clone();
+        let (projects, agents) = (HashMap::new(), HashMap::new());
+        let mut own = Self { tenant, principal, admin, policy, coming, archived, projects, agents };
         for project in store.system().run(KnownProjects(tenant)).await? {
             let slug = project.slug.clone();
             own.add_project(project, &slug);
@@ -53,7 +57,7 @@ impl Directory {
         self.agents.insert((agent.project, names::key(&agent.name)), agent);
     }
 
-    /// The agent of this name, made up and retired if neither archive nor database has a profile of it.
+    /// The agent of this name, made up if neither archive nor database has a profile of it. It is retired then, unless it is the overseer.
     pub async fn agent(
         &mut self,
         store: &Store,
@@ -66,16 +70,17 @@ impl Directory {
         if let Some(agent) = self.agents.get(&key) {
             return Ok(Ok(agent.clone()));
         }
-        let record = AgentRecord::from(Nobody { name: name.trim(), principal: &self.principal, at });
+        let nobody = AgentRecord::from(Nobody { name: name.trim(), principal: &self.principal, at });
+        let records = vec![AgentRecord { policy: self.policy.map(str::to_owned), ..nobody }];
         let (tenant, coming, archived) = (self.tenant, self.coming, self.archived);
-        let work = PutAgents { tenant, project: project.clone(), records: vec![record], coming, archived };
+        let work = PutAgents { tenant, project: project.clone(), records, admin: self.admin.clone(), coming, archived };
         let Some((put, agent)) = store.system().run(work).await?.pop() else {
             return Ok(Err("an agent was neither found nor made".to_owned()));
         };
         match agent {
             None => Ok(Err(format!("it names an agent that cannot be: {put:?}"))),
             Some(agent) => {
-                if put != waybill_mail::import::Put::Known {
+                if put != waybill_mail::import::Put::Known && agent.retired_at.is_some() {
                     report.make_up(format!("{} of {}", agent.name, project.human_key));
                 }
                 self.agents.insert(key, agent.clone());

@@ -30,6 +30,8 @@ pub struct Options {
     pub tenant: Tenant,
     /// Who acts for the agents of an archive that does not say it.
     pub principal: String,
+    /// Who acts for the overseer of every project: an admin, whoever acts for the agents.
+    pub admin: String,
     /// Have our own archive follow: not where it is what is read.
     pub archived: bool,
 }
@@ -52,7 +54,7 @@ pub async fn reindex(store: &Store, source: Source, options: &Options, progress:
     }
     let coming = highest(&source);
     store.system().run(Reserve(coming)).await?;
-    let directory = Directory::new(store, options, coming.agent).await?;
+    let directory = Directory::new(store, options, source.policy_of_unknown(), coming.agent).await?;
     let mut run = Run { store, source, options, coming, directory, report, rows: HashMap::new() };
     run.projects().await?;
     run.agents().await?;
@@ -124,6 +126,7 @@ impl Run<'_> {
 
     async fn agents(&mut self) -> Result<()> {
         let source = Arc::clone(&self.source);
+        let unknown = source.policy_of_unknown();
         for (at, scanned) in source.projects.iter().enumerate() {
             let Some(project) = self.rows.get(&at).cloned() else { continue };
             let policies: HashMap<&str, &str> =
@@ -135,7 +138,7 @@ impl Run<'_> {
                     program: profile.program.clone(),
                     model: profile.model.clone(),
                     task: profile.task_description.clone(),
-                    policy: policies.get(profile.name.as_str()).map(|policy| (*policy).to_owned()),
+                    policy: policies.get(profile.name.as_str()).copied().or(unknown).map(str::to_owned),
                     attachments_policy: profile.attachments_policy.clone(),
                     reaper_exempt: profile.reaper_exempt,
                     principal: self.principal_of(profile.principal.as_deref()),
@@ -145,8 +148,9 @@ impl Run<'_> {
                     retired_at: profile.retired_ts,
                 };
                 let records = profiles.iter().map(record).collect();
-                let (tenant, coming, archived) = (self.options.tenant, self.coming.agent, self.options.archived);
-                let work = PutAgents { tenant, project: project.clone(), records, coming, archived };
+                let Options { tenant, admin, archived, .. } = self.options.clone();
+                let work =
+                    PutAgents { tenant, project: project.clone(), records, admin, coming: self.coming.agent, archived };
                 let outcomes = self.store.system().run(work).await?;
                 for (profile, (put, agent)) in profiles.iter().zip(outcomes) {
                     let file = || format!("{}/agents/{}/profile.json", scanned.label, profile.name);

@@ -3,12 +3,23 @@
 use std::path::Path;
 
 use waybill_archive::layout::{
-    Legacy, LegacyFile, Message, Ours, Refusals, Scanned, TenantArchive, read_attachment, read_legacy_message,
+    self, Legacy, LegacyFile, Message, Ours, Refusals, Scanned, TenantArchive, read_attachment, read_legacy_message,
     read_message,
 };
 use waybill_kernel::Result;
+use waybill_mail::rules::contact::Policy;
+use waybill_mail::{ATTACHMENT_BYTES_MAX, BODY_BYTES_MAX, SUBJECT_BYTES_MAX};
 
 use crate::unreadable;
+
+/// Of the head of a message beside its subject: names, of which there are a hundred, and facts about attachments.
+const HEAD_MAX: u64 = 4 << 20;
+/// JSON writes a control character with six.
+const ESCAPED: u64 = 6;
+
+// Whatever a server of ours may be allowed to archive is read back from there.
+const _: () = assert!(BODY_BYTES_MAX as u64 + SUBJECT_BYTES_MAX as u64 * ESCAPED + HEAD_MAX <= layout::MESSAGE_MAX);
+const _: () = assert!(ATTACHMENT_BYTES_MAX as u64 <= layout::ATTACHMENT_MAX);
 
 /// What one tenant gets.
 #[derive(Debug)]
@@ -50,6 +61,13 @@ impl Source {
         let read = || Ours::open(root)?.tenant(folder);
         let TenantArchive { projects, common, refused } = read().map_err(|error| unreadable(&error))?;
         Ok(Self { projects, common, refused, is_legacy: false })
+    }
+
+    /// The policy of an agent whose state is not there or cannot be read. Our archives have the state of every agent, so one that is
+    /// missing is lost: such an agent may have let nobody write to it, and gets mail from its contacts alone. Archives of the Python
+    /// server have no policies.
+    pub(crate) fn policy_of_unknown(&self) -> Option<&'static str> {
+        (!self.is_legacy).then_some(Policy::ContactsOnly.as_str())
     }
 
     pub fn messages(&self) -> usize {

@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use waybill_access::ServerKey;
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::safety::{self, Exposure};
+use waybill_store::safety::{self, Exposure, Salvaged};
 
 pub const ADMIN_KEY: &str = "admin.key";
 pub const SERVER_KEY: &str = "server.key";
@@ -21,6 +21,8 @@ const OLD_SERVER_KEY: &str = "server.key.old";
 /// The admin key before it is known that the database has it.
 const NEW_ADMIN_KEY: &str = "admin.key.new";
 const INSTANCE_ID: &str = "instance.id";
+/// What a salvage has found. It is there from before the new database takes the place of the damaged one until its mail is complete.
+const SALVAGE: &str = "salvage.unfinished";
 const RUNNING: &str = "server.json";
 /// Holds the number of the process that has it locked.
 const LOCK: &str = "waybill.lock";
@@ -49,7 +51,8 @@ pub fn contents_of(database: &Path) -> Vec<PathBuf> {
 }
 
 /// The other files of ours.
-const PAPERS: &[&str] = &[ADMIN_KEY, NEW_ADMIN_KEY, SERVER_KEY, INSTANCE_ID, RUNNING, LOCK, safety::UNFINISHED];
+const PAPERS: &[&str] =
+    &[ADMIN_KEY, NEW_ADMIN_KEY, SERVER_KEY, INSTANCE_ID, RUNNING, LOCK, SALVAGE, safety::UNFINISHED];
 
 /// An open data folder, locked for this process until dropped.
 pub struct DataFolder {
@@ -115,8 +118,25 @@ impl DataFolder {
 
     /// Once it is known that the database does not have it.
     pub fn remove_new_admin_key(&self) -> Result<()> {
-        let path = self.path.join(NEW_ADMIN_KEY);
-        fs::remove_file(&path).and_then(|()| self.sync()).map_err(|error| unwritable(&path, &error))
+        self.remove(NEW_ADMIN_KEY)
+    }
+
+    /// Before the salvaged database takes its place: it is sound, so nothing in it says that its mail is not complete yet.
+    pub fn begin_salvage(&self, salvaged: &Salvaged) -> Result<()> {
+        let text = serde_json::to_string(salvaged).map_err(Error::internal)?;
+        self.write(&self.path.join(SALVAGE), &text)
+    }
+
+    /// What a salvage has found that did not come to its end.
+    pub fn unfinished_salvage(&self) -> Result<Option<Salvaged>> {
+        let path = self.path.join(SALVAGE);
+        let text = text_of(&path).map_err(|error| unreadable(&path, &error))?;
+        let salvaged = text.map(|text| serde_json::from_str(&text)).transpose();
+        salvaged.map_err(|error| unreadable(&path, &error.into()))
+    }
+
+    pub fn end_salvage(&self) -> Result<()> {
+        self.remove(SALVAGE)
     }
 
     /// Which server this is, to others on the same database: made at the first start and then kept.
@@ -188,6 +208,11 @@ impl DataFolder {
             self.sync()
         };
         write().map_err(|error| unwritable(path, &error))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path.join(name);
+        fs::remove_file(&path).and_then(|()| self.sync()).map_err(|error| unwritable(&path, &error))
     }
 
     /// A new name is on the disk only when its folder is.
@@ -348,6 +373,28 @@ mod tests {
         data.write_new_admin_key("second").unwrap();
         data.remove_new_admin_key().unwrap();
         assert_eq!((data.new_admin_key().unwrap(), admin_key(folder.path()).as_deref()), (None, Some("first")));
+    }
+
+    #[test]
+    fn a_salvage_is_known_until_it_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(folder.path()).unwrap();
+        assert_eq!(data.unfinished_salvage().unwrap(), None);
+        let salvaged = Salvaged {
+            finding: "page 7".to_owned(),
+            way: safety::Way::Rows,
+            tables: vec![
+                safety::SalvagedTable { table: "mail_agents".to_owned(), rows: 2, damage: None },
+                safety::SalvagedTable { table: "mail_messages".to_owned(), rows: 0, damage: Some("x".to_owned()) },
+            ],
+            quarantine: folder.path().join("quarantine-1"),
+        };
+        data.begin_salvage(&salvaged).unwrap();
+        drop(data);
+        let data = DataFolder::open(folder.path()).unwrap();
+        assert_eq!(data.unfinished_salvage().unwrap(), Some(salvaged));
+        data.end_salvage().unwrap();
+        assert_eq!(data.unfinished_salvage().unwrap(), None);
     }
 
     #[test]

@@ -36,6 +36,14 @@ pub fn table(columns: &[&str], rows: &[Json]) -> Result<()> {
     line(&table.to_string())
 }
 
+/// Where a list did not come to its end: how to go on. `page` is the answer that has it.
+pub fn more(page: &Json) -> Result<()> {
+    match &page["next_cursor"] {
+        Json::Null => Ok(()),
+        cursor => note(&format!("There are more: --cursor {}", cell(cursor))),
+    }
+}
+
 /// One thing, a fact on each line.
 pub fn facts(facts: &[(String, Json)]) -> Result<()> {
     let mut table = Table::new();

@@ -19,9 +19,11 @@ use crate::repo::disk::Folder;
 use crate::repo::look::Kept;
 
 /// Bytes of a message with its head.
-const MESSAGE_MAX: u64 = 40 << 20;
+pub const MESSAGE_MAX: u64 = 40 << 20;
 /// Bytes of one attachment.
-const ATTACHMENT_MAX: u64 = 64 << 20;
+pub const ATTACHMENT_MAX: u64 = 64 << 20;
+/// Bytes of an agent's policy and contacts: it may have thousands of contacts, each with a reason in words.
+const STATE_MAX: u64 = 64 << 20;
 /// Bytes of anything else, which is a page of JSON.
 const PAPER_MAX: u64 = 4 << 20;
 const DEPTH_MAX: usize = 12;
@@ -220,7 +222,7 @@ impl Scan<'_> {
             }
             Some(Kind::State | Kind::Seen | Kind::BuildSlot | Kind::Product(_)) if !self.is_ours => {}
             Some(Kind::State) => {
-                let state = State::read(&self.project.paper(path)?)?;
+                let state = State::read(&self.project.read(path, STATE_MAX)?)?;
                 self.project.states.push((named(agent())?, state));
             }
             Some(Kind::Seen) => self.project.seen.push((named(agent())?, path.to_owned())),

@@ -10,9 +10,8 @@ use crate::files_and_search::index_message;
 use crate::recipients::Recipient;
 use crate::rules::message::Importance;
 use crate::sending::{Files, Outgoing, delivered, received};
+use crate::settings::{BODY_BYTES_MAX, SUBJECT_BYTES_MAX};
 
-const SUBJECT_BYTES_MAX: usize = 64 << 10;
-const BODY_BYTES_MAX: usize = 32 << 20;
 const RECIPIENTS_MAX: usize = 1_000;
 const WORD_BYTES_MAX: usize = 1_024;
 

@@ -69,11 +69,8 @@ impl Operation for RespondContact {
         let project = acting::project(tx, &self.project_key).await?;
         let token = self.registration_token.as_deref();
         let to = acting::act_as(ctx, tx, &project, &self.to_agent, token).await?.agent;
-        let from_project = match &self.from_project {
-            Some(key) => acting::project(tx, key).await?,
-            None => project.clone(),
-        };
-        let from = acting::agent(tx, &from_project, &self.from_agent).await?;
+        let (from_project, from) =
+            contacts::other(tx, &project, self.from_project.as_deref(), &self.from_agent).await?;
         let pair = Pair { project: &from_project, from: &from, to_project: &project, to: &to };
         let (link, changed) = contacts::respond(ctx, tx, pair, self.accept, self.ttl_seconds).await?;
         Ok(Reply::Done(ContactAnswered {

@@ -101,7 +101,7 @@ impl Operation for Whois {
         let project = acting::project(tx, &self.project_key).await?;
         let agent = acting::agent(tx, &project, &self.agent_name).await?;
         // A message is for its parties, and the subject of a commit is that of a message.
-        let reads_mail = ctx.caller.sees_all_owners() || agent.principal == ctx.caller.principal.to_string();
+        let reads_mail = acting::is_own(ctx, &agent);
         Ok(Reply::Done(WhoisView { agent: AgentView::from(&agent), recent_commits: None, reads_mail }))
     }
 }

@@ -18,6 +18,9 @@ use waybill_kernel::{Tenant, hex};
 pub const INDEXED_BYTES_MAX: usize = 65_536;
 /// Words of one message. PostgreSQL knows places up to 16,383 in a text.
 const WORDS_MAX: usize = 16_000;
+/// Different words of one message, in bytes, each as long as it is stored and once for every project. A tsvector has at most 1 MiB
+/// with the marks and with the places of words, and a message whose index is refused could not be sent.
+const TERMS_BYTES_MAX: usize = 512 << 10;
 /// A longer word is known by its beginning, in characters.
 pub const WORD_CHARS_MAX: usize = 64;
 /// Occurrences of one word in a message that count, which is as many as PostgreSQL keeps.
@@ -118,19 +121,24 @@ impl Indexed {
         let subject = beginning(subject, INDEXED_BYTES_MAX);
         let body = beginning(body, INDEXED_BYTES_MAX - subject.len());
         let most = WORDS_MAX / spaces.len().max(1);
+        let bytes_most = TERMS_BYTES_MAX / spaces.len().max(1);
         let mut indexed = Self { marks, ..Self::default() };
         for space in spaces {
             let mut seen: HashMap<String, u32> = HashMap::new();
+            let mut bytes = 0;
+            // None ends the project's words, those of the body as well where the subject's were too many.
             let mut term = |word: String| {
                 let term = space.word(&word);
                 let count = seen.entry(word).or_default();
                 *count += 1;
-                if *count > OCCURRENCES_MAX { space.filler() } else { term }
+                bytes += if *count == 1 { term.len() } else { 0 };
+                let shown = if *count > OCCURRENCES_MAX { space.filler() } else { term };
+                (bytes <= bytes_most).then_some(shown)
             };
             let before = indexed.subject.len();
-            indexed.subject.extend(words(subject).take(most).map(&mut term));
+            indexed.subject.extend(words(subject).take(most).map_while(&mut term));
             let left = most - (indexed.subject.len() - before);
-            indexed.body.extend(words(body).take(left).map(&mut term));
+            indexed.body.extend(words(body).take(left).map_while(&mut term));
         }
         indexed
     }
@@ -206,6 +214,20 @@ mod tests {
         let indexed = Indexed::new(&[SPACE], vec![SPACE.everybody()], "Hello World", "hello there");
         assert_eq!(indexed.columns(), ["7p12z", "7p12xhello 7p12xworld", "7p12xhello 7p12xthere"].map(str::to_owned));
         assert_eq!(indexed.tsvector(), "'7p12xhello':1A,4B '7p12xthere':5B '7p12xworld':2A '7p12z' ");
+    }
+
+    #[test]
+    fn a_message_to_many_projects_has_room_in_one_row() {
+        let spaces: Vec<Space> = (0..16).map(|project| Space { tenant: Tenant(7), project }).collect();
+        let word = |n: usize| format!("{n:0>64}");
+        let body = (0..1_000).map(word).collect::<Vec<_>>().join(" ");
+        let indexed = Indexed::new(&spaces, Vec::new(), "Many", &body);
+        let bytes: usize = indexed.subject.iter().chain(&indexed.body).map(String::len).sum();
+        assert!(bytes <= TERMS_BYTES_MAX, "{bytes}");
+        for space in spaces {
+            let has = |word: &str| indexed.subject.iter().chain(&indexed.body).any(|term| *term == space.word(word));
+            assert_eq!([has("many"), has(&word(400)), has(&word(600))], [true, true, false], "as much for each");
+        }
     }
 
     #[test]

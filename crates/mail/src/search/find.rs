@@ -7,7 +7,7 @@
 use waybill_kernel::{Error, Result, Time};
 use waybill_store::{Ctx, Row, Sql, Tx, Value};
 
-use crate::acting::Project;
+use crate::acting::{Agent, Project};
 use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::rules::addresses::Kind;
 use crate::rules::query::Expr;
@@ -20,6 +20,8 @@ pub(crate) struct Wanted {
     pub(crate) space: Space,
     /// The mark of those who may find it.
     pub(crate) party: String,
+    /// Who looks, where the mail of one agent is wanted.
+    pub(crate) agent: Option<i64>,
     pub(crate) expr: Option<Expr>,
     pub(crate) sender: Option<i64>,
     pub(crate) thread: Option<String>,
@@ -38,18 +40,21 @@ pub(crate) enum Tier {
 }
 
 impl Wanted {
-    pub(crate) fn new(ctx: &Ctx<'_>, home: &Project) -> Self {
+    /// For all agents of the caller, or for one that it may act for: whoever shows a token looks with the marks of the principal
+    /// that registered the agent, and has none of its own.
+    pub(crate) fn new(ctx: &Ctx<'_>, home: &Project, agent: Option<&Agent>) -> Self {
         let space = Space { tenant: ctx.caller.tenant, project: home.id };
-        let party = if ctx.caller.sees_all_owners() {
-            space.everybody()
-        } else {
-            space.party(&ctx.caller.principal.to_string())
+        let party = match agent {
+            Some(agent) => space.party(&agent.principal),
+            None if ctx.caller.sees_all_owners() => space.everybody(),
+            None => space.party(&ctx.caller.principal.to_string()),
         };
         let home = home.clone();
         Self {
             home,
             space,
             party,
+            agent: agent.map(|agent| agent.id),
             expr: None,
             sender: None,
             thread: None,
@@ -109,7 +114,8 @@ impl Wanted {
         if parts.is_empty() { format!("'{}'", self.party) } else { parts.join(" & ") }
     }
 
-    /// At most `limit` messages below this number, newest first. Of each body come so many characters.
+    /// At most `limit` messages below this number, newest first. Of each body come so many characters. Where one agent looks,
+    /// what its principal's other agents have is among them: it tells where a page ends.
     pub(crate) async fn look(
         &self,
         ctx: &Ctx<'_>,
@@ -124,10 +130,13 @@ impl Wanted {
                 concat!(
                     "SELECT ",
                     message_columns!(),
-                    // The sender's principal, and the first list that an agent of the reader is on.
-                    ", s.principal, (SELECT max(r.kind) FROM mail_recipients r JOIN mail_agents b \
+                    // The sender and its principal, and the first list that the reader is on: the agent that looks, or any of the
+                    // caller's.
+                    ", s.principal, m.sender, (SELECT max(r.kind) FROM mail_recipients r JOIN mail_agents b \
                      ON b.tenant = $1 AND b.agent = r.agent \
-                     WHERE r.tenant = $1 AND r.message = m.message AND b.principal = $9), substr(m.body, 1, CAST($8 AS INTEGER)), length(m.body) FROM ",
+                     WHERE r.tenant = $1 AND r.message = m.message \
+                     AND (b.agent = $10 OR ($10 IS NULL AND b.principal = $9))), \
+                     substr(m.body, 1, CAST($8 AS INTEGER)), length(m.body) FROM ",
                     $from,
                     " JOIN mail_agents s ON s.tenant = $1 AND s.agent = m.sender ",
                     $order
@@ -161,8 +170,9 @@ impl Wanted {
             limit.into(),
             body_chars.into(),
             Value::from(&reader),
+            self.agent.into(),
         ];
-        tx.query(sql, &params).await?.iter().map(|row| Found::read(ctx, row, &self.home)).collect()
+        tx.query(sql, &params).await?.iter().map(|row| Found::read(ctx, row, self)).collect()
     }
 }
 
@@ -174,21 +184,29 @@ pub(crate) struct Found {
     pub(crate) body: String,
     /// Of all of it, in characters.
     pub(crate) body_chars: i64,
+    /// False where one agent looks and only others of its principal have the message: nobody is shown it.
+    pub(crate) is_party: bool,
 }
 
 impl Found {
-    /// Who sent it, and admins, are shown whom it was hidden from the others that they got it.
-    fn read(ctx: &Ctx<'_>, row: &Row, home: &Project) -> Result<Self> {
-        let is_own = ctx.caller.sees_all_owners() || row.text(MESSAGE_COLUMNS)? == ctx.caller.principal.to_string();
-        let kind = match row.text_opt(MESSAGE_COLUMNS + 1)? {
-            _ if is_own => SENT,
-            Some(kind) => Kind::stored(kind).as_str(),
+    /// Who sent it, and admins, are shown whom it was hidden from the others that they got it. Where one agent looks, it is that
+    /// one who must have sent it.
+    fn read(ctx: &Ctx<'_>, row: &Row, wanted: &Wanted) -> Result<Self> {
+        let is_own = match wanted.agent {
+            Some(agent) => row.int(MESSAGE_COLUMNS + 1)? == agent,
+            None => ctx.caller.sees_all_owners() || row.text(MESSAGE_COLUMNS)? == ctx.caller.principal.to_string(),
+        };
+        let (kind, is_party) = match row.text_opt(MESSAGE_COLUMNS + 2)?.map(Kind::stored) {
+            _ if is_own => (SENT, true),
+            Some(kind) => (kind.as_str(), true),
+            None if wanted.agent.is_some() => (Kind::To.as_str(), false),
             None => return Err(Error::internal("the index shows a message to somebody who is no party of it")),
         };
         Ok(Self {
-            view: MessageView::read(row, kind, home)?,
-            body: row.text(MESSAGE_COLUMNS + 2)?.to_owned(),
-            body_chars: row.int(MESSAGE_COLUMNS + 3)?,
+            view: MessageView::read(row, kind, &wanted.home)?,
+            body: row.text(MESSAGE_COLUMNS + 3)?.to_owned(),
+            body_chars: row.int(MESSAGE_COLUMNS + 4)?,
+            is_party,
         })
     }
 }
@@ -209,6 +227,7 @@ mod tests {
             home: home.clone(),
             space,
             party: "3p9ya".to_owned(),
+            agent: None,
             expr: Query::read(text).unwrap().expr,
             sender: Some(4),
             thread: None,

@@ -18,6 +18,7 @@ waybill_testkit::both! {
     a_hidden_recipient_shares_no_thread_with_those_it_is_hidden_from,
     other_projects_need_an_approved_contact,
     a_name_of_another_project_is_never_taken_for_ones_own,
+    who_is_of_another_project_is_asked_and_answered_by_the_name_that_is_shown,
     blocked_sends_may_file_requests_and_send_nothing,
     a_key_under_which_nothing_was_sent_is_free_again,
     handshakes_are_for_those_who_act_for_both,
@@ -318,6 +319,43 @@ async fn a_name_of_another_project_is_never_taken_for_ones_own(on: TestStore) {
     assert_eq!(subjects(&inbox(&on, &alice, "GreenCastle", json!({})).await), ["back"]);
     let namesake = json!({ "project_key": THERE, "agent_name": "GreenCastle" });
     assert_eq!(ok(&on, &carol, "fetch_inbox", namesake).await["result"], json!([]));
+}
+
+async fn who_is_of_another_project_is_asked_and_answered_by_the_name_that_is_shown(on: TestStore) {
+    const THERE: &str = "/data/other";
+    let (alice, bob) = (person(&on, "alice"), person(&on, "bob"));
+    agent(&on, &alice, "GreenCastle").await;
+    agent_in(&on, &bob, THERE, "BlueLake").await;
+    let across = with(ask(), json!({ "to_agent": "project:data-other#BlueLake" }));
+    let asked = ok(&on, &alice, "request_contact", across.clone()).await;
+    assert_eq!((&asked["to"], &asked["to_project"]), (&json!("BlueLake"), &json!(THERE)));
+    let theirs = json!({ "project_key": THERE, "agent_name": "BlueLake" });
+    let intro = ok(&on, &bob, "fetch_inbox", theirs).await["result"][0].clone();
+    assert_eq!(text(&intro, "subject"), "Contact request from project:data-projects-backend#GreenCastle");
+    let accept = with(answer(true), json!({ "project_key": THERE, "from_agent": intro["from"] }));
+    // Two projects that are one may stand in the name and beside it; two that are not may not.
+    let elsewhere = with(accept.clone(), json!({ "from_project": THERE }));
+    let error = refused(&on, &bob, "respond_contact", elsewhere).await;
+    assert_eq!(error.code(), Code::InvalidRequest);
+    for slug in ["data-projects-backend", "data-other"] {
+        assert!(error.message().contains(slug), "{error}");
+    }
+    for further in [json!({}), json!({ "from_project": HOME })] {
+        let answered = ok(&on, &bob, "respond_contact", with(accept.clone(), further.clone())).await;
+        assert_eq!((&answered["from"], &answered["approved"]), (&json!("GreenCastle"), &json!(true)), "{further}");
+    }
+    let hands = json!({ "project_key": HOME, "requester": "GreenCastle", "target": "project:/data/other#BlueLake" });
+    let shaken = ok(&on, &alice, "macro_contact_handshake", hands.clone()).await;
+    assert_eq!((&shaken["status"], &shaken["to_project"]), (&json!("approved"), &json!(THERE)));
+    for (tool, input) in [("macro_contact_handshake", hands), ("request_contact", across)] {
+        let elsewhere = with(input.clone(), json!({ "to_project": HOME }));
+        assert_eq!(refusal(&on, &alice, tool, elsewhere).await, Code::InvalidRequest, "{tool}");
+        ok(&on, &alice, tool, with(input, json!({ "to_project": THERE }))).await;
+    }
+    for nobody in ["project:data-other#RedFox", "project:nowhere#BlueLake"] {
+        let asking = with(ask(), json!({ "to_agent": nobody }));
+        assert_eq!(refusal(&on, &alice, "request_contact", asking).await, Code::NotFound, "{nobody}");
+    }
 }
 
 async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waybill_kernel::Code;
+use waybill_kernel::{Caller, Code};
 use waybill_testkit::stores::TestStore;
 
 use crate::support::*;
@@ -17,6 +17,7 @@ waybill_testkit::both! {
     what_is_no_project_is_refused,
     names_are_made_kept_and_refused_with_a_hint,
     another_principal_needs_the_token,
+    whoever_shows_an_agents_token_finds_its_mail_and_that_of_no_other,
     a_retired_agent_writes_to_nobody_and_comes_back,
     agents_are_listed_by_activity_and_never_more_than_250,
 }
@@ -235,4 +236,55 @@ async fn agents_are_listed_by_activity_and_never_more_than_250(on: TestStore) {
     pass(&on, 3 * 86_400);
     let lately = json!({ "project_key": HOME, "active_within_days": 2 });
     assert_eq!(ok(&on, &alice, "list_agents", lately).await["agents"], json!([]));
+}
+
+/// To or from whom `further` says.
+async fn walrus(on: &TestStore, caller: &Caller, further: Value) -> i64 {
+    send(on, caller, with(with(letter("walrus"), json!({ "thread_id": "T" })), further)).await
+}
+
+async fn whoever_shows_an_agents_token_finds_its_mail_and_that_of_no_other(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    agent(&on, &alice, "RedFox").await;
+    policy(&on, &alice, "RedFox", "open").await;
+    let fresh = json!({ "project_key": HOME, "program": "p", "model": "m", "name": "GreenCastle", "new_token": true });
+    let token = text(&ok(&on, &alice, "register_agent", fresh).await, "registration_token");
+    let got = walrus(&on, &bob, json!({ "sender_name": "BlueLake", "to": ["GreenCastle"] })).await;
+    let written = walrus(&on, &alice, json!({ "bcc": ["RedFox"] })).await;
+    for _ in 0..3 {
+        // What other agents of the same key have is not this one's.
+        walrus(&on, &bob, json!({ "sender_name": "BlueLake", "to": ["RedFox"] })).await;
+    }
+    let carol = person(&on, "carol");
+    ok(&on, &carol, "ensure_product", json!({ "product_key": "shop" })).await;
+    ok(&on, &carol, "products_link", json!({ "product_key": "shop", "project_key": HOME })).await;
+    let shown = json!({ "agent_name": "GreenCastle", "registration_token": token });
+    let found = [written, got];
+    for caller in [&alice, &carol, &on.admin] {
+        for limit in [1_usize, 2, 20] {
+            let words = json!({ "project_key": HOME, "query": "walrus", "limit": limit });
+            let page = ok(&on, caller, "search_messages", with(words, shown.clone())).await;
+            assert_eq!(ids(&page), found[..limit.min(2)], "by {limit}");
+        }
+        let words = json!({ "product_key": "shop", "query": "walrus" });
+        assert_eq!(ids(&ok(&on, caller, "search_messages_product", with(words, shown.clone())).await), found);
+        for (tool, thread) in [
+            ("summarize_thread", json!({ "project_key": HOME, "thread_id": "T" })),
+            ("summarize_thread_product", json!({ "product_key": "shop", "thread_id": "T" })),
+        ] {
+            let summed = ok(&on, caller, tool, with(thread, shown.clone())).await;
+            assert_eq!(summed["summary"]["total_messages"], 2, "{tool}");
+        }
+    }
+    let join = json!({ "project_key": HOME, "thread_id": "T", "program": "p", "model": "m" });
+    let joined = ok(&on, &carol, "macro_prepare_thread", with(join, shown)).await;
+    assert_eq!(joined["thread"]["summary"]["total_messages"], 2, "{joined}");
+    let words = json!({ "project_key": HOME, "query": "walrus", "agent_name": "GreenCastle" });
+    assert_eq!(refusal(&on, &carol, "search_messages", words.clone()).await, Code::Forbidden);
+    let wrong = with(words, json!({ "registration_token": "0".repeat(64) }));
+    assert_eq!(refusal(&on, &carol, "search_messages", wrong).await, Code::SenderTokenMismatch);
+}
+
+fn ids(answer: &Value) -> Vec<i64> {
+    answer["result"].as_array().unwrap().iter().map(|hit| number(hit, "id")).collect()
 }

@@ -90,7 +90,9 @@ async fn a_product_is_made_once_and_looked_through_for_its_parties_alone(on: Tes
     for (further, expected) in [
         (json!({ "proj": AWAY }), vec![there]),
         (json!({ "sender_name": "GreenCastle" }), vec![there, here]),
+        (json!({ "sender": "project:data-projects-backend#GreenCastle" }), vec![here]),
         (json!({ "sender": "NobodyHere" }), vec![]),
+        (json!({ "sender": "project:nowhere#GreenCastle" }), vec![]),
         (json!({ "thread_id": "T", "agent_name": "BlueLake" }), vec![there, here]),
         (json!({ "importance": "high" }), vec![]),
         (json!({ "until": "2000-01-01" }), vec![]),

@@ -23,6 +23,7 @@ waybill_testkit::both! {
     the_limit_counts_only_what_may_be_found,
     a_noisy_tenant_changes_neither_results_nor_order,
     what_is_indexed_of_a_message_is_bounded,
+    a_long_message_to_many_projects_is_found_in_each,
     mail_between_projects_is_found_in_both,
     bodies_are_cut_and_say_so,
     a_message_is_found_as_soon_as_it_is_sent_and_after_merging,
@@ -329,6 +330,41 @@ async fn mail_between_projects_is_found_in_both(on: TestStore) {
     }
     let answer = ok(&on, &alice, "search_messages", json!({ "project_key": AWAY, "query": "walrus" })).await;
     assert!(ids(&answer).is_empty(), "alice has nobody there");
+    // Its sender is looked for as it is shown, or by the path of its project.
+    for sender in ["project:data-projects-backend#GreenCastle", "project:/data/projects/backend#greencastle"] {
+        for filter in [json!({ "sender": sender }), json!({ "query": format!("walrus from:{sender}") })] {
+            let answer = ok(&on, &bob, "search_messages", with(json!({ "project_key": AWAY }), filter.clone())).await;
+            assert_eq!(ids(&answer), [id], "{filter}");
+        }
+    }
+    for sender in ["GreenCastle", "project:data-projects-backend#RedFox", "project:nowhere#GreenCastle"] {
+        let named = json!({ "project_key": AWAY, "sender": sender });
+        assert_eq!(refusal(&on, &bob, "search_messages", named).await, Code::NotFound, "{sender}");
+        let hinted = json!({ "project_key": AWAY, "query": format!("walrus from:{sender}") });
+        assert!(ids(&ok(&on, &bob, "search_messages", hinted).await).is_empty(), "{sender}");
+    }
+}
+
+async fn a_long_message_to_many_projects_is_found_in_each(on: TestStore) {
+    let alice = person(&on, "alice");
+    agent(&on, &alice, "GreenCastle").await;
+    let away: Vec<String> = (0..15).map(|n| format!("/data/away/{n}")).collect();
+    for path in &away {
+        agent_in(&on, &alice, path, "BlueLake").await;
+        let hands = json!({ "project_key": HOME, "requester": "GreenCastle", "target": "BlueLake", "to_project": path,
+            "auto_accept": true });
+        ok(&on, &alice, "macro_contact_handshake", hands).await;
+    }
+    let word = |n: usize| format!("{n:0>64}");
+    let to: Vec<String> = away.iter().map(|path| format!("project:{path}#BlueLake")).collect();
+    let body = (0..1_000).map(word).collect::<Vec<_>>().join(" ");
+    let id = send(&on, &alice, with(letter("walrus"), json!({ "to": to, "body_md": body }))).await;
+    for path in [HOME, away[0].as_str(), away[14].as_str()] {
+        for (query, expected) in [("walrus".to_owned(), vec![id]), (word(300), vec![id]), (word(900), vec![])] {
+            let answer = ok(&on, &alice, "search_messages", json!({ "project_key": path, "query": query })).await;
+            assert_eq!(ids(&answer), expected, "{path} {query}");
+        }
+    }
 }
 
 async fn bodies_are_cut_and_say_so(on: TestStore) {

@@ -4,10 +4,11 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::Code;
 use waybill_testkit::stores::TestStore;
 
-use crate::support::{HOME, agent, letter, number, ok, person, policy, refusal, send, two, with};
+use crate::support::{HOME, agent, letter, number, ok, person, policy, refusal, send, text, two, with};
 
 waybill_testkit::both! {
     a_thread_is_read_in_order_and_by_pages,
+    texts_come_whole_with_their_files_and_a_page_ends_where_it_is_full,
     a_reply_begins_a_thread_by_the_number_of_its_message,
     only_parties_read_a_thread_and_hidden_ones_stay_hidden,
     a_thread_is_summed_up_without_a_model,
@@ -41,6 +42,37 @@ async fn a_thread_is_read_in_order_and_by_pages(on: TestStore) {
     assert!(newest["messages"][0].get("body_md").is_none());
     let bodies = ok(&on, &bob, "get_thread", thread("T-1", json!({ "include_bodies": true }))).await;
     assert_eq!(bodies["messages"][0]["body_md"], "Hello.");
+}
+
+async fn texts_come_whole_with_their_files_and_a_page_ends_where_it_is_full(on: TestStore) {
+    const BYTES: usize = 300_000;
+    const PAGE: usize = 2 << 20;
+    let (alice, bob) = two(&on).await;
+    let mut sent = Vec::new();
+    for n in 0..8 {
+        let file = json!({ "name": "a.txt", "content_base64": "aGVsbG8=" });
+        let long = json!({ "thread_id": "T", "body_md": n.to_string().repeat(BYTES), "attachments": [file] });
+        sent.push(send(&on, &alice, with(letter("long"), long)).await);
+    }
+    let (mut pages, mut cursor) = (Vec::new(), Json::Null);
+    loop {
+        let further = json!({ "include_bodies": true, "limit": 8, "cursor": cursor });
+        let page = ok(&on, &bob, "get_thread", thread("T", further)).await;
+        assert!(page.to_string().len() <= PAGE, "{}", page.to_string().len());
+        for message in page["messages"].as_array().unwrap() {
+            assert_eq!(text(message, "body_md").len(), BYTES);
+            assert_eq!(message["attachments"][0]["content_base64"], "aGVsbG8=");
+        }
+        pages.push(ids(&page));
+        cursor = page["next_cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    assert_eq!(pages, [&sent[2..], &sent[..2]], "as many as there is room for, the newest first");
+    let plain = ok(&on, &bob, "get_thread", thread("T", json!({}))).await;
+    assert_eq!((ids(&plain), &plain["next_cursor"]), (sent, &Json::Null));
+    assert!(plain["messages"][0]["attachments"][0].get("content_base64").is_none(), "{plain}");
 }
 
 async fn a_reply_begins_a_thread_by_the_number_of_its_message(on: TestStore) {

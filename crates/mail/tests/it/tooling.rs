@@ -20,6 +20,7 @@ waybill_testkit::both! {
     rule_48_waits_for_the_database_are_told_and_judged,
     tools_resources_and_settings_are_told_without_secrets,
     the_overseer_reaches_everybody_and_is_an_admin,
+    an_overseer_that_nobody_could_answer_can_be_answered_after_the_next_message,
     reservations_that_are_long_over_are_forgotten,
     files_are_not_read_where_no_folder_is_named,
 }
@@ -95,6 +96,35 @@ async fn the_overseer_reaches_everybody_and_is_an_admin(on: TestStore) {
     assert_eq!(refusal(&on, &alice, "register_agent", named).await, Code::InvalidAgentName);
     let unknown = with(order, json!({ "to": ["RedFox"] }));
     assert_eq!(refusal(&on, &boss, "send_overseer_message", unknown).await, Code::RecipientNotFound);
+}
+
+async fn an_overseer_that_nobody_could_answer_can_be_answered_after_the_next_message(on: TestStore) {
+    let (_, bob) = two(&on).await;
+    let boss = admin(&on);
+    let order = json!({ "project_key": HOME, "to": ["BlueLake"], "subject": "Stop", "body_md": "x" });
+    let told = async || {
+        let sql = "SELECT count(*) FROM mail_archive_rows r JOIN mail_agents a ON a.agent = r.ref \
+                   WHERE r.kind = 'agent' AND a.name = 'HumanOverseer'";
+        on.count(sql).await.unwrap()
+    };
+    ok(&on, &boss, "send_overseer_message", order.clone()).await;
+    assert_eq!(told().await, 1);
+    // As an import left it that knew nothing of overseers.
+    let shut = "UPDATE mail_agents SET policy = 'auto', reaper_exempt = 0, retired_at = 1 WHERE name = 'HumanOverseer'";
+    on.write(shut).await.unwrap();
+    let sent = ok(&on, &boss, "send_overseer_message", order.clone()).await;
+    assert_eq!(told().await, 2, "the archive learns of it");
+    let answer = json!({
+        "project_key": HOME, "sender_name": "BlueLake", "message_id": sent["id"], "body_md": "Done.",
+    });
+    assert_eq!(ok(&on, &bob, "reply_message", answer).await["to"], json!(["HumanOverseer"]));
+    let state = "SELECT policy, reaper_exempt, retired_at FROM mail_agents WHERE name = 'HumanOverseer'";
+    let state = on.rows(state).await.unwrap();
+    assert_eq!(state.len(), 1);
+    assert_eq!((state[0].text(0).unwrap(), state[0].bool(1).unwrap()), ("open", true));
+    assert_eq!(state[0].int_opt(2).unwrap(), None);
+    ok(&on, &boss, "send_overseer_message", order).await;
+    assert_eq!(told().await, 2, "one that is as it should be stays as it is");
 }
 
 async fn reservations_that_are_long_over_are_forgotten(on: TestStore) {

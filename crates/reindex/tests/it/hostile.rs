@@ -3,10 +3,11 @@
 use std::os::unix::fs::symlink;
 
 use serde_json::json;
+use waybill_kernel::Code;
 use waybill_reindex::Report;
-use waybill_testkit::stores::TestStore;
+use waybill_testkit::stores::{TestStore, person};
 
-use crate::support::{Written, import, inbox, ok, rows};
+use crate::support::{Written, import, import_for, inbox, ok, rows};
 
 waybill_testkit::both! {
     broken_files_are_told_and_the_others_come_in,
@@ -15,6 +16,7 @@ waybill_testkit::both! {
     a_number_that_is_taken_is_refused_and_nothing_is_overwritten,
     numbers_that_are_none_are_refused_and_lift_nothing,
     names_of_others_are_kept_and_nobody_is_made_up_to_write_to,
+    the_overseer_of_an_archive_is_an_admins_and_can_be_answered,
     a_projects_number_that_is_taken_gives_way,
     old_forms_of_that_server_are_read,
 }
@@ -150,6 +152,36 @@ async fn names_of_others_are_kept_and_nobody_is_made_up_to_write_to(on: TestStor
     let letter = json!({ "project_key": "/w", "sender_name": "GreenCastle", "to": ["Vanished"], "subject": "s", "body_md": "b" });
     let refused = on.call(&on.admin, "send_message", letter).await.unwrap_err();
     assert!(refused.message().contains("Retired"), "{refused}");
+}
+
+/// With a profile in /w, and named by a message alone in /v.
+async fn the_overseer_of_an_archive_is_an_admins_and_can_be_answered(on: TestStore) {
+    let written = archive();
+    written.agent("w", 3, "HumanOverseer");
+    written.agent("v", 4, "BlueLake");
+    let order = json!({ "from": "humanoverseer", "project": "/v", "project_slug": "v" });
+    written.message_at("projects/v/messages/2026/11/t__x__2.md", 2, order);
+    written.message(3, json!({ "from": "HumanOverseer" }));
+    let report = import_for(&on, &written.root(), "agent:alice").await;
+    assert_eq!(report.messages.written, 3, "{:?}", report.refused);
+    assert_eq!(report.without_profile, Vec::<String>::new(), "it is there, and not retired");
+    let sql = "SELECT principal, policy, reaper_exempt, retired_at FROM mail_agents WHERE name_key = 'humanoverseer'";
+    let overseers = on.rows(sql).await.unwrap();
+    assert_eq!(overseers.len(), 2);
+    let admin = on.admin.principal.to_string();
+    for row in &overseers {
+        assert_eq!((row.text(0).unwrap(), row.text(1).unwrap()), (admin.as_str(), "open"));
+        assert_eq!((row.bool(2).unwrap(), row.int_opt(3).unwrap()), (true, None));
+    }
+    let alice = person(&on, "alice");
+    for (project, message) in [("/v", 2), ("/w", 3)] {
+        let answer =
+            json!({ "project_key": project, "sender_name": "BlueLake", "message_id": message, "body_md": "Done." });
+        on.call(&alice, "reply_message", answer).await.unwrap_or_else(|error| panic!("{project}: {error}"));
+        let posing = json!({ "project_key": project, "sender_name": "HumanOverseer", "to": ["BlueLake"], "subject": "s",
+            "body_md": "b" });
+        assert_eq!(on.call(&alice, "send_message", posing).await.unwrap_err().code(), Code::Forbidden);
+    }
 }
 
 async fn a_projects_number_that_is_taken_gives_way(on: TestStore) {

@@ -12,7 +12,7 @@ use waybill_store::Row;
 use waybill_store::effects::{Holder, sweep_once};
 use waybill_testkit::stores::{self, TestStore, person, readable};
 
-use crate::support::rows;
+use crate::support::{Written, import as legacy_import, rows};
 
 waybill_testkit::both! {
     rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row,
@@ -20,6 +20,7 @@ waybill_testkit::both! {
     a_project_whose_files_are_gone_is_read_from_its_repository,
     a_message_without_what_came_with_it_is_refused,
     files_of_ours_that_contradict_are_refused,
+    a_policy_that_cannot_be_read_lets_nobody_new_write,
     imported_agents_have_time_to_show_that_they_live,
     the_archive_learns_what_came_in_for_agents_that_were_there,
 }
@@ -113,7 +114,8 @@ async fn import(on: &TestStore, root: &Path) -> Report {
 
 /// `archived` when our own archive is another one, and follows.
 async fn import_from(on: &TestStore, root: &Path, archived: bool) -> Report {
-    let options = Options { tenant: on.admin.tenant, principal: "human:somebody".to_owned(), archived };
+    let (principal, admin) = ("human:somebody".to_owned(), on.admin.principal.to_string());
+    let options = Options { tenant: on.admin.tenant, principal, admin, archived };
     let (tenants, refused) = Source::tenants(root).map_err(readable).unwrap();
     assert_eq!((tenants.len(), refused.count), (1, 0));
     let source = Source::ours(root, &tenants[0].1).map_err(readable).unwrap();
@@ -222,6 +224,40 @@ async fn files_of_ours_that_contradict_are_refused(on: TestStore) {
     assert!(why("x__y__99.md").contains("another project"));
     assert!(why("BlueLake/profile.json").contains("another agent"));
     assert_eq!(report.without_profile, ["BlueLake of /data/projects/backend"]);
+}
+
+async fn a_policy_that_cannot_be_read_lets_nobody_new_write(on: TestStore) {
+    lived_in(&on).await;
+    let block = json!({ "project_key": HOME, "agent_name": "BlueLake", "policy": "block_all" });
+    call(&on, &person(&on, "bob"), "set_contact_policy", block).await;
+    let temp = exported(&on).await;
+    let agents = temp.path().join("default/data-projects-backend/files/agents");
+    // As long as that of an agent with thousands of contacts: JSON may end in spaces.
+    let mut large = std::fs::read(agents.join("BlueLake/state.json")).unwrap();
+    large.resize(large.len() + (6 << 20), b' ');
+    std::fs::write(agents.join("BlueLake/state.json"), large).unwrap();
+    std::fs::write(agents.join("GreenCastle/state.json"), "{").unwrap();
+    std::fs::remove_file(agents.join("RedStone/state.json")).unwrap();
+    let empty = beside(&on).await;
+    let report = import(&empty, temp.path()).await;
+    let refused: Vec<&str> = report.refused.iter().map(|refused| refused.file.as_str()).collect();
+    assert_eq!(refused, ["default/data-projects-backend/agents/GreenCastle/state.json"]);
+    let policies = empty.rows("SELECT name, policy FROM mail_agents ORDER BY name").await.unwrap();
+    let of: Vec<_> = policies.iter().map(|row| (row.text(0).unwrap(), row.text(1).unwrap())).collect();
+    let expected = [
+        ("BlueLake", "block_all"),
+        ("BrownBear", "open"),
+        ("GreenCastle", "contacts_only"),
+        ("RedStone", "contacts_only"),
+    ];
+    assert_eq!(of, expected);
+    // What the Python server writes has no such files, and its agents are as they were there.
+    let legacy = Written::new();
+    legacy.agent("w", 5, "SilverFox");
+    legacy.message(9, json!({ "from": "SilverFox", "to": ["SilverFox"] }));
+    legacy_import(&empty, &legacy.root()).await;
+    let policy = empty.rows("SELECT policy FROM mail_agents WHERE name = 'SilverFox'").await.unwrap();
+    assert_eq!(policy[0].text(0).unwrap(), "auto");
 }
 
 /// They were last active long ago, elsewhere: the first sweep after a move retires none of them.

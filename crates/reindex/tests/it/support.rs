@@ -57,7 +57,13 @@ pub fn sample() -> Option<(tempfile::TempDir, PathBuf)> {
 }
 
 pub async fn import(on: &TestStore, root: &Path) -> Report {
-    let options = Options { tenant: on.admin.tenant, principal: on.admin.principal.to_string(), archived: true };
+    import_for(on, root, &on.admin.principal.to_string()).await
+}
+
+/// For agents that belong to this principal from then on.
+pub async fn import_for(on: &TestStore, root: &Path, principal: &str) -> Report {
+    let (tenant, admin) = (on.admin.tenant, on.admin.principal.to_string());
+    let options = Options { tenant, principal: principal.to_owned(), admin, archived: true };
     let source = Source::legacy(root).map_err(readable).unwrap();
     reindex(&on.store, source, &options, &|_, _| true).await.map_err(readable).unwrap()
 }

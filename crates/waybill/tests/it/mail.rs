@@ -102,6 +102,72 @@ async fn the_commands_of_mail_do_a_day_of_two_agents_on_postgresql() {
 }
 
 #[tokio::test]
+async fn a_list_that_is_cut_says_so_and_goes_on_by_its_cursor() {
+    let world = World::start().await;
+    let (one, _two) = (registered(&world), registered(&world));
+    for subject in ["first", "second", "third"] {
+        asked(&world, &["send", "--to", &one, "--agent", &one, "--thread", "T-1", "--subject", subject, "The plan."]);
+    }
+    for list in [&["search", "plan", "--limit", "2"], &["thread", "T-1", "--limit", "2"]] {
+        let page = mail(&world, &[&list[..], &["--project", PROJECT]].concat());
+        assert_eq!(page.exit, 0, "{}", page.stderr);
+        let told = page.stderr.lines().find_map(|line| line.strip_prefix("There are more: --cursor "));
+        let cursor = told.unwrap_or_else(|| panic!("{list:?}: {}", page.stderr));
+        let rest = mail(&world, &[&list[..], &["--cursor", cursor, "--project", PROJECT]].concat());
+        assert!(page.stdout.contains("third") && page.stdout.contains("second"), "{list:?}: {}", page.stdout);
+        assert!(rest.stdout.contains("first") && !rest.stdout.contains("second"), "{list:?}: {}", rest.stdout);
+        assert!(!rest.stderr.contains("--cursor"), "{list:?}: {}", rest.stderr);
+    }
+    let agents = mail(&world, &["agents", "--limit", "1", "--project", PROJECT]);
+    assert!(agents.stderr.contains("raise --limit"), "{}", agents.stderr);
+    let all = mail(&world, &["agents", "--project", PROJECT]);
+    assert!(!all.stderr.contains("raise --limit"), "{}", all.stderr);
+}
+
+#[tokio::test]
+async fn mail_of_an_agent_is_searched_with_its_token_and_read_by_whoever_wrote_it() {
+    let world = World::start().await;
+    let agent = asked(&world, &["register"]);
+    let (name, token) = (agent["name"].as_str().unwrap(), agent["registration_token"].as_str().unwrap());
+    let sent = asked(&world, &["send", "--to", name, "--agent", name, "--subject", "Note", "The plan."]);
+    let id = sent["deliveries"][0]["payload"]["id"].to_string();
+
+    let key = world.key(json!({ "principal": "agent:other", "scopes": ["mail:read", "mail:write"] })).await;
+    let url = world.url("");
+    let search = [
+        "mail",
+        "search",
+        "plan",
+        "--agent",
+        name,
+        "--project",
+        PROJECT,
+        "--json",
+        "--url",
+        url.as_str(),
+        "--key",
+        key.as_str(),
+    ];
+    assert_ne!(program(&search).exit, 0, "another key's agent");
+    let found = program(&[&search[..], &["--token", token]].concat());
+    assert_eq!(found.exit, 0, "{}", found.stderr);
+    assert_eq!(found.json()["result"][0]["id"].to_string(), id);
+
+    // To itself: it has written the message and got it.
+    asked(&world, &["read", &id, "--agent", name]);
+    assert_eq!(asked(&world, &["inbox", "--unread", "--agent", name])["result"], json!([]));
+    let other = registered(&world);
+    asked(&world, &["policy", "open", "--agent", &other]);
+    let sent = asked(&world, &["send", "--to", &other, "--agent", name, "--subject", "Note", "For you."]);
+    let id = sent["deliveries"][0]["payload"]["id"].to_string();
+    assert_eq!(
+        asked(&world, &["read", &id, "--agent", name])["subject"],
+        "Note",
+        "what one has sent alone has no mark"
+    );
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_command_of_mail_is_told() {
     let world = World::start().await;
     let nobody = mail(&world, &["inbox", "--project", PROJECT]);

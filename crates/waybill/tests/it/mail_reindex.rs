@@ -214,3 +214,39 @@ async fn rule_38_messages_that_cannot_be_read_come_back_from_the_archive() {
     salvage(&["--lossy"]).must_be_cured(Code::ChecksFailed, "quarantine", "without the keys");
     assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
 }
+
+/// The salvaged database is sound by then, so only the mark in the data folder tells the next run that something is left to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_salvage_that_cannot_read_the_archive_indexes_the_words_and_goes_on_when_it_is_run_again() {
+    let mut world = World::start().await;
+    let data = world.server.data_dir.clone();
+    assert_eq!(world.server.term().unwrap().code(), Some(0));
+    let mail = |args: &[&str]| {
+        let place = ["--project", "/data/projects/backend", "--json", "--data", text(&data)];
+        let ended = program(&[&["mail"], args, &place].concat());
+        assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
+        json_of(&ended)
+    };
+    let name = mail(&["register"])["name"].as_str().unwrap().to_owned();
+    mail(&["send", "--agent", &name, "--to", &name, "--subject", "Note", "About umlaute."]);
+    damage(&data, "mail_inbox");
+
+    // A link in the place of the folder of projects: no part of such an archive can be read.
+    let broken = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(broken.path(), broken.path().join("projects")).unwrap();
+    let salvage = |more: &[&str]| program(&[&["mail", "salvage", "--data", text(&data), "--json"], more].concat());
+    salvage(&["--from", text(broken.path())]).must_be(Code::PathUnusable, "an archive that is a link");
+    let mark = data.join("salvage.unfinished");
+    assert!(mark.exists());
+    assert_eq!(search(&data, "umlaute"), 1, "what was salvaged is found");
+
+    let again = salvage(&[]);
+    assert_eq!(again.exit, 0, "{}", again.stderr);
+    assert!(again.stderr.contains("not come to its end"), "{}", again.stderr);
+    let report = json_of(&again);
+    assert_eq!((report["damaged"].clone(), report["salvaged"]["way"].clone()), (json!(true), json!("rows")));
+    assert!(Path::new(report["salvaged"]["quarantine"].as_str().unwrap()).join("waybill.db").exists());
+    assert!(!mark.exists());
+    assert_eq!(search(&data, "umlaute"), 1);
+    assert_eq!(json_of(&salvage(&[])), json!({ "damaged": false }));
+}

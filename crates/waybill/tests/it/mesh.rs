@@ -180,6 +180,46 @@ async fn without_a_daemon_a_message_is_sent_directly_and_that_is_said() {
 }
 
 #[tokio::test]
+async fn without_a_daemon_nothing_is_sealed_for_keys_that_were_replaced() {
+    let world = World::start().await;
+    let (alice, bob) = (User::new(&world), User::new(&world));
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    let invite = alice.json(&["mesh", "invite", "team"])["invite"].as_str().unwrap().to_owned();
+    bob.json(&["mesh", "join", &invite, "--name", "bob"]);
+    alice.json(&["send", "bob", "before"]);
+    bob.up("team");
+    bob.connected("team").await;
+    let rotated = bob.json(&["daemon", "rotate-keypair"]);
+    let (old, new) = (rotated["old"].as_str().unwrap(), rotated["new"].as_str().unwrap());
+    for to in ["bob", old, new] {
+        let refused = alice.run(&["send", to, "after", "--json"]);
+        refused.must_be_cured(Code::MemberUnknown, "waybill daemon up", to);
+    }
+    alice.up("team");
+    until("alice has followed the change", || async {
+        let peers = alice.json(&["peers"]);
+        peers["peers"].as_array().unwrap().iter().any(|peer| peer["pubkey"] == new)
+    })
+    .await;
+    alice.json(&["daemon", "down"]);
+    alice.json(&["send", "bob", "after"]);
+    bob.gets("team", "after").await;
+}
+
+#[tokio::test]
+async fn a_mesh_whose_answer_was_lost_is_had_by_asking_again() {
+    let world = World::start().await;
+    let (alice, other) = (User::new(&world), User::new(&world));
+    let create = ["mesh", "create", "team", "--name", "alice"];
+    let made = alice.json(&create);
+    std::fs::remove_file(alice.folder("team").join("membership.json")).unwrap();
+    assert_eq!(alice.json(&create), made);
+    other.run(&create).must_be(Code::AlreadyExists, "the slug of another owner");
+    alice.up("team");
+    alice.connected("team").await;
+}
+
+#[tokio::test]
 async fn members_send_to_a_queue_that_the_owner_has_allowed_until_an_operator_ends_the_mesh() {
     let world = World::start().await;
     let (alice, bob) = (User::new(&world), User::new(&world));
@@ -269,6 +309,10 @@ async fn a_member_comes_back_from_its_backup_and_is_taken_away() {
     alice
         .run(&["daemon", "backup", &files[1], "--passphrase-file", phrase])
         .must_be(Code::AlreadyExists, "over another");
+    let third = alice.home.path().join("three");
+    let mut by_variable = alice.command(&["daemon", "backup", third.to_str().unwrap()]);
+    assert!(by_variable.env("WAYBILL_PASSPHRASE", "correct horse battery").output().unwrap().status.success());
+    assert!(third.exists());
     alice.json(&["daemon", "down"]);
     let restored = elsewhere.json(&["daemon", "restore", &files[1], "--passphrase-file", phrase]);
     assert_eq!(restored["slug"], "team");
@@ -298,6 +342,8 @@ async fn what_cannot_be_done_is_told_with_its_cure() {
         (&["daemon", "up", "--ephemeral", "--persistent"], "--persistent"),
         (&["daemon", "up", "--ttl", "2w"], "2h"),
         (&["daemon", "backup", "x"], "--passphrase-file"),
+        // Everybody on the host could read it.
+        (&["daemon", "backup", "x", "--passphrase", "correct horse battery"], "unexpected argument '--passphrase'"),
         (&["send", "bob"], "<TEXT>"),
     ] {
         let ended = alice.run(args);
@@ -343,6 +389,10 @@ async fn an_ephemeral_member_comes_and_goes_with_its_daemon() {
     // Everybody on the host can read what a process was started with.
     let arguments = std::fs::read(format!("/proc/{}/cmdline", started["pid"])).unwrap();
     assert!(!String::from_utf8_lossy(&arguments).contains(&invite));
+    assert_eq!(names(), ["alice", "runner-7"]);
+    // The outbox of a kept member's folder is that member's.
+    let beside = ["daemon", "up", "--mesh", "team", "--ephemeral", "--name", "runner-8", "--invite", &invite];
+    alice.run(&beside).must_be_cured(Code::AlreadyExists, "another WAYBILL_HOME", "in the folder of a kept member");
     assert_eq!(names(), ["alice", "runner-7"]);
     assert!(!runner.folder("team").join("keypair.json").exists(), "its keys are in memory alone");
     let down = runner.json(&["daemon", "down", "--mesh", "team"]);

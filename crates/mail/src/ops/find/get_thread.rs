@@ -5,16 +5,13 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Example, OperationSpec, Resource, Result, Route, cursor};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting::{Project, project};
+use crate::acting::project;
 use crate::inbox::MessageView;
-use crate::search::find::{Found, Wanted};
+use crate::pages;
+use crate::search::find::Wanted;
 
 const LIMIT: i64 = 50;
 const LIMIT_MAX: i64 = 500;
-/// Of a body; the whole is had by get_message.
-const BODY_CHARS_MAX: i64 = 16_384;
-/// Bodies of one answer together, in characters.
-const BODIES_CHARS_MAX: i64 = 1_000_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +21,7 @@ pub struct GetThread {
     /// The thread's id, or the number of the message that began it.
     #[schemars(length(min = 1, max = 128))]
     pub thread_id: String,
-    /// With the beginning of each body.
+    /// With the text of each message.
     pub include_bodies: Option<bool>,
     /// 50 unless given.
     #[schemars(range(min = 1, max = 500))]
@@ -36,7 +33,7 @@ pub struct GetThread {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Thread {
     pub thread_id: String,
-    /// The newest of them, oldest first.
+    /// The newest of them, oldest first: a page ends at its limit, or at 2 MiB.
     pub messages: Vec<MessageView>,
     /// For what is older; absent when there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,36 +81,19 @@ impl Operation for GetThread {
             }
             None => i64::MAX,
         };
-        let bodies = self.include_bodies.unwrap_or(false);
-        let body_chars = if bodies { (BODIES_CHARS_MAX / limit).min(BODY_CHARS_MAX) } else { 0 };
-        let mut found = of_thread(ctx, tx, &project, &self.thread_id, below, limit + 1, body_chars).await?;
+        let wanted = Wanted { thread: Some(self.thread_id.clone()), ..Wanted::new(ctx, &project, None) };
+        // Their texts are read only when it is known how many of them a page has room for.
+        let found = wanted.look(ctx, tx, None, below, limit + 1, 0).await?;
         if found.is_empty() {
             return Err(Error::not_found("thread"));
         }
-        let has_more = found.len() as i64 > limit;
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        let oldest = found.last().map(|found| found.view.id).filter(|_| has_more);
+        let mut views: Vec<MessageView> = found.into_iter().map(|found| found.view).collect();
+        let is_cut = views.len() as i64 > limit;
+        views.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let shown = pages::fitted(tx, views, self.include_bodies.unwrap_or(false)).await?;
+        let oldest = shown.messages.last().map(|message| message.id).filter(|_| is_cut || shown.has_more);
         let next_cursor = oldest.map(|id| cursor::encode(&scope, &id.to_be_bytes()));
-        let messages = found.into_iter().rev().map(|found| shown(found, bodies)).collect();
+        let messages = shown.messages.into_iter().rev().collect();
         Ok(Reply::Done(Thread { thread_id: self.thread_id.clone(), messages, next_cursor }))
     }
-}
-
-fn shown(found: Found, with_body: bool) -> MessageView {
-    MessageView { body_md: with_body.then_some(found.body), ..found.view }
-}
-
-/// The messages of a thread that the caller may read, newest first.
-pub(crate) async fn of_thread(
-    ctx: &Ctx<'_>,
-    tx: &mut Tx<'_>,
-    project: &Project,
-    thread: &str,
-    below: i64,
-    limit: i64,
-    body_chars: i64,
-) -> Result<Vec<Found>> {
-    let mut wanted = Wanted::new(ctx, project);
-    wanted.thread = Some(thread.to_owned());
-    wanted.look(ctx, tx, None, below, limit, body_chars).await
 }

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route, Time, cursor};
-use waybill_store::{Ctx, Operation, Reply, STATEMENTS_MAX, Statement, Tx};
+use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting::{self, Project};
+use crate::acting::{self, Agent, Project};
 use crate::inbox::MessageView;
 use crate::rules::addresses::Names;
 use crate::rules::dates;
@@ -172,7 +172,9 @@ impl Operation for SearchMessages {
         let page = self.page()?;
         let query = Query::read(self.query.as_deref().unwrap_or(""))?;
         let project = acting::project(tx, &self.project_key).await?;
-        let (wanted, assistance) = self.wanted(ctx, tx, &project, &query).await?;
+        let agent =
+            acting::one_of(ctx, tx, &project, self.agent_name.as_deref(), self.registration_token.as_deref()).await?;
+        let (wanted, assistance) = self.wanted(ctx, tx, &project, agent.as_ref(), &query).await?;
         let Some(wanted) = wanted else {
             let diagnostics = self.diagnostics(ctx, &query);
             return Ok(Reply::Done(SearchResult { result: Vec::new(), next_cursor: None, assistance, diagnostics }));
@@ -181,17 +183,13 @@ impl Operation for SearchMessages {
         let scope: Vec<&[u8]> = scope.iter().map(Vec::as_slice).collect();
         let ranking = self.ranking.unwrap_or_default();
         let (mut found, mut next) = look(ctx, tx, &wanted, ranking, self.position(&scope)?, page).await?;
-        if let Some(name) = &self.agent_name {
-            // One's own alone: whether another agent got a message may be hidden.
-            let agent = acting::act_as(ctx, tx, &project, name, self.registration_token.as_deref()).await?.agent;
-            found = of_agent(tx, agent.id, found).await?;
-            for _ in 1..PAGES_MAX {
-                let left = page.limit - found.len();
-                let Some(position) = next.filter(|_| left > 0) else { break };
-                let more = look(ctx, tx, &wanted, ranking, position, Page { skip: 0, limit: left, ..page }).await?;
-                found.extend(of_agent(tx, agent.id, more.0).await?);
-                next = more.1;
-            }
+        // Only a page of one agent's mail is short while there is more.
+        for _ in 1..PAGES_MAX {
+            let left = page.limit - found.len();
+            let Some(position) = next.filter(|_| left > 0) else { break };
+            let more = look(ctx, tx, &wanted, ranking, position, Page { skip: 0, limit: left, ..page }).await?;
+            found.extend(more.0);
+            next = more.1;
         }
         Ok(Reply::Done(SearchResult {
             result: found
@@ -203,22 +201,6 @@ impl Operation for SearchMessages {
             diagnostics: self.diagnostics(ctx, &query),
         }))
     }
-}
-
-/// Those that the agent has sent or got.
-pub(crate) async fn of_agent(tx: &mut Tx<'_>, agent: i64, found: Vec<Found>) -> Result<Vec<Found>> {
-    const PARTY: &str = "SELECT 1 FROM mail_messages m WHERE m.tenant = $1 AND m.message = $2 AND (m.sender = $3 OR EXISTS \
-        (SELECT 1 FROM mail_recipients r WHERE r.tenant = $1 AND r.message = $2 AND r.agent = $3))";
-    let mut kept = Vec::with_capacity(found.len());
-    let mut found = found.into_iter().peekable();
-    while found.peek().is_some() {
-        let some: Vec<Found> = found.by_ref().take(STATEMENTS_MAX).collect();
-        let looks: Vec<Statement<'_>> =
-            some.iter().map(|one| (PARTY, vec![one.view.id.into(), agent.into()])).collect();
-        let rows = tx.query_all(&looks).await?;
-        kept.extend(some.into_iter().zip(rows).filter(|(_, rows)| !rows.is_empty()).map(|(one, _)| one));
-    }
-    Ok(kept)
 }
 
 /// How much of what follows is shown.
@@ -250,7 +232,8 @@ impl Position {
     }
 }
 
-/// One page, and where the next one begins.
+/// One page, and where the next one begins. Of one agent's mail it has less than the limit where others of its principal have the
+/// rest.
 pub(crate) async fn look(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
@@ -280,7 +263,8 @@ pub(crate) async fn look(
     let has_more = found.len() == most;
     found.truncate(page.skip + page.limit);
     let next = found.last().filter(|_| has_more).map(|(tier, found)| Position { tier: *tier, below: found.view.id });
-    Ok((found.into_iter().skip(page.skip).map(|(_, found)| found).collect(), next))
+    let shown = found.into_iter().skip(page.skip).map(|(_, found)| found).filter(|found| found.is_party);
+    Ok((shown.collect(), next))
 }
 
 impl SearchMessages {
@@ -319,15 +303,16 @@ impl SearchMessages {
         Position::read(&cursor::decode(scope, cursor)?).ok_or_else(cursor::refused)
     }
 
-    /// None where nothing can fit; the assistance says why.
+    /// None where nothing can fit; the assistance says why. `agent` is whose mail alone is wanted.
     pub(crate) async fn wanted(
         &self,
         ctx: &Ctx<'_>,
         tx: &mut Tx<'_>,
         project: &Project,
+        agent: Option<&Agent>,
         query: &Query,
     ) -> Result<(Option<Wanted>, Option<Assistance>)> {
-        let mut wanted = Wanted::new(ctx, project);
+        let mut wanted = Wanted::new(ctx, project, agent);
         wanted.expr.clone_from(&query.expr);
         wanted.thread.clone_from(&self.thread_id);
         wanted.since = read_date("date_start", self.date_start.as_deref(), dates::since)?;
@@ -338,7 +323,8 @@ impl SearchMessages {
             })?);
         }
         if let Some(sender) = &self.sender {
-            wanted.sender = Some(acting::agent(tx, project, sender).await?.id);
+            let (home, name) = acting::address(tx, project, sender).await?;
+            wanted.sender = Some(acting::agent(tx, &home, &name).await?.id);
         }
         let mut told = Assistance::default();
         let mut possible = true;
@@ -352,7 +338,7 @@ impl SearchMessages {
         for hint in &query.hints {
             let value = hint.value.trim();
             let used = match hint.kind {
-                HintKind::From if wanted.sender.is_none() => match acting::find_agent(tx, project.id, value).await? {
+                HintKind::From if wanted.sender.is_none() => match acting::find_addressed(tx, project, value).await? {
                     Some(agent) => wanted.sender.replace(agent.id).is_none(),
                     None => {
                         told.guidance.push(format!("No agent of the project is called {value:?}."));
@@ -386,7 +372,7 @@ impl SearchMessages {
         self.explain.unwrap_or(false).then(|| Diagnostics {
             parsed: query.expr.as_ref().map(ToString::to_string),
             ranking: self.ranking.unwrap_or_default(),
-            searched_all: ctx.caller.sees_all_owners(),
+            searched_all: ctx.caller.sees_all_owners() && self.agent_name.is_none(),
         })
     }
 }

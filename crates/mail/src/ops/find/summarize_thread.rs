@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Error, Example, OperationSpec, Profile, Result, Route, Time};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use super::get_thread::of_thread;
-use super::search_messages::of_agent;
-use crate::acting::{Project, act_as, project};
+use crate::acting::{self, Agent, Project, project};
 use crate::rules::summary::{ITEMS_MAX, Said, Summary, most_often, summarize};
-use crate::search::find::Found;
+use crate::search::find::{self, Found};
 
 /// Threads of one digest.
 const THREADS_MAX: usize = 20;
@@ -130,11 +128,9 @@ impl Operation for SummarizeThread {
         let ids = self.ids()?;
         let limit = limit(self.per_thread_limit)?;
         let project = project(tx, &self.project_key).await?;
-        let agent = match &self.agent_name {
-            Some(name) => Some(act_as(ctx, tx, &project, name, self.registration_token.as_deref()).await?.agent.id),
-            None => None,
-        };
-        let wanted = Wanted { project: &project, agent, limit };
+        let agent =
+            acting::one_of(ctx, tx, &project, self.agent_name.as_deref(), self.registration_token.as_deref()).await?;
+        let wanted = Wanted { project: &project, agent: agent.as_ref(), limit };
         if let [id] = ids[..] {
             let Some((summary, count, examples)) = read(ctx, tx, &wanted, id).await? else {
                 return Err(Error::not_found("thread"));
@@ -191,17 +187,17 @@ pub(crate) fn limit(given: Option<i64>) -> Result<i64> {
 pub(crate) struct Wanted<'a> {
     pub project: &'a Project,
     /// Only what this one has sent or got.
-    pub agent: Option<i64>,
+    pub agent: Option<&'a Agent>,
     pub limit: i64,
 }
 
 /// What the caller may read of it, the newest first.
 pub(crate) async fn newest(ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: &Wanted<'_>, id: &str) -> Result<Vec<Found>> {
-    let found = of_thread(ctx, tx, wanted.project, id, i64::MAX, wanted.limit, BODY_CHARS_MAX).await?;
-    match wanted.agent {
-        Some(agent) => of_agent(tx, agent, found).await,
-        None => Ok(found),
-    }
+    let thread = Some(id.to_owned());
+    let thread = find::Wanted { thread, ..find::Wanted::new(ctx, wanted.project, wanted.agent) };
+    let mut found = thread.look(ctx, tx, None, i64::MAX, wanted.limit, BODY_CHARS_MAX).await?;
+    found.retain(|found| found.is_party);
+    Ok(found)
 }
 
 /// Of messages of which the oldest comes first.

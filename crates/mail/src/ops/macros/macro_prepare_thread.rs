@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use waybill_kernel::{Code, Error, Example, Json, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
-use crate::acting::{self, Project};
+use crate::acting::{self, Agent, Project};
 use crate::agents::{self, AgentView, Profile, Registered, TASK_CHARS_MAX, WORD_CHARS_MAX};
 use crate::inbox::MessageView;
 use crate::ops::find::summarize_thread::{SummarizeThread, Summarized};
@@ -103,7 +103,7 @@ impl Operation for MacroPrepareThread {
         let project = acting::project(tx, &self.project_key).await?;
         let registered = self.agent(ctx, tx, &project).await?;
         let agent = acting::agent(tx, &project, &registered.agent.name).await?;
-        let thread = self.summary(ctx, tx).await?;
+        let thread = self.summary(ctx, tx, &agent).await?;
         let page = Page { list: List::All, after: None, before: None, limit, bodies: self.include_inbox_bodies };
         let shown = pages::read(tx, &project, &agent, page).await?;
         Ok(Reply::Done(Prepared {
@@ -134,11 +134,14 @@ impl MacroPrepareThread {
         agents::register(ctx, tx, project, name, &profile, token, false).await
     }
 
-    async fn summary(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<Summarized>> {
+    /// From what all agents of the caller have; another principal's agent, whose token was shown, brings its own.
+    async fn summary(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, agent: &Agent) -> Result<Option<Summarized>> {
         let summarize = SummarizeThread {
             project_key: self.project_key.clone(),
             thread_id: self.thread_id.clone(),
             include_examples: Some(self.include_examples.unwrap_or(true)),
+            agent_name: (!acting::is_own(ctx, agent)).then(|| agent.name.clone()),
+            registration_token: self.registration_token.clone(),
             ..SummarizeThread::default()
         };
         match summarize.run(ctx, tx).await {

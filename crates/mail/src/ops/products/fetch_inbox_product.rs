@@ -92,14 +92,11 @@ impl Operation for FetchInboxProduct {
         });
         has_more |= all.len() > limit as usize;
         all.truncate(limit as usize);
-        if self.include_bodies.unwrap_or(false) {
-            let (slugs, messages): (Vec<_>, Vec<_>) = all.into_iter().map(|item| (item.project, item.message)).unzip();
-            // Of all projects together: what is held does not grow with their number.
-            let shown = pages::with_bodies(tx, messages).await?;
-            has_more |= shown.has_more;
-            let pairs = slugs.into_iter().zip(shown.messages);
-            all = pairs.map(|(project, message)| ProductMessage { project, message }).collect();
-        }
-        Ok(Reply::Done(ProductInbox { result: all, has_more }))
+        let (slugs, messages): (Vec<_>, Vec<_>) = all.into_iter().map(|item| (item.project, item.message)).unzip();
+        // Of all projects together: what is held does not grow with their number.
+        let shown = pages::fitted(tx, messages, self.include_bodies.unwrap_or(false)).await?;
+        let pairs = slugs.into_iter().zip(shown.messages);
+        let result = pairs.map(|(project, message)| ProductMessage { project, message }).collect();
+        Ok(Reply::Done(ProductInbox { result, has_more: has_more || shown.has_more }))
     }
 }

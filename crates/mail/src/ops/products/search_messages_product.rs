@@ -7,7 +7,7 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use super::{own_agent, product, projects};
 use crate::acting::{self, Project};
-use crate::ops::find::search_messages::{Hit, Page, Position, Ranking, SearchMessages, look, of_agent};
+use crate::ops::find::search_messages::{Hit, Page, Position, Ranking, SearchMessages, look};
 use crate::rules::addresses::Names;
 use crate::rules::query::Query;
 use crate::search::find::Found;
@@ -148,23 +148,21 @@ impl SearchMessagesProduct {
         page: Page,
     ) -> Result<Vec<Found>> {
         if let Some(sender) = &self.sender
-            && acting::find_agent(tx, project.id, sender).await?.is_none()
+            && acting::find_addressed(tx, project, sender).await?.is_none()
         {
             return Ok(Vec::new());
         }
         let token = self.registration_token.as_deref();
         let agent = match &self.agent_name {
             Some(name) => match own_agent(ctx, tx, project, name, token).await? {
-                Some(agent) => Some(agent.id),
                 None => return Ok(Vec::new()),
+                found => found,
             },
             None => None,
         };
-        let (Some(wanted), _) = filters.wanted(ctx, tx, project, query).await? else { return Ok(Vec::new()) };
+        let (wanted, _) = filters.wanted(ctx, tx, project, agent.as_ref(), query).await?;
+        let Some(wanted) = wanted else { return Ok(Vec::new()) };
         let (found, _) = look(ctx, tx, &wanted, Ranking::Recency, Position::BEGIN, page).await?;
-        match agent {
-            Some(agent) => of_agent(tx, agent, found).await,
-            None => Ok(found),
-        }
+        Ok(found)
     }
 }

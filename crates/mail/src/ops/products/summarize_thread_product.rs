@@ -74,12 +74,13 @@ impl Operation for SummarizeThreadProduct {
         for project in projects(tx, &product).await? {
             let agent = match &self.agent_name {
                 Some(name) => match own_agent(ctx, tx, &project, name, token).await? {
-                    Some(agent) => Some(agent.id),
                     None => continue,
+                    found => found,
                 },
                 None => None,
             };
-            let some = newest(ctx, tx, &Wanted { project: &project, agent, limit }, thread).await?;
+            let wanted = Wanted { project: &project, agent: agent.as_ref(), limit };
+            let some = newest(ctx, tx, &wanted, thread).await?;
             if !some.is_empty() {
                 slugs.push(project.slug);
             }

@@ -103,6 +103,8 @@ impl Git {
                 continue;
             }
             let mut args = vec!["log", "-z", "--format=", "--name-only", "--no-renames", "--cc", "-n", COMMITS_MAX];
+            // `log.showSignature` would have git print a line of its own in front of the first name of a signed commit.
+            args.push("--no-show-signature");
             // What the other side has may be unknown here. What any remote has is no news: of one that is new, or named by its
             // address alone, git knows nothing yet.
             args.extend(["--ignore-missing", local, "--not", "--remotes"]);
@@ -245,6 +247,24 @@ mod tests {
             let refs = format!("refs/heads/main {merge} refs/heads/main {there}\n");
             assert!(made.asked().pushed(&refs).unwrap().contains("a.txt"), "{there}");
         }
+    }
+
+    #[test]
+    fn a_signature_that_git_is_told_to_show_hides_no_file() {
+        let made = Made::new();
+        let first = made.git(&["rev-parse", "HEAD"]).trim().to_owned();
+        made.write("b.txt", "2");
+        made.write("c.txt", "3");
+        made.commit("second");
+        // A signature that nobody can verify: git says so in its output all the same, and no key is needed.
+        let commit = made.git(&["cat-file", "commit", "HEAD"]);
+        let (head, about) = commit.split_once("\n\n").unwrap();
+        let made_up = "gpgsig -----BEGIN SSH SIGNATURE-----\n AAAA\n -----END SSH SIGNATURE-----";
+        std::fs::write(made.folder.path().join("signed"), format!("{head}\n{made_up}\n\n{about}")).unwrap();
+        let signed = made.git(&["hash-object", "-t", "commit", "-w", "signed"]).trim().to_owned();
+        made.git(&["config", "log.showSignature", "true"]);
+        let refs = format!("refs/heads/main {signed} refs/heads/main {first}\n");
+        assert_eq!(names(&made.asked().pushed(&refs).unwrap()), ["b.txt", "c.txt"]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub enum Mail {
     /// List the agents of a project, those who were active last first.
     Agents {
         /// How many at most.
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=250))]
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=AGENTS_MAX))]
         limit: u64,
         #[command(flatten)]
         project: Project,
@@ -97,6 +97,8 @@ pub struct Actor {
 
 const AGENTS: &[&str] =
     &["name", "program", "model", "task_description", "contact_policy", "last_active_ts", "retired_ts"];
+/// As many agents as one answer lists.
+const AGENTS_MAX: u64 = 250;
 const PROJECTS: &[&str] = &["slug", "human_key", "created_at"];
 
 pub async fn run(command: Mail) -> Result<()> {
@@ -120,6 +122,9 @@ pub async fn run(command: Mail) -> Result<()> {
         Mail::Agents { limit, project, reach } => {
             let input = json!({ "project_key": project.key(&reach).await?, "limit": limit });
             let answer = call(&reach, "mail.list_agents", input).await?;
+            if !reach.json && answer["has_more"] == true {
+                output::note(&format!("There are more that are not shown: raise --limit, {AGENTS_MAX} at most."))?;
+            }
             shown(&reach, &answer, AGENTS, "agents")
         }
         Mail::Projects { reach } => {

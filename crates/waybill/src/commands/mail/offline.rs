@@ -21,7 +21,7 @@ pub struct Offline {
     pub config: Config,
     stores: Stores,
     _archive: Hold,
-    _folder: DataFolder,
+    folder: DataFolder,
 }
 
 impl Offline {
@@ -37,7 +37,7 @@ impl Offline {
         let key = data::server_key(&config.data, config.server_key_file.as_deref())?;
         let stores = wiring::open(&config, &folder, key.as_ref()).await?.stores;
         match hold_archive(stores.home()).await {
-            Ok(archive) => Ok(Self { config, stores, _archive: archive, _folder: folder }),
+            Ok(archive) => Ok(Self { config, stores, _archive: archive, folder }),
             Err(error) => {
                 close(stores).await;
                 Err(cured(error))
@@ -47,6 +47,10 @@ impl Offline {
 
     pub fn store(&self) -> &Store {
         self.stores.home()
+    }
+
+    pub fn folder(&self) -> &DataFolder {
+        &self.folder
     }
 
     pub async fn close(self) {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value as Json, json};
-use waybill_kernel::Result;
+use waybill_kernel::{Code, Result};
 
 use super::{Actor, Project, call, shown, told};
 use crate::cli::Reach;
@@ -63,9 +63,15 @@ pub struct Search {
     /// Only what this agent of yours has sent or got [default: all of yours].
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    /// That agent's token, where another key has registered it.
+    #[arg(long, env = "AGENT_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    token: Option<String>,
     /// How many at most.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
+    /// `next_cursor` of the page before, with everything else the same.
+    #[arg(long)]
+    cursor: Option<String>,
     #[command(flatten)]
     project: Project,
     #[command(flatten)]
@@ -78,6 +84,9 @@ pub struct Thread {
     /// How many messages at most, the newest of them.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
     limit: u64,
+    /// `next_cursor` of the page before, for what is older.
+    #[arg(long)]
+    cursor: Option<String>,
     /// Only who wrote what about what, without the texts.
     #[arg(long)]
     short: bool,
@@ -133,11 +142,11 @@ pub async fn read(flags: Message) -> Result<()> {
     let session = Session::open(&reach).await?;
     let found = async {
         let message = session.call("mail.get_message", input.clone()).await?;
-        // What the agent has written itself it has not got, and cannot mark.
-        if message["kind"] != "from" {
-            session.call("mail.mark_message_read", input).await?;
+        // Whoever wrote a message may have got it as well. An agent that has not got it cannot mark it, and need not.
+        match session.call("mail.mark_message_read", input).await {
+            Err(error) if error.code() != Code::NotFound => Err(error),
+            _ => Ok(message),
         }
-        Ok::<_, waybill_kernel::Error>(message)
     };
     let message: Result<Json> = found.await;
     session.close().await;
@@ -153,7 +162,7 @@ pub async fn acknowledge(flags: Message) -> Result<()> {
 }
 
 pub async fn search(flags: Search) -> Result<()> {
-    let Search { query, recent, from, thread, agent, limit, project, reach } = flags;
+    let Search { query, recent, from, thread, agent, token, limit, cursor, project, reach } = flags;
     let input = json!({
         "project_key": project.key(&reach).await?,
         "query": query,
@@ -161,10 +170,13 @@ pub async fn search(flags: Search) -> Result<()> {
         "sender": from,
         "thread_id": thread,
         "agent_name": agent,
+        "registration_token": token,
         "limit": limit,
+        "cursor": cursor,
     });
     let answer = call(&reach, "mail.search_messages", input).await?;
     if !reach.json {
+        output::more(&answer)?;
         for word in answer["assistance"]["guidance"].as_array().into_iter().flatten() {
             output::note(&output::cell(word))?;
         }
@@ -173,14 +185,19 @@ pub async fn search(flags: Search) -> Result<()> {
 }
 
 pub async fn thread(flags: Thread) -> Result<()> {
-    let Thread { thread_id, limit, short, project, reach } = flags;
+    let Thread { thread_id, limit, cursor, short, project, reach } = flags;
     let input = json!({
-        "project_key": project.key(&reach).await?, "thread_id": thread_id, "limit": limit, "include_bodies": !short,
+        "project_key": project.key(&reach).await?,
+        "thread_id": thread_id,
+        "limit": limit,
+        "cursor": cursor,
+        "include_bodies": !short,
     });
     let answer = call(&reach, "mail.get_thread", input).await?;
     if reach.json {
         return output::json(&answer);
     }
+    output::more(&answer)?;
     let messages = answer["messages"].as_array().map_or(&[][..], Vec::as_slice);
     if short {
         return output::table(MESSAGES, &messages.iter().map(row).collect::<Vec<_>>());

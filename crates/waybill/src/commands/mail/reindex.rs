@@ -25,7 +25,7 @@ pub struct Reindex {
     /// The archive: the folder that has `projects` in it, or the root of an archive of ours [default: this server's own].
     #[arg(long, value_name = "ROOT")]
     from: Option<PathBuf>,
-    /// Who acts for the agents that come with it, as in agent:alice [default: the admin].
+    /// Who acts for the agents that come with it, as in agent:alice [default: the admin]. HumanOverseer is the admin's.
     #[arg(long, value_name = "PRINCIPAL")]
     principal: Option<String>,
     /// The tenant that gets it, by name or id [default: the default tenant].
@@ -79,7 +79,12 @@ pub async fn take(
     let root = root.to_owned();
     let source = tokio::task::spawn_blocking(move || Source::legacy(&root)).await.map_err(Error::internal)??;
     let tenant = tenant.unwrap_or(waybill_access::DEFAULT_TENANT);
-    one(store, source, &Options { tenant, principal: principal.to_owned(), archived: true }).await
+    one(store, source, &options(store, tenant, principal, true).await?).await
+}
+
+async fn options(store: &Store, tenant: Tenant, principal: &str, archived: bool) -> Result<Options> {
+    let admin = waybill_access::admin_caller(store).await?.principal.to_string();
+    Ok(Options { tenant, principal: principal.to_owned(), admin, archived })
 }
 
 /// Every tenant of an archive of ours that the database has. `archived` where the archive is another than the one that this
@@ -101,7 +106,7 @@ pub async fn own(store: &Store, root: &Path, principal: &str, archived: bool) ->
         let root = root.to_owned();
         let read = move || Source::ours(&root, &folder);
         let source = tokio::task::spawn_blocking(read).await.map_err(Error::internal)??;
-        report.add(one(store, source, &Options { tenant, principal: principal.to_owned(), archived }).await?);
+        report.add(one(store, source, &options(store, tenant, principal, archived).await?).await?);
     }
     Ok(report)
 }

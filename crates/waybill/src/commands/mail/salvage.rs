@@ -48,15 +48,31 @@ pub async fn run(flags: Salvage) -> Result<()> {
     let database = options.path.clone();
     let looked = database.clone();
     let found = tokio::task::spawn_blocking(move || safety::finding(&looked)).await.map_err(Error::internal)??;
-    let Some(finding) = found else {
-        if flags.json {
-            return output::json(&json!({ "damaged": false }));
+    let salvaged = match (found, folder.unfinished_salvage()?) {
+        (Some(finding), _) => replace(&config, database, finding, folder, flags.lossy).await?,
+        (None, Some(salvaged)) => {
+            drop(folder);
+            output::note("A salvage has not come to its end; it goes on with the archive and the index of words.")?;
+            salvaged
         }
-        return output::line("The database is sound; nothing was done.");
+        (None, None) if flags.json => return output::json(&json!({ "damaged": false })),
+        (None, None) => return output::line("The database is sound; nothing was done."),
     };
+    let report = refill(&flags).await?;
+    show(&salvaged, report.as_ref(), flags.json)?;
+    conclude(&salvaged, report.as_ref())
+}
+
+/// Puts a database with what can be read in the place of the damaged one, and frees the folder.
+async fn replace(
+    config: &Config,
+    database: PathBuf,
+    finding: String,
+    folder: DataFolder,
+    lossy: bool,
+) -> Result<Salvaged> {
     let now = Clock::system().now();
     let quarantine = config.data.join(format!("quarantine-{}", now.micros()));
-    let lossy = flags.lossy;
     let salvage = move |watch: &safety::Watch| {
         let migrations = waybill_domains::migrations();
         let run = safety::Salvage {
@@ -67,13 +83,9 @@ pub async fn run(flags: Salvage) -> Result<()> {
             entropy: &OsEntropy,
             now,
         };
-        run.run(|salvaged| accept(salvaged, lossy), watch)
+        run.run(|salvaged| accept(salvaged, lossy).and_then(|()| folder.begin_salvage(salvaged)), watch)
     };
-    let salvaged = watched(salvage).await?;
-    drop(folder);
-    let report = refill(&flags).await?;
-    show(&salvaged, report.as_ref(), flags.json)?;
-    conclude(&salvaged, report.as_ref())
+    watched(salvage).await
 }
 
 /// Mail has an archive; what else was lost is for its owner to decide.
@@ -98,18 +110,25 @@ async fn refill(flags: &Salvage) -> Result<Option<Report>> {
 }
 
 async fn refill_open(offline: &Offline, flags: &Salvage) -> Result<Option<Report>> {
-    let store = offline.store();
-    let root = flags.from.clone().unwrap_or_else(|| offline.config.archive_root());
-    let report = match root.is_dir() {
-        false => None,
-        true => {
-            let admin = waybill_access::admin_caller(store).await?;
-            Some(reindex::take(store, &root, &admin.principal.to_string(), None, false).await?)
-        }
-    };
-    // Last, when every message has its agents again.
-    index_again(store).await?;
+    let taken = take_archive(offline, flags).await;
+    // Last, when every message has its agents again; and also after an error, or nobody would find what was salvaged.
+    let indexed = index_again(offline.store()).await;
+    let report = taken.map_err(|error| match error.code() {
+        Code::Interrupted => error.with_cure("Run `waybill mail salvage` again: it goes on from here."),
+        _ => error,
+    })?;
+    indexed?;
+    offline.folder().end_salvage()?;
     Ok(report)
+}
+
+async fn take_archive(offline: &Offline, flags: &Salvage) -> Result<Option<Report>> {
+    let root = flags.from.clone().unwrap_or_else(|| offline.config.archive_root());
+    if !root.is_dir() {
+        return Ok(None);
+    }
+    let admin = waybill_access::admin_caller(offline.store()).await?;
+    reindex::take(offline.store(), &root, &admin.principal.to_string(), None, false).await.map(Some)
 }
 
 async fn index_again(store: &Store) -> Result<()> {

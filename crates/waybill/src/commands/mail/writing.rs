@@ -5,14 +5,13 @@ use std::io::Read;
 use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Code, Error, Result};
+use waybill_mail::BODY_BYTES_MAX;
+use waybill_mail::rules::message::too_large;
 
 use super::{Actor, Project, call, told};
 use crate::cli::Reach;
 use crate::commands::session::Session;
 use crate::output;
-
-/// As the server has it: what is longer is refused there, and need not be read to its end here.
-const BODY_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Args)]
 pub struct Register {
@@ -211,12 +210,20 @@ fn body_of(text: Option<&str>) -> Result<String> {
     }
 }
 
+/// All of it, or an error: the beginning of a text would be sent as if it were the whole.
 fn from_reader(reader: impl Read) -> Result<String> {
-    let mut text = String::new();
-    // One more than is allowed, so that the server sees that it is too much.
-    let read = reader.take(BODY_BYTES_MAX + 1).read_to_string(&mut text);
-    read.map_err(|error| Error::new(Code::InvalidRequest, "The text on stdin cannot be read.").because(error))?;
-    Ok(text)
+    let mut text = Vec::new();
+    // What no server may be set to take need not be read to its end. How much this one takes it says itself.
+    reader.take(BODY_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if text.len() > BODY_BYTES_MAX {
+        let message = format!("The text on stdin has more than {BODY_BYTES_MAX} bytes, and no server takes so much.");
+        return Err(too_large(&message, BODY_BYTES_MAX));
+    }
+    String::from_utf8(text).map_err(unreadable)
+}
+
+fn unreadable(cause: impl std::fmt::Display) -> Error {
+    Error::new(Code::InvalidRequest, "The text on stdin cannot be read.").because(cause)
 }
 
 /// Without what was not said.
@@ -238,11 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_comes_from_stdin_and_is_bounded() {
+    fn a_text_comes_from_stdin_whole_or_not_at_all() {
         assert_eq!(from_reader(&b"hello\n"[..]).unwrap(), "hello\n");
         assert_eq!(from_reader(&b"\xff"[..]).unwrap_err().code(), Code::InvalidRequest);
-        let endless = std::io::repeat(b'x');
-        assert_eq!(from_reader(endless).unwrap().len() as u64, BODY_BYTES_MAX + 1);
+        // More than a server takes that was not told otherwise, and as much as one can be told to take.
+        for bytes in [3 << 20, BODY_BYTES_MAX] {
+            assert_eq!(from_reader(std::io::repeat(b'x').take(bytes as u64)).unwrap().len(), bytes);
+        }
+        assert_eq!(from_reader(std::io::repeat(b'x')).unwrap_err().code(), Code::PayloadTooLarge);
     }
 
     #[test]
