@@ -1,4 +1,4 @@
-//! A private PostgreSQL with default durability, and `pgbench` against the tables the product has made in it.
+//! A private PostgreSQL with default durability.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -10,14 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tokio_postgres::{Client, NoTls};
 
-use crate::load::Outcome;
 use crate::process::Guarded;
 
-/// What the product sends, as a script for pgbench.
-pub const CREATE_TASK: &str = include_str!("create_task.pgbench.sql");
-pub const SEND_MESSAGE: &str = include_str!("send_message.pgbench.sql");
 pub const DATABASE: &str = "waybill";
-const USER: &str = "postgres";
+pub const USER: &str = "postgres";
 const PACKAGED: &str = "/usr/lib/postgresql";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Another process may take a free port before PostgreSQL does.
@@ -27,9 +23,10 @@ pub struct Cluster {
     /// Before the process: the connection ends first.
     client: Client,
     _process: Guarded,
-    bin: PathBuf,
-    dir: PathBuf,
-    port: u16,
+    /// Where its programs are.
+    pub bin: PathBuf,
+    pub dir: PathBuf,
+    pub port: u16,
 }
 
 /// The write-ahead log since the cluster was made.
@@ -93,13 +90,23 @@ impl Cluster {
     }
 
     pub fn url(&self) -> String {
-        format!("postgres://{USER}@127.0.0.1:{}/{DATABASE}", self.port)
+        self.address(DATABASE)
     }
 
     /// A database of its own for somebody else; its address.
     pub async fn database(&self, name: &str) -> Result<String> {
         self.client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
-        Ok(format!("postgres://{USER}@127.0.0.1:{}/{name}", self.port))
+        Ok(self.address(name))
+    }
+
+    fn address(&self, database: &str) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// As [`Self::database`], with all that is in another one, to which nobody may be connected.
+    pub async fn copy(&self, of: &str, name: &str) -> Result<String> {
+        self.client.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE {of}")).await?;
+        Ok(self.address(name))
     }
 
     pub async fn wal(&self) -> Result<Wal> {
@@ -108,18 +115,6 @@ impl Cluster {
         // PostgreSQL 18 moved this counter to pg_stat_io.
         let syncs = self.client.query_one("SELECT wal_sync::float8 FROM pg_stat_wal", &[]).await;
         Ok(Wal { bytes, syncs: syncs.ok().map(|row| row.get(0)) })
-    }
-
-    /// The same statements from pgbench: what PostgreSQL does when nothing stands before it.
-    pub async fn pgbench(&self, database: &str, text: &str, clients: usize, measure: Duration) -> Result<Outcome> {
-        let script = self.dir.with_extension("sql");
-        std::fs::write(&script, text)?;
-        let (port, clients) = (self.port.to_string(), clients.to_string());
-        let seconds = measure.as_secs().max(1).to_string();
-        let mut command = Command::new(self.bin.join("pgbench"));
-        command.args(["-h", "127.0.0.1", "-p", &port, "-U", USER, "-n", "-M", "prepared", "-j", "2"]);
-        command.args(["-c", &clients, "-T", &seconds, "-f"]).arg(&script).arg(database);
-        parse_pgbench(&run(command, "pgbench").await?)
     }
 }
 
@@ -143,23 +138,6 @@ pub async fn run(mut command: Command, name: &str) -> Result<String> {
         bail!("{name} ended with {}: {}", output.status, words.join("; "));
     }
     Ok(stdout.into_owned())
-}
-
-fn parse_pgbench(output: &str) -> Result<Outcome> {
-    let field = |prefix: &str| {
-        let value = output.lines().find_map(|line| line.strip_prefix(prefix))?.split_whitespace().next()?;
-        value.parse::<f64>().ok()
-    };
-    let per_second = field("tps = ").with_context(|| format!("no tps in pgbench's output: {output}"))?;
-    let ops = field("number of transactions actually processed: ").context("no number of transactions")?;
-    let mut outcome = Outcome { ops: ops as u64, ops_total: ops as u64, ..Outcome::default() };
-    if per_second > 0.0 {
-        outcome.seconds = ops / per_second;
-    }
-    if let Some(failed) = field("number of failed transactions: ").filter(|failed| *failed > 0.0) {
-        outcome.errors.insert("failed transaction".to_owned(), failed as u64);
-    }
-    Ok(outcome)
 }
 
 fn as_owner(program: &Path, dir: &Path, owner: Option<(u32, u32)>) -> Command {
@@ -190,21 +168,4 @@ fn packaged_bin() -> Result<PathBuf> {
     let bins = versions.map(|version| (version, Path::new(PACKAGED).join(version.to_string()).join("bin")));
     let newest = bins.filter(|(_, bin)| bin.join("postgres").exists()).max();
     Ok(newest.with_context(|| format!("no PostgreSQL in {PACKAGED}"))?.1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pgbench_output() {
-        let output = "scaling factor: 1\nnumber of transactions actually processed: 8000\n\
-            number of failed transactions: 2 (0.025%)\nlatency average = 8.0 ms\n\
-            tps = 4000.5 (without initial connection time)\n";
-        let outcome = parse_pgbench(output).unwrap();
-        assert_eq!(outcome.ops, 8000);
-        assert!((outcome.seconds - 2.0).abs() < 0.01);
-        assert_eq!(outcome.errors.len(), 1);
-        assert!(parse_pgbench("nothing").is_err());
-    }
 }

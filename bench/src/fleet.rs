@@ -18,7 +18,7 @@ use crate::queues::{Counter, Deed, Hall, House, Slice, Turns, opened_at};
 use crate::request::Template;
 use crate::script::{Lifecycle, Script, Timed};
 use crate::site::{OBLIGATIONS, Site, Station};
-use crate::{disk, http};
+use crate::{disk, http, pgbench};
 
 const WARMUP: Duration = Duration::from_millis(300);
 /// PostgreSQL's processes report what they did at most once a second, and then only when they do something.
@@ -174,8 +174,8 @@ impl<'a> Fleet<'a> {
                 let cpu_us = per_op.share(before, cpu_seconds(server.pid()), 1e6);
                 Sample::new(outcome, Costs { cpu_us, ..Costs::default() })
             }
-            Contestant::Pgbench => self.pgbench(cluster::DATABASE, cluster::CREATE_TASK, connections).await,
-            Contestant::PgbenchSends => self.pgbench(&folder(POSTGRES_SENDS), cluster::SEND_MESSAGE, connections).await,
+            Contestant::Pgbench => self.pgbench(cluster::DATABASE, pgbench::CREATE_TASK, connections).await,
+            Contestant::PgbenchSends => self.pgbench(&folder(POSTGRES_SENDS), pgbench::SEND_MESSAGE, connections).await,
             Contestant::Queue(house, deed) => {
                 let slice = Slice { number: self.slices, connections, warmup: WARMUP, measure: self.settings.measure };
                 self.hall.slice((house, deed), slice).await
@@ -223,7 +223,7 @@ impl<'a> Fleet<'a> {
     async fn pgbench(&self, database: &str, script: &str, connections: usize) -> Result<Sample> {
         let cluster = self.cluster.as_ref().context("not running")?;
         let before = cluster.wal().await?;
-        let outcome = cluster.pgbench(database, script, connections, self.settings.measure).await?;
+        let outcome = pgbench::run(cluster, database, script, connections, self.settings.measure).await?;
         let costs = wal_costs(&before, &cluster.wal().await?, outcome.ops_total);
         Sample::new(outcome, costs)
     }

@@ -2,7 +2,6 @@
 //! database nothing stands before. It starts all of them itself, on the loopback, in a folder it removes afterwards.
 
 mod burst;
-mod cluster;
 mod contest;
 mod costs;
 mod disk;
@@ -16,6 +15,7 @@ mod load;
 mod mail;
 mod mesh;
 mod partitions;
+mod pgbench;
 mod product;
 mod queues;
 mod report;
@@ -36,7 +36,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use waybill_bench::{http, process, table};
+use waybill_bench::{cluster, http, process, table};
 
 use crate::contest::{Contestant, Results, Settings};
 use crate::idle::{Idle, Wanted};

@@ -19,14 +19,17 @@ mod tally;
 mod wire;
 mod witness;
 
+use std::fs::Permissions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
+use waybill_bench::cluster::Cluster;
 use waybill_bench::table::print_table;
 
 use crate::attacks::Attack;
@@ -47,6 +50,9 @@ struct Cli {
     /// Only these attacks, by their names
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Attack a server on a PostgreSQL of its own
+    #[arg(long)]
+    postgres: bool,
     /// Also write the results to this file
     #[arg(long)]
     json: Option<PathBuf>,
@@ -97,7 +103,8 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     let dir = folder.path().canonicalize()?;
 
     say("making keys and tasks");
-    let stage = Stage::make(&waybill, &dir, &scale, &attacks).await?;
+    let cluster = if cli.postgres { Some(cluster(&dir).await.context("starting PostgreSQL")?) } else { None };
+    let stage = Stage::make(&waybill, &dir, &scale, &attacks, cluster).await?;
     let (mut outcomes, mut failures) = (Vec::new(), Vec::new());
     for attack in attacks {
         say(&format!("{}: {}", attack.name(), attack.what()));
@@ -107,6 +114,12 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
         }
     }
     report(cli, &outcomes, &failures)
+}
+
+async fn cluster(dir: &Path) -> Result<Cluster> {
+    // PostgreSQL runs as a user of its own, which has to pass through. What else is in the folder stays closed.
+    std::fs::set_permissions(dir, Permissions::from_mode(0o711))?;
+    Cluster::start(None, &dir.join("pg")).await
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Attack>> {

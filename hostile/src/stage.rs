@@ -1,6 +1,6 @@
 //! The data folder that every attack begins with: tenants, keys and tasks, made once by a server that is stopped again.
 //! Each attack has a copy and a process of its own, so that none inherits what another has left, and so that no key
-//! has been shown to its process before.
+//! has been shown to its process before. On PostgreSQL the database is copied as well.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
+use waybill_bench::cluster::Cluster;
 use waybill_bench::http;
 use waybill_bench::member::Member;
 use waybill_bench::process::Server;
@@ -22,6 +23,8 @@ use crate::caller::CALL_MAX;
 use crate::scale::Scale;
 use crate::{limits, say, wire};
 
+/// The folder that is copied, and the database.
+const STAGE: &str = "stage";
 const INNOCENT_TENANT: &str = "innocent";
 /// Nearly the largest payload that a task may have, or a message.
 const LARGE_BYTES: usize = 1_000_000;
@@ -85,6 +88,8 @@ pub struct Stage {
     waybill: PathBuf,
     dir: PathBuf,
     settings: Vec<OsString>,
+    /// None on SQLite.
+    cluster: Option<Cluster>,
     pub cast: Cast,
 }
 
@@ -117,24 +122,43 @@ pub struct Cast {
 
 impl Stage {
     /// For these attacks.
-    pub async fn make(waybill: &Path, dir: &Path, scale: &Scale, attacks: &[Attack]) -> Result<Self> {
+    pub async fn make(
+        waybill: &Path,
+        dir: &Path,
+        scale: &Scale,
+        attacks: &[Attack],
+        cluster: Option<Cluster>,
+    ) -> Result<Self> {
         let settings = scale.write_settings(&dir.join("hostile.toml"))?;
-        let data = dir.join("stage");
-        let server = Server::waybill_with(waybill, &data, &settings).await?;
+        let data = dir.join(STAGE);
+        let mut given = settings.clone();
+        if let Some(cluster) = &cluster {
+            given.extend(store(cluster.database(STAGE).await?));
+        }
+        let server = Server::waybill_with(waybill, &data, &given).await?;
         let cast = Cast::make(&server, scale, attacks).await?;
         server.stop().await?;
-        Ok(Self { waybill: waybill.to_owned(), dir: dir.to_owned(), settings, cast })
+        Ok(Self { waybill: waybill.to_owned(), dir: dir.to_owned(), settings, cluster, cast })
     }
 
-    /// A server of its own on a copy of the folder, with the ordinary limit of open files.
+    /// A server of its own on a copy of everything, with the ordinary limit of open files.
     pub async fn open(&self, name: &str) -> Result<(Server, PathBuf)> {
         let data = self.dir.join(name);
-        copy(&self.dir.join("stage"), &data).context("copying the data folder")?;
+        copy(&self.dir.join(STAGE), &data).context("copying the data folder")?;
+        let mut given = self.settings.clone();
+        if let Some(cluster) = &self.cluster {
+            let database = cluster.copy(STAGE, &name.replace('-', "_")).await.context("copying the database")?;
+            given.extend(store(database));
+        }
         limits::ordinary()?;
-        let server = Server::waybill_with(&self.waybill, &data, &self.settings).await;
+        let server = Server::waybill_with(&self.waybill, &data, &given).await;
         limits::raise()?;
         Ok((server?, data))
     }
+}
+
+fn store(url: String) -> [OsString; 2] {
+    ["--store".into(), url.into()]
 }
 
 impl Cast {
