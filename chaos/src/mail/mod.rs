@@ -4,6 +4,9 @@
 //! After each round every send of unknown fate is made again under its key. Then each agent's feed of deliveries must have
 //! what was promised to it, once, and nothing else. The archive is waited for and must have a whole file for each message,
 //! every acknowledgement in the files of what agents have seen, and nothing that others than its owner may read.
+//!
+//! After some rounds the agents move to a new project, since a round looks at all of its project, and must not take longer the
+//! more rounds were played. The end looks at every project once more.
 
 mod archive;
 mod judge;
@@ -25,6 +28,8 @@ use crate::rng::{self, Rng, Stream};
 use crate::workload::{Count, Held, Signals, Site, Workload};
 
 const AGENTS: usize = 5;
+/// Of one project.
+const ROUNDS_MAX: u32 = 20;
 const WRITERS: u32 = 4;
 /// Between two calls of one writer, at most.
 const PAUSE_MS_MAX: u64 = 40;
@@ -51,86 +56,69 @@ struct Feed {
     came: Vec<(i64, String)>,
 }
 
-pub struct Mail {
-    seed: u64,
-    project: String,
+/// One project, what was asked for in it, and what came of it.
+struct Project {
+    key: String,
     agents: Vec<String>,
     record: Record,
-    hands: JoinSet<Count>,
     /// How far each agent's feed was read, and what came by it.
     feeds: BTreeMap<String, Feed>,
-    journal: PathBuf,
-    resolved: u64,
-    archived: u64,
+    rounds: u32,
 }
 
-impl Mail {
-    /// Its journal stands beside that of the tasks.
-    pub fn new(journal: &Path, seed: u64) -> Self {
-        Mail {
-            seed,
-            project: format!("/chaos/{:x}", rng::fresh_seed() & 0xffff_ffff),
-            agents: Vec::new(),
-            record: Record::default(),
-            hands: JoinSet::new(),
-            feeds: BTreeMap::new(),
-            journal: journal.with_file_name("mail.json"),
-            resolved: 0,
-            archived: 0,
-        }
-    }
+pub struct Mail {
+    seed: u64,
+    /// The last one is written in.
+    projects: Vec<Project>,
+    hands: JoinSet<Count>,
+    journal: PathBuf,
+    resolved: u64,
+}
 
-    async fn make(&mut self, at: &Site) -> Result<()> {
+impl Project {
+    async fn make(at: &Site) -> Result<Self> {
         let mut client = Client::new(at.endpoint.clone());
-        expect(client.post("/v1/mail/projects", &json!({"human_key": self.project})).await?)?;
+        let key = format!("/chaos/{:x}", rng::fresh_seed() & 0xffff_ffff);
+        expect(client.post("/v1/mail/projects", &json!({"human_key": key})).await?)?;
+        let mut agents = Vec::with_capacity(AGENTS);
         for _ in 0..AGENTS {
-            let input = json!({"project_key": self.project, "program": "chaos", "model": "none"});
+            let input = json!({"project_key": key, "program": "chaos", "model": "none"});
             let made = expect(client.post("/v1/mail/agent_identities", &input).await?)?;
             let name = made.text("name").context("an agent without a name")?.to_owned();
-            let input = json!({"project_key": self.project, "agent_name": name, "policy": "open"});
+            let input = json!({"project_key": key, "agent_name": name, "policy": "open"});
             expect(client.post("/v1/mail/contacts/policy", &input).await?)?;
-            self.agents.push(name);
+            agents.push(name);
         }
-        Ok(())
+        Ok(Project { key, agents, record: Record::default(), feeds: BTreeMap::new(), rounds: 0 })
     }
 
-    fn writer(&self, at: &Site, signals: &Signals, round: u32, hand: u32) -> Writer {
+    fn writer(&self, at: &Site, signals: &Signals, rng: Rng) -> Writer {
         Writer {
             client: Client::new(at.endpoint.clone()),
-            project: self.project.clone(),
+            project: self.key.clone(),
             agents: self.agents.clone(),
             record: self.record.clone(),
             signals: signals.clone(),
-            rng: Rng::new(self.seed, Stream::Mail { round, hand }),
+            rng,
             count: Count::default(),
         }
     }
 
-    async fn gather(&mut self) -> Result<Count> {
-        let mut total = Count::default();
-        let drain = async {
-            while let Some(hand) = self.hands.join_next().await {
-                let count = hand.context("a writer of mail ended badly")?;
-                total.acknowledged += count.acknowledged;
-                total.refused += count.refused;
-                total.unknown += count.unknown;
-            }
-            anyhow::Ok(())
-        };
-        timeout(FINISH_MAX, drain).await.context("the writers of mail did not end")??;
-        Ok(total)
+    /// Messages and acknowledgements that were promised.
+    fn promised(&self) -> (usize, usize) {
+        let all = self.record.lock();
+        let acks = all.values().filter(|sent| matches!(sent.ack, Some((_, true)))).count();
+        (all.values().filter(|sent| sent.promised().is_some()).count(), acks)
     }
 
-    /// Every send of unknown fate is made again under its key, and every acknowledgement likewise.
-    async fn settle(&mut self, at: &Site) -> Result<Vec<Violation>> {
-        let mut writer = self.writer(at, &Signals::default(), u32::MAX, 0);
+    /// Every send of unknown fate is made again under its key, and every acknowledgement likewise. How many there were.
+    async fn settle(&self, mut writer: Writer) -> Result<(u64, Vec<Violation>)> {
         let open: Vec<(String, Sent)> = {
             let all = self.record.lock();
             all.iter().filter(|(_, sent)| sent.is_open()).map(|(key, sent)| (key.clone(), sent.clone())).collect()
         };
-        let mut violations = Vec::new();
+        let (count, mut violations) = (open.len() as u64, Vec::new());
         for (key, mut sent) in open {
-            self.resolved += 1;
             if sent.fate == Fate::Unknown {
                 let answer = patiently(async || writer.client.post("/v1/mail/messages", &sent.request).await).await?;
                 match id_of(&answer) {
@@ -154,7 +142,7 @@ impl Mail {
             }
             self.record.lock().insert(key, sent);
         }
-        Ok(violations)
+        Ok((count, violations))
     }
 
     /// What has come to each agent since the last look.
@@ -164,10 +152,8 @@ impl Mail {
             let Feed { cursor, came } = self.feeds.entry(agent.clone()).or_default();
             loop {
                 let after = cursor.as_ref().map(|cursor| format!("&after={cursor}")).unwrap_or_default();
-                let query = format!(
-                    "project_key={}&agent_name={agent}&limit={EVENTS}{after}",
-                    self.project.replace('/', "%2F")
-                );
+                let key = self.key.replace('/', "%2F");
+                let query = format!("project_key={key}&agent_name={agent}&limit={EVENTS}{after}");
                 let path = format!("/v1/mail/inbox/events?{query}");
                 let answer = expect(patiently(async || client.get(&path).await).await?)?;
                 for event in answer.body["events"].as_array().context("a feed without events")? {
@@ -183,21 +169,16 @@ impl Mail {
         Ok(())
     }
 
-    async fn judge(&mut self, at: &Site) -> Result<Vec<Violation>> {
-        let mut violations = self.settle(at).await?;
+    /// By what came to its agents.
+    async fn judge_deliveries(&mut self, at: &Site) -> Result<Vec<Violation>> {
         self.follow(at).await?;
         let feeds: BTreeMap<&str, &[(i64, String)]> =
             self.feeds.iter().map(|(agent, feed)| (agent.as_str(), feed.came.as_slice())).collect();
-        violations.extend(judge::deliveries(&self.record.lock(), &feeds));
-        self.save()?;
-        if violations.is_empty() {
-            violations = self.judge_archive(at).await?;
-        }
-        Ok(violations)
+        Ok(judge::deliveries(&self.record.lock(), &feeds))
     }
 
     /// Waited for, since it follows; then it must have everything.
-    async fn judge_archive(&mut self, at: &Site) -> Result<Vec<Violation>> {
+    async fn judge_archive(&self, at: &Site) -> Result<Vec<Violation>> {
         let mut client = Client::new(at.endpoint.clone());
         let began = Instant::now();
         loop {
@@ -206,7 +187,7 @@ impl Mail {
             if archive.is_null() {
                 return Ok(Vec::new());
             }
-            let files = at.data.join("mail-archive/default").join(slug(&self.project));
+            let files = at.data.join("mail-archive/default").join(slug(&self.key));
             let written = archive["wbq_depth"] == 0 && archive["needs_reindex_total"] == 0;
             let mut violations = match written {
                 true => archive::judge(&files, &self.record.lock()),
@@ -214,7 +195,6 @@ impl Mail {
             };
             // What was acknowledged is written by a look of its own, a moment after the rows.
             if violations.is_empty() || began.elapsed() > ARCHIVED_MAX {
-                self.archived = self.record.lock().values().filter(|sent| sent.promised().is_some()).count() as u64;
                 if violations.is_empty() {
                     violations.extend(archive::fsck(&files));
                 }
@@ -223,10 +203,80 @@ impl Mail {
             sleep(LOOK).await;
         }
     }
+}
+
+impl Mail {
+    /// Its journal stands beside that of the tasks.
+    pub fn new(journal: &Path, seed: u64) -> Self {
+        Mail {
+            seed,
+            projects: Vec::new(),
+            hands: JoinSet::new(),
+            journal: journal.with_file_name("mail.json"),
+            resolved: 0,
+        }
+    }
+
+    fn hand(&self, round: u32, hand: u32) -> Rng {
+        Rng::new(self.seed, Stream::Mail { round, hand })
+    }
+
+    async fn gather(&mut self) -> Result<Count> {
+        let mut total = Count::default();
+        let drain = async {
+            while let Some(hand) = self.hands.join_next().await {
+                let count = hand.context("a writer of mail ended badly")?;
+                total.acknowledged += count.acknowledged;
+                total.refused += count.refused;
+                total.unknown += count.unknown;
+            }
+            anyhow::Ok(())
+        };
+        timeout(FINISH_MAX, drain).await.context("the writers of mail did not end")??;
+        Ok(total)
+    }
+
+    async fn judge(&mut self, number: usize, at: &Site) -> Result<Vec<Violation>> {
+        let rng = self.hand(u32::MAX, 0);
+        let project = &mut self.projects[number];
+        let writer = project.writer(at, &Signals::default(), rng);
+        let (resolved, mut violations) = project.settle(writer).await?;
+        self.resolved += resolved;
+        violations.extend(project.judge_deliveries(at).await?);
+        self.save()?;
+        if violations.is_empty() {
+            violations = self.projects[number].judge_archive(at).await?;
+        }
+        Ok(violations)
+    }
+
+    async fn check_round(&mut self, at: &Site) -> Result<Vec<Violation>> {
+        let last = self.projects.len() - 1;
+        let violations = self.judge(last, at).await?;
+        self.projects[last].rounds += 1;
+        if self.projects[last].rounds == ROUNDS_MAX {
+            self.projects.push(Project::make(at).await?);
+        }
+        Ok(violations)
+    }
+
+    async fn check_all(&mut self, at: &Site) -> Result<Vec<Violation>> {
+        let sent = self.projects.iter().any(|project| !project.record.lock().is_empty());
+        ensure!(sent, "no mail was sent, so nothing was tested");
+        let mut violations = Vec::new();
+        for number in 0..self.projects.len() {
+            violations.extend(self.judge(number, at).await?);
+        }
+        Ok(violations)
+    }
 
     fn save(&self) -> Result<()> {
-        let all = self.record.lock();
-        let told: BTreeMap<&String, String> = all.iter().map(|(key, sent)| (key, format!("{:?}", sent.fate))).collect();
+        let mut told = BTreeMap::new();
+        for project in &self.projects {
+            let all = project.record.lock();
+            let fates = all.iter().map(|(key, sent)| (key.clone(), format!("{:?}", sent.fate)));
+            told.insert(&project.key, fates.collect::<BTreeMap<String, String>>());
+        }
         std::fs::write(&self.journal, serde_json::to_vec_pretty(&told)?).context("writing the journal of mail")
     }
 }
@@ -335,12 +385,16 @@ impl Workload for Mail {
     }
 
     fn open<'a>(&'a mut self, at: &'a Site) -> Held<'a, ()> {
-        Box::pin(self.make(at))
+        Box::pin(async move {
+            self.projects.push(Project::make(at).await?);
+            Ok(())
+        })
     }
 
     fn start(&mut self, round: u32, at: &Site, signals: &Signals) -> Result<()> {
+        let project = self.projects.last().context("there is no project yet")?;
         for hand in 0..WRITERS {
-            let writer = self.writer(at, signals, round, hand);
+            let writer = project.writer(at, signals, self.hand(round, hand));
             self.hands.spawn(writer.write(round, hand));
         }
         Ok(())
@@ -351,14 +405,11 @@ impl Workload for Mail {
     }
 
     fn check<'a>(&'a mut self, _round: u32, at: &'a Site) -> Held<'a, Vec<Violation>> {
-        Box::pin(self.judge(at))
+        Box::pin(self.check_round(at))
     }
 
     fn close<'a>(&'a mut self, at: &'a Site) -> Held<'a, Vec<Violation>> {
-        Box::pin(async move {
-            ensure!(!self.record.lock().is_empty(), "no mail was sent, so nothing was tested");
-            self.judge(at).await
-        })
+        Box::pin(self.check_all(at))
     }
 
     fn resolved(&self) -> u64 {
@@ -370,9 +421,9 @@ impl Workload for Mail {
     }
 
     fn summary(&self) -> Option<String> {
-        let all = self.record.lock();
-        let acks = all.values().filter(|sent| matches!(sent.ack, Some((_, true)))).count();
-        let sent = all.values().filter(|sent| sent.promised().is_some()).count();
-        Some(format!("mail: {sent} messages and {acks} acknowledgements promised, {} of them archived", self.archived))
+        let of_each = self.projects.iter().map(Project::promised);
+        let (sent, acks) = of_each.fold((0, 0), |(sent, acks), (s, a)| (sent + s, acks + a));
+        let projects = self.projects.len();
+        Some(format!("mail: {sent} messages and {acks} acknowledgements promised, in {projects} projects"))
     }
 }
