@@ -301,7 +301,15 @@ impl Directory {
             if known.as_ref() == Some(&member) {
                 continue;
             }
-            let is_proven = known.as_ref().is_some_and(|known| proven(known, &member));
+            let is_proven = match &known {
+                Some(known) => proven(known, &member),
+                // An owner who has rotated before it was known here, as after a restore: only the pinned key speaks for it.
+                None if member.is_owner => {
+                    let keys = MemberKeys { ed25519: self.0.owner, ..member.keys };
+                    proven(&Member { keys, ..member.clone() }, &member)
+                }
+                None => false,
+            };
             let owner = self.owner_of(&fresh);
             let key = &member.keys.ed25519;
             let holder = fresh.holder(key).cloned().or_else(|| self.read(|state| state.holder(key).cloned()));
@@ -334,7 +342,9 @@ impl Directory {
         let pinned = self.0.owner;
         let holder = match fresh.former.get(&pinned) {
             Some(former) => fresh.members.get(&former.member).cloned(),
-            None => self.holder(&pinned).map(|holder| fresh.members.get(&holder.id).cloned().unwrap_or(holder)),
+            None => self
+                .owner_of_key(&pinned)
+                .and_then(|owner| fresh.members.get(&owner).cloned().or_else(|| self.member(&owner))),
         };
         holder.map_or(pinned, |member| member.keys.ed25519)
     }

@@ -40,7 +40,7 @@ pub struct Known<'a> {
     pub owner: &'a PublicKey,
 }
 
-/// `proven`: the key the member had has signed the one it has now.
+/// `proven`: the key the member had has signed the one it has now; of an owner who is not known yet, the pinned key has.
 pub fn believe(known: &Known<'_>, offered: &Member, proven: bool) -> Result<(), Doubt> {
     if offered.keys.verify().is_err() {
         return Err(Doubt::BoxKeyUnsigned);
@@ -53,7 +53,7 @@ pub fn believe(known: &Known<'_>, offered: &Member, proven: bool) -> Result<(), 
         return Err(Doubt::KeyReplaced);
     }
     // The owner may have rotated: then the pinned key has signed this one.
-    let was_owner = known.member.is_some_and(|member| member.keys.ed25519 == *known.owner);
+    let was_owner = known.member.is_none_or(|member| member.keys.ed25519 == *known.owner);
     if offered.is_owner && offered.keys.ed25519 != *known.owner && !(proven && was_owner) {
         return Err(Doubt::NotTheOwner);
     }
@@ -98,6 +98,8 @@ mod tests {
             (Some(&bob), Some(&bob), &usurper, false, Err(Doubt::NotTheOwner)),
             (Some(&bob), None, &member(2, 3, true), true, Err(Doubt::NotTheOwner)),
             (Some(&owner), None, &owner_rotated, true, Ok(())),
+            (None, None, &owner_rotated, true, Ok(())),
+            (None, None, &owner_rotated, false, Err(Doubt::NotTheOwner)),
             (Some(&owner), None, &owner_rotated, false, Err(Doubt::KeyReplaced)),
         ] {
             let known = Known { member: known, holder, owner: &owner.keys.ed25519 };

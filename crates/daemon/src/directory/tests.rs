@@ -169,3 +169,21 @@ async fn a_key_that_only_signed_steps_tell_of_says_who_is_meant() {
     directory.add_proven(old, MemberId(Uuid::from_u128(2)));
     assert_eq!(directory.resolve(&old.to_string()).unwrap().name, "bob");
 }
+
+#[tokio::test]
+async fn an_owner_that_has_rotated_before_it_was_known_is_believed_by_the_pinned_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, _) = open(&folder, false).await;
+    let pinned = identity(1).public_key();
+    let rotated = Member { is_owner: true, ..member(1, "alice", 7) };
+    let by_another = |known: &Member, _: &Member| known.keys.ed25519 != pinned;
+    directory.learn_members(vec![rotated.clone()], by_another).await.unwrap();
+    assert!(directory.members().is_empty(), "nobody who is believed has signed its key");
+    let by_pinned = |known: &Member, _: &Member| known.keys.ed25519 == pinned;
+    directory.learn_members(vec![rotated.clone()], by_pinned).await.unwrap();
+    assert_eq!(directory.member(&rotated.id).unwrap().keys, rotated.keys);
+    // By a later list, with a name of its own since.
+    directory.add_proven(pinned, rotated.id);
+    directory.learn_members(vec![Member { name: "anna".to_owned(), ..rotated.clone() }], never).await.unwrap();
+    assert_eq!(directory.member(&rotated.id).unwrap().name, "anna");
+}
