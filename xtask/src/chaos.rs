@@ -35,7 +35,7 @@ pub fn run(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
 pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
     let waybill = workspace.binary("debug", "waybill");
     ensure_unplanted(&waybill)?;
-    let sabotaged = sabotaged(workspace)?;
+    let sabotaged = sabotaged_with(workspace, &[UNOPTIMISED])?;
     let mut chaos = workspace.command(workspace.binary("debug", "waybill-chaos"));
     chaos.args(["all", "--rounds", SHORT_ROUNDS, "--seconds", SHORT_SECONDS]);
     process::run_remembered(chaos.arg("--waybill").arg(waybill).arg("--sabotaged").arg(sabotaged))
@@ -43,11 +43,21 @@ pub fn short(workspace: &Workspace) -> anyhow::Result<()> {
 
 /// The program with kill points and planted bugs, under its own name and in the dev profile.
 pub fn sabotaged(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    sabotaged_with(workspace, &[])
+}
+
+fn sabotaged_with(workspace: &Workspace, settings: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
     let name = "waybill-sabotaged";
     let features = ["--features", "waybill/sabotage"];
-    process::run(workspace.cargo().args(["build", "--workspace", "--bin", name]).args(features))?;
+    let mut build = workspace.cargo();
+    build.args(["build", "--workspace", "--bin", name]).args(features).envs(settings.iter().copied());
+    process::run(&mut build)?;
     Ok(workspace.binary("debug", name))
 }
+
+/// The short form plays two scenarios with that program, which look at what it does and not at how fast. All of our crates are built
+/// once more for it: without optimisation that takes a quarter of the time. Dependencies have settings of their own, and stay.
+const UNOPTIMISED: (&str, &str) = ("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
 
 /// Asked of the program itself: whatever was built before, this one cannot sabotage itself.
 fn ensure_unplanted(program: &Path) -> anyhow::Result<()> {
