@@ -111,11 +111,15 @@ async fn empty(tx: &mut Tx<'_>, part: &Part, limit: i64) -> Result<i64> {
 
 /// What FIFO queues remember for five minutes, when those are over.
 async fn forget(ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<i64> {
-    const DUPLICATES: &str = "DELETE FROM fifo_duplicates WHERE (tenant, part, scope, dedup) IN (SELECT d.tenant, d.part, \
-                              d.scope, d.dedup FROM fifo_duplicates d WHERE d.until <= $1 ORDER BY d.until LIMIT $2 \
-                              FOR UPDATE SKIP LOCKED)";
-    const ATTEMPTS: &str = "DELETE FROM fifo_attempts WHERE (tenant, part, attempt) IN (SELECT a.tenant, a.part, a.attempt \
-                            FROM fifo_attempts a WHERE a.until <= $1 ORDER BY a.until LIMIT $2 FOR UPDATE SKIP LOCKED)";
+    // Materialized, or PostgreSQL may look once per row, find others each time, and delete more than it should.
+    const DUPLICATES: &str = "WITH old AS MATERIALIZED (SELECT d.tenant, d.part, d.scope, d.dedup FROM fifo_duplicates d \
+                              WHERE d.until <= $1 ORDER BY d.until LIMIT $2 FOR UPDATE SKIP LOCKED) \
+                              DELETE FROM fifo_duplicates WHERE (tenant, part, scope, dedup) IN \
+                              (SELECT old.tenant, old.part, old.scope, old.dedup FROM old)";
+    const ATTEMPTS: &str = "WITH old AS MATERIALIZED (SELECT a.tenant, a.part, a.attempt FROM fifo_attempts a \
+                            WHERE a.until <= $1 ORDER BY a.until LIMIT $2 FOR UPDATE SKIP LOCKED) \
+                            DELETE FROM fifo_attempts WHERE (tenant, part, attempt) IN \
+                            (SELECT old.tenant, old.part, old.attempt FROM old)";
     // In a store beside home: what is left of queues that have ended, when nobody can be late any more.
     const ENDED: &str = "DELETE FROM queues WHERE (tenant, name) IN (SELECT q.tenant, q.name FROM queues q \
                          WHERE q.incarnation = 0 AND q.modified_at <= $1 ORDER BY q.modified_at LIMIT $2)";

@@ -124,10 +124,12 @@ pub(super) async fn claim_or_bury(
     policy: &Policy,
     limit: i64,
 ) -> Result<(Vec<Claimed>, usize)> {
-    // Past what others are about to take, and not behind it; the outer condition holds under the row's lock.
-    const CLAIM: &str = "UPDATE jobs SET state = 'running', attempts = attempts + 1, claim = claim + 1, next_at = $3 \
-        WHERE (tenant, job_id) IN (SELECT tenant, job_id FROM jobs WHERE kind = $1 AND next_at <= $2 \
-        ORDER BY next_at LIMIT $4 FOR UPDATE SKIP LOCKED) AND next_at <= $2 \
+    // Past what others are about to take, and not behind it; the outer condition holds under the row's lock. Materialized, or
+    // PostgreSQL may look once per row, find others each time, and claim more than it should.
+    const CLAIM: &str = "WITH due (owner, found) AS MATERIALIZED (SELECT tenant, job_id FROM jobs WHERE kind = $1 \
+        AND next_at <= $2 ORDER BY next_at LIMIT $4 FOR UPDATE SKIP LOCKED) \
+        UPDATE jobs SET state = 'running', attempts = attempts + 1, claim = claim + 1, next_at = $3 \
+        WHERE (tenant, job_id) IN (SELECT due.owner, due.found FROM due) AND next_at <= $2 \
         RETURNING tenant, job_id, payload, attempts, claim";
     let until = ctx.now.after(policy.claim);
     let params = [Value::from(kind), Value::from(ctx.now), Value::from(until), Value::from(limit)];

@@ -176,9 +176,11 @@ async fn search(
 /// once: what one has put in line and not taken, the other could neither take nor know that it is free. False when this one
 /// has waited for another instead.
 async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
-    const RELEASE: &str = "UPDATE tasks SET held = 0 WHERE tenant = $1 AND task_id IN (\
-        SELECT task_id FROM tasks WHERE tenant = $1 AND status = 'queued' AND held = 1 AND next_eligible_at <= $2 \
-        ORDER BY next_eligible_at LIMIT $3 FOR UPDATE SKIP LOCKED) AND status = 'queued' AND held > 0";
+    const RELEASE: &str = "WITH due (found) AS MATERIALIZED (SELECT task_id FROM tasks WHERE tenant = $1 \
+        AND status = 'queued' AND held = 1 AND next_eligible_at <= $2 \
+        ORDER BY next_eligible_at LIMIT $3 FOR UPDATE SKIP LOCKED) \
+        UPDATE tasks SET held = 0 WHERE tenant = $1 AND task_id IN (SELECT due.found FROM due) \
+        AND status = 'queued' AND held > 0";
     if !tx.alone(lease::claimable(ctx.caller.tenant)).await? {
         return Ok(false);
     }

@@ -50,9 +50,10 @@ pub(super) async fn forget(ctx: &Ctx<'_>, tx: &mut Tx<'_>, settings: &Settings) 
 
 /// Takes over leased tasks of instances that are silent; answers with how many, `limit` at most.
 pub(super) async fn adopt(ctx: &Ctx<'_>, tx: &mut Tx<'_>, settings: &Settings, limit: i64) -> Result<u64> {
-    const ADOPT: &str = "UPDATE tasks SET instance = $1 WHERE (tenant, task_id) IN (\
-        SELECT tenant, task_id FROM tasks WHERE instance = $2 AND lease_id IS NOT NULL \
-        ORDER BY lease_expires_at LIMIT $4 FOR UPDATE SKIP LOCKED) AND instance = $2 \
+    const ADOPT: &str = "WITH silent (owner, found) AS MATERIALIZED (SELECT tenant, task_id FROM tasks \
+        WHERE instance = $2 AND lease_id IS NOT NULL ORDER BY lease_expires_at LIMIT $4 FOR UPDATE SKIP LOCKED) \
+        UPDATE tasks SET instance = $1 WHERE (tenant, task_id) IN (SELECT silent.owner, silent.found FROM silent) \
+        AND instance = $2 \
         AND NOT EXISTS (SELECT 1 FROM instances i WHERE i.instance_id = $2 AND i.last_seen >= $3)";
     let silence_us = SILENT_INTERVALS.saturating_mul(settings.sweep_interval_s.max(1)).saturating_mul(1_000_000);
     let heard_since = Time::from_micros(ctx.now.micros().saturating_sub(silence_us));
