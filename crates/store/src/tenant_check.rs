@@ -3,8 +3,9 @@
 //! In a tenant's transaction `$1` is the tenant and Tx binds it. A statement that reads or writes a tenant's table without
 //! comparing that table's own tenant with `$1` would reach across tenants (SQLite has no row-level security), so it is
 //! refused. Each mention of a tenant's table must have a binding of its own:
-//! - an INSERT gives `$1` for the column `tenant`, in each of its rows;
-//! - everything else says `alias.tenant = $1`, or `tenant = $1` in the same SELECT, UPDATE or DELETE.
+//! - an INSERT gives `$1` for the column `tenant`, in each of its rows, and in each SELECT of a UNION;
+//! - everything else says `alias.tenant = $1`, or `tenant = $1` in the same SELECT, UPDATE or DELETE, as a condition: behind
+//!   WHERE or ON.
 //!
 //! # Contract
 //! Lexical and strict: whatever looks like a tenant's table counts as one, so a doubtful statement is refused rather than
@@ -110,6 +111,8 @@ fn tokens_of_code<'a>(code: &'a str, tokens: &mut Vec<Token<'a>>) {
     }
 }
 
+const SET_OPERATORS: &[&str] = &["UNION", "EXCEPT", "INTERSECT"];
+
 /// Which query each token is part of. Brackets open a scope, and so does a UNION: what is compared in one half says nothing
 /// about the other.
 struct Scopes {
@@ -127,7 +130,7 @@ fn scopes(tokens: &[Token<'_>]) -> Scopes {
         match token {
             Token::Mark('(') => open.push(scopes.enter(Some(current))),
             Token::Mark(')') if open.len() > 1 => drop(open.pop()),
-            _ if token.is_any(&["UNION", "EXCEPT", "INTERSECT"]) => {
+            _ if token.is_any(SET_OPERATORS) => {
                 let sibling = scopes.enter(scopes.parents[current]);
                 if let Some(top) = open.last_mut() {
                     *top = sibling;
@@ -161,7 +164,7 @@ impl Scopes {
 fn bind(tokens: &[Token<'_>], scopes: &Scopes, mentions: &mut [Mention<'_>]) {
     for (at, window) in tokens.windows(3).enumerate() {
         let [tenant, Token::Mark('='), Token::Parameter(1)] = window else { continue };
-        if !tenant.is("tenant") {
+        if !tenant.is("tenant") || !is_condition(tokens, scopes, at) {
             continue;
         }
         let scope = scopes.of[at];
@@ -179,6 +182,15 @@ fn bind(tokens: &[Token<'_>], scopes: &Scopes, mentions: &mut [Mention<'_>]) {
             mention.bound = true;
         }
     }
+}
+
+/// Whether rows depend on what stands here. A value that is set or selected keeps no row away.
+fn is_condition(tokens: &[Token<'_>], scopes: &Scopes, at: usize) -> bool {
+    const CLAUSES: &[&str] =
+        &["SELECT", "FROM", "JOIN", "SET", "VALUES", "WHERE", "ON", "GROUP", "HAVING", "ORDER", "LIMIT", "RETURNING"];
+    let around: Vec<usize> = scopes.and_those_around(scopes.of[at]).collect();
+    let is_clause = |before: &usize| around.contains(&scopes.of[*before]) && tokens[*before].is_any(CLAUSES);
+    (0..at).rev().find(is_clause).is_some_and(|clause| tokens[clause].is_any(&["WHERE", "ON"]))
 }
 
 /// What the table is called in its query.
@@ -230,7 +242,7 @@ fn inserts_the_tenant(tokens: &[Token<'_>], scopes: &Scopes, at: usize) -> bool 
     let Some(source) = (after..tokens.len()).find(starts) else { return false };
     let is_tenant = |row: &[&[Token<'_>]]| row.get(tenant_at).is_some_and(|value| **value == [Token::Parameter(1)]);
     if tokens[source].is("SELECT") {
-        return is_tenant(&list(tokens, source + 1).0);
+        return selects(tokens, scopes, source).all(|select| is_tenant(&list(tokens, select + 1).0));
     }
     let (mut next, mut rows) = (source + 1, 0);
     while tokens.get(next) == Some(&Token::Mark('(')) {
@@ -242,6 +254,16 @@ fn inserts_the_tenant(tokens: &[Token<'_>], scopes: &Scopes, at: usize) -> bool 
         next = after + usize::from(tokens.get(after) == Some(&Token::Mark(',')));
     }
     rows > 0
+}
+
+/// This SELECT and those that a UNION adds to it.
+fn selects<'t>(tokens: &'t [Token<'_>], scopes: &'t Scopes, first: usize) -> impl Iterator<Item = usize> + 't {
+    std::iter::successors(Some(first), move |select| {
+        let own = scopes.of[*select];
+        let is_joined = |index: &usize| scopes.of[*index] == own && tokens[*index].is_any(SET_OPERATORS);
+        let operator = (*select..tokens.len()).find(is_joined)?;
+        (operator..tokens.len()).find(|index| tokens[*index].is("SELECT"))
+    })
 }
 
 /// What stands between commas from here to the closing bracket or to FROM, and where that ends.
@@ -295,6 +317,8 @@ mod tests {
             "SELECT 1 FROM tasks WHERE tenant = $1 UNION ALL SELECT 2 FROM receipts WHERE tenant = $1",
             "WITH gone AS (DELETE FROM tasks WHERE tenant = $1 RETURNING id) INSERT INTO receipts (id, tenant) \
              SELECT gone.id, $1 FROM gone",
+            "INSERT INTO tasks (tenant, id) SELECT $1, $2 UNION ALL SELECT $1, r.id FROM receipts r WHERE r.tenant = $1",
+            "UPDATE tasks SET status = (SELECT kind FROM receipts r WHERE r.tenant = $1) WHERE tenant = $1",
             "SELECT value FROM meta WHERE id = 1",
             "SELECT value FROM meta WHERE name = 'tasks' -- receipts",
         ] {
@@ -327,6 +351,12 @@ mod tests {
             "INSERT INTO tasks VALUES ($1, $2)",
             "INSERT INTO tasks (tenant, id) SELECT tenant, id FROM receipts WHERE tenant = $1",
             "INSERT INTO tasks (tenant, id) SELECT $1, task_id FROM receipts",
+            "INSERT INTO tasks (tenant, id) SELECT $1, $2 UNION ALL SELECT $3, $4",
+            "INSERT INTO tasks (tenant, id) SELECT $1, $2 UNION SELECT $1, $3 UNION SELECT $4, $5",
+            // It gives the row to this tenant, whosever it was.
+            "UPDATE tasks SET tenant = $1 WHERE id = $2",
+            "SELECT tenant = $1 FROM tasks",
+            "DELETE FROM tasks RETURNING tenant = $1",
             "select id from Tasks",
             "SELECT id FROM public.tasks",
             "SELECT id FROM \"tasks\"",
