@@ -119,6 +119,12 @@ mod tests {
         Owner { tenant, line: 1 }
     }
 
+    /// Lanes that are free, and who waits.
+    fn counts(lanes: &Lanes) -> (usize, usize) {
+        let line = lanes.line();
+        (line.free, line.waiting.len())
+    }
+
     fn poll(entering: Pin<&mut impl Future<Output = Result<Lane>>>) -> Option<Lane> {
         match entering.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(lane) => Some(lane.unwrap()),
@@ -142,7 +148,7 @@ mod tests {
         assert!(poll(second.as_mut()).is_none(), "it is the other tenant's turn");
         drop(poll(other.as_mut()).expect("its turn"));
         drop(poll(second.as_mut()).expect("and then the rest"));
-        assert_eq!((lanes.line().free, lanes.line().waiting.len()), (1, 0));
+        assert_eq!(counts(&lanes), (1, 0));
     }
 
     #[test]
@@ -157,6 +163,6 @@ mod tests {
             drop(held);
         }
         drop(poll(last.as_mut()).expect("passed on"));
-        assert_eq!((lanes.line().free, lanes.line().waiting.len()), (1, 0));
+        assert_eq!(counts(&lanes), (1, 0));
     }
 }
