@@ -230,13 +230,15 @@ impl<R: Resolver + 'static> Outward for Deliver<R> {
     }
 
     async fn take(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, room: usize) -> Result<Taken<Line>> {
-        // Past what others are about to take, and not behind it; the outer condition holds under the row's lock.
-        const CLAIM: &str = "UPDATE webhooks SET held = 1, claim = claim + 1, due_at = $3 \
-            WHERE (tenant, webhook_id) IN (SELECT tenant, webhook_id FROM webhooks WHERE ailing = $1 AND due_at <= $2 \
-            AND tenant NOT IN ($5, $6, $7, $8) ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED) AND ailing = $1 AND due_at <= $2 \
+        // Past what others are about to take, and not behind it; the outer condition holds under the row's lock. Materialized,
+        // or PostgreSQL may look once per row, find others each time, and claim more than there is room for.
+        const CLAIM: &str = "WITH due (owner, found) AS MATERIALIZED (SELECT tenant, webhook_id FROM webhooks \
+            WHERE ailing = $1 AND due_at <= $2 AND tenant NOT IN ($5, $6, $7, $8) ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED) \
+            UPDATE webhooks SET held = 1, claim = claim + 1, due_at = $3 \
+            WHERE (tenant, webhook_id) IN (SELECT due.owner, due.found FROM due) AND ailing = $1 AND due_at <= $2 \
             RETURNING tenant, webhook_id, claim, url, secret, failures, failing_since";
         let until = ctx.now.after(TURN_TIME + self.settings.request() + CLAIM_SLACK);
-        let room = i64::try_from(room.min(self.in_hand.lines_max())).map_err(Error::internal)?;
+        let room = i64::try_from(room.min(self.in_hand.claim_max())).map_err(Error::internal)?;
         let [a, b, c, d] = self.in_hand.full().map(|tenant| Value::from(tenant.0));
         let params = [
             Value::from(self.lines == Lines::Ailing),

@@ -1,28 +1,47 @@
-//! How many lines of each tenant are in hand on this node. A tenant whose endpoints are slow leaves hands to others.
+//! How many lines of each tenant are in hand on this node. A tenant whose endpoints are slow leaves hands to others: a quarter of
+//! them is always for it, and beyond that it has no more than it leaves free. Whoever is alone has half of them, and so comes
+//! past many endpoints that are silent; and whoever comes then finds a hand.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use waybill_kernel::Tenant;
 
-/// A tenant may have one in so many of the hands. So no more tenants than this have all of theirs at a time.
+/// One in so many of the hands is for a tenant, whatever the others have. So no more tenants than this have all of theirs at a time.
 pub(crate) const PARTS: usize = 4;
 /// One that does not answer must not keep its tenant's only hand.
 const LINES_MIN: usize = 2;
 
 pub(crate) struct InHand {
-    /// Of one tenant. Also claimed at a time, so that one claim does not take much more.
-    lines_max: usize,
+    hands: usize,
     lines: Mutex<HashMap<Tenant, usize>>,
 }
 
 impl InHand {
     pub(crate) fn new(at_once: usize) -> Self {
-        Self { lines_max: at_once.div_ceil(PARTS).max(LINES_MIN), lines: Mutex::default() }
+        Self { hands: at_once, lines: Mutex::default() }
     }
 
-    pub(crate) fn lines_max(&self) -> usize {
-        self.lines_max
+    /// Of one tenant, whatever the others have.
+    fn lines_min(&self) -> usize {
+        self.hands.div_ceil(PARTS).max(LINES_MIN)
+    }
+
+    fn free(&self, lines: &HashMap<Tenant, usize>) -> usize {
+        self.hands.saturating_sub(lines.values().sum())
+    }
+
+    /// Of one tenant, as things are now.
+    fn lines_max(&self, lines: &HashMap<Tenant, usize>) -> usize {
+        self.lines_min().max(self.free(lines))
+    }
+
+    /// To be claimed at a time: all of them may be one tenant's, the one that has most of those that are not full.
+    pub(crate) fn claim_max(&self) -> usize {
+        let lines = self.lines();
+        let most = self.lines_max(&lines);
+        let has = lines.values().copied().filter(|count| *count < most).max().unwrap_or(0);
+        (most - has).min(self.free(&lines) / 2).max(1)
     }
 
     fn lines(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
@@ -37,7 +56,8 @@ impl InHand {
     /// Tenants that have all they may. Nobody, where there are fewer.
     pub(crate) fn full(&self) -> [Tenant; PARTS] {
         let lines = self.lines();
-        let mut full = lines.iter().filter(|(_, count)| **count >= self.lines_max).map(|(tenant, _)| *tenant);
+        let most = self.lines_max(&lines);
+        let mut full = lines.iter().filter(|(_, count)| **count >= most).map(|(tenant, _)| *tenant);
         std::array::from_fn(|_| full.next().unwrap_or(NOBODY))
     }
 }
@@ -68,17 +88,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_a_quarter_is_full_until_one_ends() {
+    fn who_is_alone_has_half_and_in_a_crowd_a_quarter() {
         let in_hand = InHand::new(8);
-        assert_eq!((in_hand.lines_max(), in_hand.full()), (2, [NOBODY; PARTS]));
-        let one = in_hand.take(Tenant(7));
-        let _two = in_hand.take(Tenant(7));
-        let _other = in_hand.take(Tenant(8));
-        assert_eq!(in_hand.full(), [Tenant(7), NOBODY, NOBODY, NOBODY]);
-        drop(one);
+        let take = |tenant, count| (0..count).map(|_| in_hand.take(Tenant(tenant))).collect::<Vec<_>>();
+        assert_eq!((in_hand.claim_max(), in_hand.full()), (4, [NOBODY; PARTS]));
+        let mut alone = take(7, 3);
+        assert_eq!((in_hand.claim_max(), in_hand.full()), (2, [NOBODY; PARTS]), "5 are free");
+        alone.extend(take(7, 1));
+        assert_eq!(in_hand.full(), [Tenant(7), NOBODY, NOBODY, NOBODY], "as many as are free");
+        let _other = take(8, 2);
+        assert_eq!(in_hand.claim_max(), 1);
+        let mut full = in_hand.full();
+        full.sort();
+        assert_eq!(full, [NOBODY, NOBODY, Tenant(7), Tenant(8)], "2 are free, and a quarter is taken");
+        alone.clear();
         assert_eq!(in_hand.full(), [NOBODY; PARTS]);
-        for at_once in 1..200 {
-            assert!(at_once / InHand::new(at_once).lines_max() <= PARTS, "{at_once}");
+        for hands in 1..200 {
+            assert!(hands / InHand::new(hands).lines_min() <= PARTS, "{hands}");
         }
     }
 }

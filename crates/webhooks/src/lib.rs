@@ -26,8 +26,16 @@ use waybill_store::effects::{Follow, Runner};
 use waybill_store::{Domain, Migration, Registry};
 pub use webhook::{DeliveryId, WebhookId, WebhookView};
 
-pub const DOMAIN: Domain =
-    Domain { name: "webhooks", title: "Webhooks", mcp: None, migrations: MIGRATIONS, register, sweeps: start };
+pub const DOMAIN: Domain = Domain {
+    name: "webhooks",
+    title: "Webhooks",
+    mcp: None,
+    migrations: MIGRATIONS,
+    register,
+    sweeps: start,
+    audit: &[],
+    on_shards: false,
+};
 
 const MIGRATIONS: &[Migration] =
     &[Migration { version: 20, name: "webhooks", sql: include_str!("../schema/V0020__webhooks.sql") }];
