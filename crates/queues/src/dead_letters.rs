@@ -1,5 +1,7 @@
 //! Messages that go from one queue to another: dead letters, and those that are moved back.
 
+use std::collections::BTreeMap;
+
 use waybill_kernel::{Code, Error, Result, Tenant};
 use waybill_store::{Ctx, Sql, Stored, Tx, Value};
 
@@ -52,6 +54,42 @@ pub(crate) enum Target {
     Here(Box<Queue>),
     Elsewhere,
     Nowhere,
+}
+
+/// What became of messages that were received too often. Those that are in no list are with the dead letters already.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Buried {
+    /// Nobody takes them: they are delivered once more.
+    pub kept: Vec<i64>,
+    /// They go to another store.
+    pub far: Vec<i64>,
+    /// They wait for an earlier one of their group, which is kept or goes far.
+    pub behind: Vec<i64>,
+}
+
+impl Buried {
+    /// Of messages whose place is in another store, each with its group and in their order. Those that were turned away there
+    /// before are kept. A group begins with one kind or the other, and all that follows the first of the other kind is behind:
+    /// a message that goes could arrive before one that is kept has died again, and one that goes may be turned away, too, and
+    /// must then be delivered before those that are kept.
+    pub(crate) fn sort(leaving: &[(&str, i64)], turned_away: &[i64]) -> Self {
+        let mut buried = Self::default();
+        // Whether all of a group so far are kept, or none; None when it has changed.
+        let mut groups: BTreeMap<&str, Option<bool>> = BTreeMap::new();
+        for (group, mid) in leaving {
+            let is_kept = turned_away.contains(mid);
+            let all = groups.entry(*group).or_insert(Some(is_kept));
+            if *all != Some(is_kept) {
+                *all = None;
+            }
+            match *all {
+                Some(true) => buried.kept.push(*mid),
+                Some(false) => buried.far.push(*mid),
+                None => buried.behind.push(*mid),
+            }
+        }
+        buried
+    }
 }
 
 /// The queue that a new policy points to, if it may.
@@ -141,4 +179,29 @@ pub(crate) async fn transfer(
     end_all(tx, from, mids).await?;
     tx.wake(topic(tenant, &to.name), u32::try_from(mids.len()).unwrap_or(u32::MAX));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_of_a_group_passes_another_on_its_way_to_another_store() {
+        let buried = |kept: &[i64], far: &[i64], behind: &[i64]| Buried {
+            kept: kept.to_vec(),
+            far: far.to_vec(),
+            behind: behind.to_vec(),
+        };
+        for (leaving, turned_away, expected) in [
+            (&[("a", 1), ("a", 2)][..], &[1, 2][..], buried(&[1, 2], &[], &[])),
+            (&[("a", 1), ("a", 2)], &[], buried(&[], &[1, 2], &[])),
+            // Also one that is as the first was.
+            (&[("a", 1), ("a", 2), ("a", 3)], &[1, 3], buried(&[1], &[], &[2, 3])),
+            (&[("a", 1), ("a", 2), ("a", 3)], &[2], buried(&[], &[1], &[2, 3])),
+            // Each group is looked at by itself.
+            (&[("a", 1), ("a", 3), ("b", 2), ("b", 4)], &[1, 4], buried(&[1], &[2], &[3, 4])),
+        ] {
+            assert_eq!(Buried::sort(leaving, turned_away), expected, "{leaving:?} {turned_away:?}");
+        }
+    }
 }

@@ -316,6 +316,9 @@ impl Takes {
 
     /// Makes messages visible again as if they had not been taken.
     pub(crate) async fn give_back(&self, tx: &mut Tx<'_>, mids: &[i64]) -> Result<()> {
+        if mids.is_empty() {
+            return Ok(());
+        }
         tx.execute(GIVE_BACK, &ids(mids.iter().copied())).await.map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! ReceiveMessage: up to ten messages, each invisible to others for a time. May wait for one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use waybill_store::{Ctx, Operation, Reply, Tx, Until, Wait};
 
 use super::write;
 use crate::Settings;
-use crate::dead_letters::{DeadLetters, Fate, Target, transfer};
+use crate::dead_letters::{Buried, DeadLetters, Fate, Target, transfer};
 use crate::ends::end_all;
 use crate::fifo::{self, Attempt, Held, Want, attempt_topic};
 use crate::flights::{MESSAGES_MAX, Stored, Taken, Takes};
@@ -22,7 +22,7 @@ use crate::rules::handle::{Handle, Token};
 use crate::rules::names::queue_name;
 use crate::rules::throttle::Action;
 use crate::rules::{check_range, digest};
-use crate::shards::{At, What, depart};
+use crate::shards::{At, What, depart, forget_refusals, turned_away};
 use crate::throttle::{Ask, Ticket};
 use crate::visibility::VISIBILITY_S_MAX;
 
@@ -189,11 +189,11 @@ struct Show<'a> {
 #[derive(Default)]
 struct Sorted {
     alive: Vec<i64>,
-    /// Received too often.
+    /// Received too often: buried, or on their way to where they will be.
     dead: Vec<i64>,
     /// Older than they are kept, or gone.
     dropped: Vec<i64>,
-    /// Too much for one answer: left for the next.
+    /// Left for the next: too much for one answer, or behind one of their group that has to be done with first.
     spared: Vec<i64>,
 }
 
@@ -433,7 +433,8 @@ impl Show<'_> {
             } else {
                 let dropped: Vec<_> = members.iter().filter(|(_, mid)| sorted.dropped.contains(mid)).cloned().collect();
                 fifo::end(tx, part, &dropped).await?;
-                self.spare(tx, takes, &sorted.spared).await?;
+                // Their groups may be blocked: whom to wake is known when these are settled.
+                takes.give_back(tx, &sorted.spared).await?;
                 let settled = fifo::settle(tx, part, &members, self.ctx.now).await?;
                 settled.announce(tx, topic(self.ctx.caller.tenant, &self.queue.name), self.ctx.now);
             }
@@ -468,18 +469,48 @@ impl Show<'_> {
                 _ => sorted.dropped.push(taken.mid),
             }
         }
-        if !sorted.dead.is_empty() {
-            let kept = self.bury(tx, part, rows, &sorted.dead).await?;
-            sorted.dead.retain(|mid| !kept.contains(mid));
+        let (buried, refused) = match sorted.dead.is_empty() {
+            true => (Buried::default(), Vec::new()),
+            false => self.bury(tx, part, rows, &sorted.dead).await?,
+        };
+        sorted.dead.retain(|mid| !buried.kept.contains(mid) && !buried.behind.contains(mid));
+        self.choose((rows, taken), &buried, fill, &mut sorted)?;
+        let delivered: Vec<i64> = refused.into_iter().filter(|mid| sorted.alive.contains(mid)).collect();
+        if !delivered.is_empty() {
+            forget_refusals(tx, &delivered).await?;
         }
+        Ok(sorted)
+    }
+
+    /// Of what is neither dropped nor dead, what is delivered: as much as fits in, and of a FIFO queue's group nothing behind
+    /// one that goes to another store, since it comes first again if it is turned away there.
+    fn choose(
+        &self,
+        (rows, taken): (&[Stored], &[Taken]),
+        buried: &Buried,
+        fill: &mut Fill,
+        sorted: &mut Sorted,
+    ) -> Result<()> {
+        let mut waiting: BTreeSet<&str> = BTreeSet::new();
         for taken in taken {
-            if sorted.dropped.contains(&taken.mid) || sorted.dead.contains(&taken.mid) {
+            if sorted.dropped.contains(&taken.mid) {
                 continue;
             }
             let Some(row) = find(rows, taken.mid)? else { continue };
-            if fill.takes(row.bytes()?) { sorted.alive.push(taken.mid) } else { sorted.spared.push(taken.mid) }
+            let group = row.group()?.filter(|_| self.queue.is_fifo());
+            if buried.far.contains(&taken.mid) || buried.behind.contains(&taken.mid) {
+                waiting.extend(group);
+            }
+            if sorted.dead.contains(&taken.mid) {
+                continue;
+            }
+            let waits = group.is_some_and(|group| waiting.contains(group));
+            match !waits && fill.takes(row.bytes()?) {
+                true => sorted.alive.push(taken.mid),
+                false => sorted.spared.push(taken.mid),
+            }
         }
-        Ok(sorted)
+        Ok(())
     }
 
     /// Gives messages back as if they had not been taken. Whoever has looked meanwhile has not seen them.
@@ -505,12 +536,13 @@ impl Show<'_> {
         self.dead_letters.as_ref().is_some_and(|letters| taken.receives > letters.receives_max)
     }
 
-    /// Answers with those that there is nowhere to take: they are delivered once more.
-    async fn bury(&self, tx: &mut Tx<'_>, part: &Part, rows: &[Stored], mids: &[i64]) -> Result<Vec<i64>> {
-        let Some(letters) = &self.dead_letters else { return Ok(mids.to_vec()) };
+    /// Also answers with those that are noted as turned away, whatever becomes of them.
+    async fn bury(&self, tx: &mut Tx<'_>, part: &Part, rows: &[Stored], mids: &[i64]) -> Result<(Buried, Vec<i64>)> {
+        let nowhere = || (Buried { kept: mids.to_vec(), ..Buried::default() }, Vec::new());
+        let Some(letters) = &self.dead_letters else { return Ok(nowhere()) };
         let fate = Fate::Dead { source: self.queue.name.as_str() };
         let to = match letters.target(self.ctx, tx, self.queue).await? {
-            Target::Nowhere => return Ok(mids.to_vec()),
+            Target::Nowhere => return Ok(nowhere()),
             Target::Elsewhere => None,
             Target::Here(to) => Some(to),
         };
@@ -518,15 +550,21 @@ impl Show<'_> {
         for mid in mids {
             let group = find(rows, *mid)?.map_or(Ok(None), Stored::group)?.unwrap_or_default();
             let is_near = to.as_ref().is_some_and(|to| !to.is_spread() || to.has_here(group));
-            if is_near { near.push(*mid) } else { far.push(*mid) }
+            if is_near { near.push(*mid) } else { far.push((group, *mid)) }
         }
         if let Some(to) = to.filter(|_| !near.is_empty()) {
             transfer(self.ctx, tx, self.ctx.caller.tenant, (part, &near), &to, fate).await?;
         }
-        match far.is_empty() {
-            true => Ok(far),
-            false => depart(self.ctx, tx, part, &far, letters.name(), fate).await,
+        if far.is_empty() {
+            return Ok((Buried::default(), Vec::new()));
         }
+        let leaving: Vec<i64> = far.iter().map(|(_, mid)| *mid).collect();
+        let refused = turned_away(tx, &leaving).await?;
+        let buried = Buried::sort(&far, &refused);
+        if !buried.far.is_empty() {
+            depart(self.ctx, tx, part, &buried.far, letters.name(), fate).await?;
+        }
+        Ok((buried, refused))
     }
 
     fn message(&self, row: &Stored, taken: &Taken) -> Result<Message> {

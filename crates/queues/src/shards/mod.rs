@@ -40,7 +40,7 @@ pub use start::check_placement;
 pub use step::At;
 pub(crate) use step::What;
 pub use tend::{tend, tend_once};
-pub(crate) use transfers::{depart, forget_arrivals, forget_refused};
+pub(crate) use transfers::{depart, forget_arrivals, forget_refusals, forget_refused, turned_away};
 
 fn process<'a>(flow: &Flow<'a>) -> &'a Process {
     Process::of(flow)

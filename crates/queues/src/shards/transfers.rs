@@ -21,6 +21,7 @@ use super::messages::is_of_store;
 use super::route::Record;
 use crate::Settings;
 use crate::dead_letters::Fate;
+use crate::ends::ids;
 use crate::fifo::{self, Arriving};
 use crate::message::MessageId;
 use crate::queue::{Part, Queue, topic};
@@ -42,7 +43,7 @@ pub(super) fn departed() -> Topic {
 }
 
 /// The first step, for up to ten messages that the caller has taken; their groups must be settled before the transaction
-/// ends. Answers with the dead letters that were turned away before; what a task moves goes once more.
+/// ends. Of dead letters none may be among them that was turned away before; what a task moves goes once more.
 pub(crate) async fn depart(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
@@ -50,20 +51,19 @@ pub(crate) async fn depart(
     mids: &[i64],
     target: &str,
     fate: Fate<'_>,
-) -> Result<Vec<i64>> {
+) -> Result<()> {
     const NOTE: &str = "INSERT INTO transfers (mid, tenant, part, move, target, source, source_arn, next_at) \
                         VALUES ($2, $1, $3, $4, $5, $6, $7, $8)";
     const HIDE: &str = "UPDATE flights SET visible_at = $3, token = NULL WHERE tenant = $1 AND mid = $2";
-    const TURNED_AWAY: &str = "DELETE FROM transfers WHERE tenant = $1 AND mid IN ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
-                               AND refused = 1 RETURNING mid";
-    let turned_away = tx.query(TURNED_AWAY, &crate::ends::ids(mids.iter().copied())).await?;
-    let turned_away = turned_away.iter().map(|row| row.int(0)).collect::<Result<Vec<i64>>>()?;
-    let (source, turned_away) = match fate {
-        Fate::Dead { source } => (Some(source), turned_away),
-        Fate::Alive => (None, Vec::new()),
+    let source = match fate {
+        Fate::Dead { source } => Some(source),
+        Fate::Alive => {
+            forget_refusals(tx, mids).await?;
+            None
+        }
     };
     let arn = source.map(|source| Settings::arns(ctx).arn(source));
-    for mid in mids.iter().filter(|mid| !turned_away.contains(mid)) {
+    for mid in mids {
         let id: Uuid = ctx.ids.next();
         let params = [
             Value::from(*mid),
@@ -78,7 +78,22 @@ pub(crate) async fn depart(
         tx.execute(HIDE, &[Value::from(*mid), Value::from(i64::MAX)]).await?;
     }
     tx.wake(departed(), 1);
-    Ok(turned_away)
+    Ok(())
+}
+
+/// Of up to ten messages those that were turned away when they went before, and have not been delivered since.
+pub(crate) async fn turned_away(tx: &mut Tx<'_>, mids: &[i64]) -> Result<Vec<i64>> {
+    const TURNED_AWAY: &str = "SELECT mid FROM transfers WHERE tenant = $1 \
+                               AND mid IN ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AND refused = 1";
+    let rows = tx.query(TURNED_AWAY, &ids(mids.iter().copied())).await?;
+    rows.iter().map(|row| row.int(0)).collect()
+}
+
+/// Up to ten messages that were turned away may go once more.
+pub(crate) async fn forget_refusals(tx: &mut Tx<'_>, mids: &[i64]) -> Result<()> {
+    const FORGET: &str = "DELETE FROM transfers WHERE tenant = $1 \
+                          AND mid IN ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AND refused = 1";
+    tx.execute(FORGET, &ids(mids.iter().copied())).await.map(drop)
 }
 
 /// The second and third steps for what is due in one store. Answers with how many messages it had to do with, at least

@@ -29,6 +29,7 @@ mod sends;
 mod shards;
 mod shards_down;
 mod shards_moves;
+mod shards_order;
 mod shards_rules;
 mod support;
 mod throttle;
@@ -70,6 +71,7 @@ fn every_case_runs_on_both_engines() {
         shards::CASES,
         shards_down::CASES,
         shards_moves::CASES,
+        shards_order::CASES,
         shards_rules::CASES,
         shards_rules::dead_letters::CASES,
         shards_rules::moves::CASES,

@@ -172,7 +172,7 @@ async fn a_large_message_is_not_read_by_the_number_of_another(on: TestStore) {
     // Until all turns of reads that agents may have at a time are taken, and the next one is waited for.
     let look = || GetQueueAttributes { queue_url: JOBS.to_owned(), ..GetQueueAttributes::default() };
     let mut turns = Vec::new();
-    while let Ok(taken) = timeout(Duration::from_secs(2), on.store.run_in_turn(look(), alice.clone())).await {
+    while let Ok(taken) = timeout(Duration::from_secs(6), on.store.run_in_turn(look(), alice.clone())).await {
         turns.push(taken.unwrap().1);
     }
     let on = Arc::new(on);
