@@ -29,15 +29,25 @@ impl<'a> Checked<'a> {
     /// What is not UTF-8 or not JSON, too deep, or holds NUL, a reserved name, or a name twice in one object: serde_json
     /// would keep the last of the two, and which one the caller meant nobody knows.
     pub fn of(body: &'a [u8]) -> Result<Self> {
-        Self::within(body, DEPTH_MAX)
+        Self::walked(body, DEPTH_MAX, false)
     }
 
     /// As `of`, for a body in which the request stands so much deeper.
     pub fn within(body: &'a [u8], depth_max: usize) -> Result<Self> {
+        Self::walked(body, depth_max, false)
+    }
+
+    /// As `of`, but a value may hold NUL, as a name may not: for operations that have their own word for a text that they do
+    /// not take, and say it of that text alone.
+    pub fn with_nul(body: &'a [u8]) -> Result<Self> {
+        Self::walked(body, DEPTH_MAX, true)
+    }
+
+    fn walked(body: &'a [u8], depth_max: usize, lets_nul: bool) -> Result<Self> {
         let text = std::str::from_utf8(body).map_err(|_| Error::invalid("The body is not UTF-8."))?;
         let mut names = None;
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let walk = Walk { room: depth_max, names: Some(&mut names) };
+        let walk = Walk { room: depth_max, lets_nul, names: Some(&mut names) };
         let walked = walk.deserialize(&mut deserializer).and_then(|()| deserializer.end());
         walked.map_err(|error| Error::invalid(format!("The body cannot be read as JSON: {error}.")))?;
         Ok(Self { text: text.trim_ascii(), names })
@@ -48,6 +58,8 @@ impl<'a> Checked<'a> {
 struct Walk<'n, 'de> {
     /// How many levels may still come.
     room: usize,
+    /// In values.
+    lets_nul: bool,
     names: Option<&'n mut Option<Vec<Cow<'de, str>>>>,
 }
 
@@ -55,7 +67,7 @@ impl Walk<'_, '_> {
     fn inside<E: serde::de::Error>(&self) -> std::result::Result<Self, E> {
         let room = self.room.checked_sub(1);
         let room = room.ok_or_else(|| E::custom(format!("it is nested more than {DEPTH_MAX} levels deep")))?;
-        Ok(Self { room, names: None })
+        Ok(Self { room, lets_nul: self.lets_nul, names: None })
     }
 }
 
@@ -95,7 +107,7 @@ impl<'de> Visitor<'de> for Walk<'_, 'de> {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<(), E> {
-        refuse_nul(text)
+        if self.lets_nul { Ok(()) } else { refuse_nul(text) }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<(), A::Error> {
@@ -197,6 +209,23 @@ mod tests {
         let many: String = (0..100).map(|number| format!("\"{number}\":0,")).collect();
         assert_eq!(Checked::of(format!("{{{many}\"x\":1}}").as_bytes()).unwrap().names.unwrap().len(), 101);
         assert!(Checked::of(format!("{{{many}\"99\":1}}").as_bytes()).is_err());
+    }
+
+    #[test]
+    fn nul_stands_in_values_where_it_is_let_and_in_names_nowhere() {
+        let good: [&[u8]; 3] = [br#""\u0000""#, br#"{"a":"x\u0000y"}"#, br#"{"a":[{"b":"\u0000"}]}"#];
+        for body in good {
+            assert!(Checked::of(body).is_err(), "{}", String::from_utf8_lossy(body));
+            assert!(Checked::within(body, DEPTH_MAX).is_err(), "{}", String::from_utf8_lossy(body));
+            assert_eq!(Checked::with_nul(body).unwrap().text.as_bytes(), body);
+        }
+        let deep = [b"[".repeat(DEPTH_MAX + 1), b"]".repeat(DEPTH_MAX + 1)].concat();
+        // A byte that is zero is not JSON.
+        let bad: [&[u8]; 4] = [br#"{"a\u0000":1}"#, br#"{"a":[{"\u0000":1}]}"#, b"{\"a\":\"\0\"}", &deep];
+        for body in bad {
+            let refused = Checked::with_nul(body).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidRequest, "{}", String::from_utf8_lossy(body));
+        }
     }
 
     #[test]

@@ -12,9 +12,10 @@ const ERROR_TYPE: HeaderName = HeaderName::from_static("x-amzn-errortype");
 const QUERY_ERROR: HeaderName = HeaderName::from_static("x-amzn-query-error");
 const NAMESPACE: &str = "com.amazonaws.sqs";
 
-/// Members that we do not know are left alone; an empty body asks for nothing in particular.
+/// Members that we do not know are left alone; an empty body asks for nothing in particular. A message with NUL is refused by
+/// its operation as in the other protocol, and in a batch alone.
 pub(crate) fn read<O: Operation>(body: &[u8]) -> Result<O> {
-    let text = if body.trim_ascii().is_empty() { "{}" } else { Checked::of(body)?.text };
+    let text = if body.trim_ascii().is_empty() { "{}" } else { Checked::with_nul(body)?.text };
     // Few clients write nulls, so they are looked for only in what does not read without.
     waybill_store::decode(text).or_else(|error| match without_nulls(text) {
         Some(text) => waybill_store::decode(&text),

@@ -23,6 +23,8 @@ use crate::wire::{self, Unspoken, Wire};
 
 const HEALTH: [&str; 2] = ["/sqs_health", "/sqs_leader_health"];
 const TARGET_PREFIX: &str = "AmazonSQS.";
+/// As much of an action that is not offered as an error repeats.
+const SHOWN_CHARS_MAX: usize = 100;
 
 /// What the door opens on.
 pub struct Opening {
@@ -68,7 +70,7 @@ impl Sqs {
     async fn act(&self, caller: &Caller, parts: Parts, read: Read, id: &RequestId) -> Result<Response<Body>> {
         match Wire::pick(&parts.method, &parts.uri, &parts.headers) {
             Ok(Wire::Json { target }) => {
-                let handler = self.handler(target.strip_prefix(TARGET_PREFIX))?;
+                let handler = self.targeted(target)?;
                 let (urls, Read { bytes, room }) = (self.urls(&parts, caller), read);
                 drop(parts);
                 let Opening { driver, commons, .. } = &self.opening;
@@ -88,11 +90,19 @@ impl Sqs {
         }
     }
 
+    /// What the header of the JSON protocol names: an action of ours, one of another service, or nothing.
+    fn targeted(&self, target: &str) -> Result<Handler> {
+        match target.strip_prefix(TARGET_PREFIX) {
+            Some(action) => self.handler(Some(action)),
+            None if target.is_empty() => self.handler(None),
+            None => Err(unknown(target)),
+        }
+    }
+
     fn handler(&self, action: Option<&str>) -> Result<Handler> {
         let missing = || Error::new(Code::MissingAction, "The request names no action, such as SendMessage.");
         let action = action.ok_or_else(missing)?;
-        let unknown = || Error::new(Code::InvalidAction, format!("The action {action:.100?} is not offered."));
-        self.actions.get(action).copied().ok_or_else(unknown)
+        self.actions.get(action).copied().ok_or_else(|| unknown(action))
     }
 
     fn urls(&self, parts: &Parts, caller: &Caller) -> Urls {
@@ -144,6 +154,11 @@ impl Mount for Sqs {
         let outcome = self.act(&caller, parts, read, &id).await;
         outcome.unwrap_or_else(|error| protocol.error(&error, &id))
     }
+}
+
+fn unknown(action: &str) -> Error {
+    let action: String = action.chars().take(SHOWN_CHARS_MAX).collect();
+    Error::new(Code::InvalidAction, format!("The action {action:?} is not offered."))
 }
 
 fn refused_method(allowed: &'static str) -> Response<Body> {

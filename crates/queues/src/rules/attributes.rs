@@ -328,6 +328,8 @@ impl Kind {
             Kind::Text | Kind::Redrive | Kind::RedriveAllow if value.len() > TEXT_BYTES_MAX => {
                 Err(bad_value(name, &format!("a text of at most {TEXT_BYTES_MAX} bytes")))
             }
+            // They are stored as JSON, which would hide it from the store. The other two are read as JSON, which has none.
+            Kind::Text if value.contains('\0') => Err(bad_value(name, "a text without NUL characters")),
             Kind::Redrive if !value.is_empty() => RedrivePolicy::parse(value).map(|_| value.to_owned()),
             Kind::RedriveAllow if !value.is_empty() => RedriveAllowPolicy::parse(value).map(|_| value.to_owned()),
             Kind::Text | Kind::Redrive | Kind::RedriveAllow => Ok(value.to_owned()),

@@ -31,6 +31,10 @@ pub fn check_tags<'a>(tags: impl ExactSizeIterator<Item = (&'a String, &'a Strin
         if value.chars().count() > TAG_VALUE_CHARS_MAX {
             return Err(Error::invalid(format!("The value of a tag has at most {TAG_VALUE_CHARS_MAX} characters.")));
         }
+        // They are stored as JSON, which would hide it from the store.
+        if key.contains('\0') || value.contains('\0') {
+            return Err(Error::invalid("A tag holds a NUL character."));
+        }
     }
     Ok(())
 }
@@ -58,6 +62,10 @@ mod tests {
         let tags = |key: usize, value: usize| BTreeMap::from([("k".repeat(key), "ä".repeat(value))]);
         for (key, value, good) in [(1, 0, true), (128, 256, true), (0, 1, false), (129, 1, false), (1, 257, false)] {
             assert_eq!(check_tags(tags(key, value).iter()).is_ok(), good, "{key} {value}");
+        }
+        for (key, value) in [("k\0", "v"), ("k", "v\0")] {
+            let tags = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+            assert_eq!(check_tags(tags.iter()).unwrap_err().code(), Code::InvalidRequest);
         }
         for (count, good) in [(50, true), (51, false)] {
             let many: BTreeMap<_, _> = (0..count).map(|number| (format!("k{number}"), String::new())).collect();

@@ -270,6 +270,18 @@ async fn what_cannot_be_understood_says_so(engine: Engine) {
     let world = World::with(engine, "", &[]).await;
     let client = Client::new(&world).await;
     must_be(&client.call("Dance", json!({})).await, 400, "InvalidAction", "InvalidAction", "an unknown action");
+    let content = ("content-type", "application/x-amz-json-1.0");
+    // Of another service, and those that lack a part of the name.
+    for target in ["DynamoDB_20120810.ListTables", "SQS.SendMessage", "ListQueues"] {
+        let signed = client.signed_with(&[("x-amz-target", target), content], "{}");
+        let reply = client.send(signed, "{}".to_owned()).await;
+        must_be(&reply, 400, "InvalidAction", "InvalidAction", target);
+        assert!(reply.text.contains(target), "{}", reply.text);
+    }
+    let nameless = client.send(client.signed_with(&[content], "{}"), "{}".to_owned()).await;
+    must_be(&nameless, 400, "MissingAction", "MissingAction", "no target");
+    let long = client.query(&format!("Version=2012-11-05&Action={}", "Dance".repeat(1_000))).await;
+    assert!(long.status == 400 && long.text.contains("DanceDance") && long.text.len() < 1_000, "{}", long.text);
     for body in ["{", "[]", r#"{"QueueName": 7}"#, &"[".repeat(2_000), r#"{"QueueName":"a","QueueName":"b"}"#] {
         let reply = client.send(client.signed("CreateQueue", body), body.to_owned()).await;
         must_be(&reply, 400, "InvalidParameterValue", "InvalidParameterValue", body);

@@ -15,6 +15,16 @@ async fn every_error_is_the_same_in_both_protocols_on_postgresql() {
     every_error_is_the_same_in_both_protocols(Engine::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_message_that_none_may_be_fails_alone_on_sqlite() {
+    a_message_that_none_may_be_fails_alone(Engine::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_message_that_none_may_be_fails_alone_on_postgresql() {
+    a_message_that_none_may_be_fails_alone(Engine::Postgres).await;
+}
+
 /// Status, shape, and the code where that is another.
 type Expected = (u16, &'static str, &'static str);
 
@@ -79,6 +89,33 @@ async fn every_error_is_the_same_in_both_protocols(engine: Engine) {
         }
     }
     assert_eq!(state(&client, &queues).await, before, "something was changed");
+}
+
+/// One of ten in a batch holds NUL, in its body or in an attribute.
+async fn a_message_that_none_may_be_fails_alone(engine: Engine) {
+    const BATCH: &str = "SendMessageBatch";
+    let world = World::with(engine, "", &[]).await;
+    let client = Client::new(&world).await;
+    let url = client.queue("jobs").await;
+    let attribute = |text: &str| json!({ "k": { "DataType": "String", "StringValue": text } });
+    for bad in [
+        json!({ "Id": "bad", "MessageBody": "a\u{0}b" }),
+        json!({ "Id": "bad", "MessageBody": "m", "MessageAttributes": attribute("\u{0}") }),
+    ] {
+        let mut entries: Vec<Json> = (0..9).map(|id| json!({ "Id": format!("e{id}"), "MessageBody": "m" })).collect();
+        entries.insert(3, bad);
+        let input = json!({ "QueueUrl": url, "Entries": entries });
+        let told = client.ok(BATCH, input.clone()).await;
+        let (sent, failed) = (told["Successful"].as_array().unwrap(), told["Failed"].as_array().unwrap());
+        assert_eq!((sent.len(), failed.len()), (9, 1), "{told}");
+        assert_eq!((&failed[0]["Id"], &failed[0]["Code"]), (&json!("bad"), &json!(CONTENTS.2)), "{told}");
+        assert_eq!(failed[0]["SenderFault"], true);
+        let reply = client.query(&form(BATCH, &input)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.text.matches("<SendMessageBatchResultEntry>").count(), 9, "{}", reply.text);
+        let failure = format!("<BatchResultErrorEntry><Id>bad</Id><Code>{}</Code>", CONTENTS.2);
+        assert!(reply.text.contains(&failure), "{}", reply.text);
+    }
 }
 
 pub fn must_be_xml(reply: &Reply, status: u16, code: &str, what: &str) {
@@ -180,6 +217,7 @@ fn catalog(queues: &Queues) -> Vec<Case> {
     let mut cases = vec![
         ("CreateQueue", json!({}), MISSING),
         create("a b", json!({}), INVALID),
+        create("a\u{0}", json!({}), INVALID),
         create(&"a".repeat(81), json!({}), INVALID),
         create("a.b", json!({}), INVALID),
         create("jobs", json!({ "VisibilityTimeout": "7" }), EXISTS),
@@ -206,17 +244,20 @@ fn catalog(queues: &Queues) -> Vec<Case> {
         ("CreateQueue", json!({ "QueueName": "new", "tags": many(51) }), INVALID),
         ("GetQueueUrl", json!({}), MISSING),
         ("GetQueueUrl", json!({ "QueueName": "nowhere" }), NOWHERE),
+        ("GetQueueUrl", json!({ "QueueName": "jobs\u{0}" }), NOWHERE),
         ("GetQueueUrl", json!({ "QueueName": "jobs", "QueueOwnerAWSAccountId": "123456789012" }), NOWHERE),
         ("GetQueueAttributes", json!({ "QueueUrl": queues.jobs, "AttributeNames": ["Colour"] }), NAME),
         ("SetQueueAttributes", json!({ "QueueUrl": queues.jobs }), MISSING),
         ("PurgeQueue", json!({ "QueueUrl": queues.purged }), PURGED),
         ("ListQueues", json!({ "MaxResults": 0 }), INVALID),
+        ("ListQueues", json!({ "QueueNamePrefix": "j\u{0}" }), INVALID),
         ("ListQueues", json!({ "MaxResults": 1_001 }), INVALID),
         ("ListQueues", json!({ "MaxResults": 1, "NextToken": "none" }), INVALID),
         ("TagQueue", json!({ "QueueUrl": queues.jobs }), MISSING),
         ("TagQueue", json!({ "QueueUrl": queues.jobs, "Tags": many(51) }), INVALID),
         ("TagQueue", json!({ "QueueUrl": queues.jobs, "Tags": { ("k".repeat(129)): "v" } }), INVALID),
         ("TagQueue", json!({ "QueueUrl": queues.jobs, "Tags": { "k": "v".repeat(257) } }), INVALID),
+        ("TagQueue", json!({ "QueueUrl": queues.jobs, "Tags": { "k": "v\u{0}" } }), INVALID),
         ("UntagQueue", json!({ "QueueUrl": queues.jobs }), MISSING),
         ("Dance", json!({}), ACTION),
     ];
@@ -228,6 +269,7 @@ fn catalog(queues: &Queues) -> Vec<Case> {
         ("ReceiveMessageWaitTimeSeconds", &["21", "99999999999999999999"], VALUE),
         ("MaximumMessageSize", &["1023", "1048577"], VALUE),
         ("KmsDataKeyReusePeriodSeconds", &["59"], VALUE),
+        ("KmsMasterKeyId", &["k\u{0}"], VALUE),
         ("SqsManagedSseEnabled", &["yes"], VALUE),
         ("RedrivePolicy", &["{", "{}", "[]", &nowhere, &of_fifo, &policy("jobs")], VALUE),
         ("RedriveAllowPolicy", &["{", r#"{"redrivePermission":"some"}"#, r#"{"redrivePermission":"byQueue"}"#], VALUE),
@@ -313,6 +355,7 @@ fn messages(queues: &Queues) -> Vec<Case> {
     let mut cases = vec![
         ("SendMessage", json!({ "QueueUrl": jobs }), MISSING),
         send(jobs, json!({ "MessageBody": "" }), MISSING),
+        send(jobs, json!({ "MessageBody": "a\u{0}" }), CONTENTS),
         send(jobs, json!({ "MessageBody": "a\u{1}" }), CONTENTS),
         send(jobs, json!({ "MessageBody": "a\u{FFFF}" }), CONTENTS),
         send(jobs, json!({ "MessageBody": "a".repeat(1_048_577) }), INVALID),
@@ -324,13 +367,16 @@ fn messages(queues: &Queues) -> Vec<Case> {
         send(jobs, attribute("a", json!({ "DataType": "String" })), INVALID),
         send(jobs, attribute("a", json!({ "DataType": "Binary", "StringValue": "v" })), INVALID),
         send(jobs, attribute("a", text("\u{2}")), CONTENTS),
+        send(jobs, attribute("a", text("\u{0}")), CONTENTS),
         send(jobs, trace("SenderId"), INVALID),
         send(jobs, json!({ "MessageDeduplicationId": "d" }), INVALID),
         send(jobs, json!({ "MessageGroupId": "g g" }), INVALID),
+        send(jobs, json!({ "MessageGroupId": "g\u{0}" }), INVALID),
         send(orders, json!({}), MISSING),
         send(orders, json!({ "MessageGroupId": "g".repeat(129) }), INVALID),
         send(orders, json!({ "MessageGroupId": "g", "DelaySeconds": 1 }), INVALID),
         send(orders, json!({ "MessageGroupId": "g", "MessageDeduplicationId": "d d" }), INVALID),
+        send(orders, json!({ "MessageGroupId": "g", "MessageDeduplicationId": "d\u{0}" }), INVALID),
         send(&queues.throttled, json!({}), THROTTLED),
         ("ReceiveMessage", json!({ "QueueUrl": queues.throttled }), THROTTLED),
     ];
