@@ -151,11 +151,15 @@ fn write(folder: &Folder, fingerprint: &str, random: bool) -> Result<()> {
 }
 
 fn refused(folder: &Folder) -> Error {
+    let slug = folder.path().file_name().unwrap_or_default().to_string_lossy();
     let message = format!(
         "The folder {} was made on another host. Two daemons with the same keys would take each other's messages.",
         folder.path().display()
     );
-    Error::new(Code::HostChanged, message)
+    Error::new(Code::HostChanged, message).with_cure(format!(
+        "Run `waybill daemon accept-host --mesh {slug}` to keep its keys here, or `waybill daemon remint --mesh {slug} --invite INVITE` \
+         with an invite of the mesh's owner for new keys and a new member."
+    ))
 }
 
 #[cfg(test)]
@@ -224,7 +228,9 @@ mod tests {
         assert_eq!(look(&here, ClonePolicy::Refuse).unwrap(), Finding::Same);
         let error = look(&there, ClonePolicy::Refuse).unwrap_err();
         assert_eq!(error.code(), Code::HostChanged);
-        assert!(error.cure().contains("accept-host") && error.cure().contains("remint"), "{}", error.cure());
+        for command in ["accept-host --mesh acme", "remint --mesh acme --invite"] {
+            assert!(error.cure().contains(command), "{}", error.cure());
+        }
         assert_eq!(look(&there, ClonePolicy::Warn).unwrap(), Finding::Other);
         assert_eq!(look(&there, ClonePolicy::Allow).unwrap(), Finding::Other);
         assert_eq!(look(&here, ClonePolicy::Refuse).unwrap(), Finding::Same, "a warning changes nothing");

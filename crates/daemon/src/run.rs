@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Clock, Code, Entropy, Error, Result};
 use waybill_mesh_protocol::{DestinationKind, Edition, Identity};
@@ -209,6 +209,7 @@ impl Base {
             link_status: link_handle.watch(),
             link: link_handle,
             stop: CancellationToken::new(),
+            lining_up: Mutex::default(),
             folder,
             settings,
             membership,

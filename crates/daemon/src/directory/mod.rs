@@ -21,8 +21,10 @@ pub use rules::Doubt;
 
 use crate::metrics;
 
-/// Members this daemon remembers; a broker that names more is not believed.
+/// Members there may be; a broker that names more is not believed. As many that have ended are remembered beside them.
 pub const MEMBERS_MAX: usize = 100_000;
+/// Members that have ended and are forgotten in one transaction.
+const FORGOTTEN_MAX: usize = 4_096;
 /// Topics this daemon remembers.
 pub const TOPICS_MAX: usize = 100_000;
 
@@ -81,9 +83,15 @@ pub struct Topic {
 #[derive(Clone, Debug)]
 pub enum Change {
     Member(Member),
+    /// A member that ended long ago is known no more.
+    Forget(MemberId),
     Former(Former),
     Topic(Topic),
-    EpochKey { topic: String, epoch: u32, key: TopicKey },
+    EpochKey {
+        topic: String,
+        epoch: u32,
+        key: TopicKey,
+    },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -94,6 +102,8 @@ struct State {
     /// Keys from before a member was known here, which signed steps lead on from; their box keys are not known. In memory alone:
     /// the broker names the steps with every reading of its members.
     proven: HashMap<PublicKey, MemberId>,
+    /// The keys of both, by member: each message asks for those of one.
+    had: HashMap<MemberId, Vec<PublicKey>>,
     topics: HashMap<String, Topic>,
     /// By topic and epoch.
     keys: HashMap<String, BTreeMap<u32, TopicKey>>,
@@ -109,7 +119,13 @@ impl State {
                 self.by_key.insert(member.keys.ed25519, member.id);
                 self.members.insert(member.id, member);
             }
+            Change::Forget(id) => {
+                if let Some(known) = self.members.remove(&id) {
+                    self.by_key.remove(&known.keys.ed25519);
+                }
+            }
             Change::Former(former) => {
+                self.note(former.member, former.ed25519);
                 self.former.insert(former.ed25519, former);
             }
             Change::Topic(topic) => {
@@ -120,6 +136,18 @@ impl State {
                 self.keys.entry(topic).or_default().entry(epoch).or_insert(key);
             }
         }
+    }
+
+    fn note(&mut self, member: MemberId, key: PublicKey) {
+        let had = self.had.entry(member).or_default();
+        if !had.contains(&key) {
+            had.push(key);
+        }
+    }
+
+    /// Keys that the member had, as far as they are known.
+    fn had(&self, member: &MemberId) -> &[PublicKey] {
+        self.had.get(member).map_or(&[], Vec::as_slice)
     }
 
     fn by_key(&self, key: &PublicKey) -> Option<&Member> {
@@ -135,6 +163,26 @@ impl State {
     fn holder(&self, key: &PublicKey) -> Option<&Member> {
         self.owner_of(key).and_then(|id| self.members.get(&id))
     }
+
+    fn active(&self) -> usize {
+        self.members.values().filter(|member| member.state == Standing::Active).count()
+    }
+
+    /// Whom to forget once more than this are known, with those of `fresh`: of those that have ended the oldest. Ids of members rise
+    /// with time. Who has other keys stays, because signed steps lead on from them.
+    fn excess(&self, fresh: &Self, max: usize) -> Vec<MemberId> {
+        let new = fresh.members.keys().filter(|id| !self.members.contains_key(id)).count();
+        if self.members.len() + new <= max {
+            return Vec::new();
+        }
+        let with_others = self.former.values().map(|former| former.member).chain(self.proven.values().copied());
+        let kept: HashSet<MemberId> = with_others.chain(fresh.members.keys().copied()).collect();
+        let ended = self.members.values().filter(|member| member.state != Standing::Active && !member.is_owner);
+        let mut spare: Vec<MemberId> = ended.map(|member| member.id).filter(|id| !kept.contains(id)).collect();
+        spare.sort_unstable();
+        spare.truncate(FORGOTTEN_MAX);
+        spare
+    }
 }
 
 #[derive(Clone)]
@@ -145,6 +193,7 @@ struct Inner {
     /// As the invite has pinned it.
     owner: PublicKey,
     plaintext: bool,
+    members_max: usize,
     state: RwLock<State>,
     /// Changes are written one after another: a rule that reads memory must see what the change before it has left there.
     writing: tokio::sync::Mutex<()>,
@@ -154,9 +203,13 @@ struct Inner {
 
 impl Directory {
     pub async fn open(store: Store, owner: PublicKey, plaintext: bool) -> Result<Self> {
+        Self::bounded(store, owner, plaintext, MEMBERS_MAX).await
+    }
+
+    async fn bounded(store: Store, owner: PublicKey, plaintext: bool, members_max: usize) -> Result<Self> {
         let state = RwLock::new(store.system().run(rows::Load).await?);
         let (writing, version) = (tokio::sync::Mutex::default(), watch::Sender::new(0));
-        Ok(Self(Arc::new(Inner { store, owner, plaintext, state, writing, version })))
+        Ok(Self(Arc::new(Inner { store, owner, plaintext, members_max, state, writing, version })))
     }
 
     pub fn is_plaintext(&self) -> bool {
@@ -198,10 +251,23 @@ impl Directory {
         self.read(|state| state.owner_of(key))
     }
 
+    /// Every key of the member that has this one or had it, the present one first; empty for nobody's.
+    pub fn keys_beside(&self, key: &PublicKey) -> Vec<PublicKey> {
+        self.read(|state| {
+            let Some(id) = state.owner_of(key) else { return Vec::new() };
+            let present = state.members.get(&id).map(|member| member.keys.ed25519);
+            let had = state.had(&id).iter().copied().filter(|key| Some(*key) != present);
+            present.into_iter().chain(had).collect()
+        })
+    }
+
     /// Signed steps lead from this key to the one that the member has now. Nothing changes for a key that belongs to somebody.
     pub fn add_proven(&self, key: PublicKey, member: MemberId) {
         if self.owner_of_key(&key).is_none() {
-            self.0.state.write().unwrap_or_else(PoisonError::into_inner).proven.insert(key, member);
+            let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+            state.note(member, key);
+            state.proven.insert(key, member);
+            drop(state);
             self.0.version.send_modify(|version| *version += 1);
         }
     }
@@ -214,7 +280,7 @@ impl Directory {
             let Some(id) = state.by_key.get(sender).copied().or_else(|| Some(state.former.get(sender)?.member)) else {
                 return Vec::new();
             };
-            let others = state.former.values().filter(|former| former.member == id).map(|former| former.x25519);
+            let others = state.had(&id).iter().filter_map(|key| state.former.get(key)).map(|former| former.x25519);
             let present = state.members.get(&id).map(|member| member.keys.x25519);
             let mut keys: Vec<BoxPublicKey> = Vec::new();
             for key in own.into_iter().chain(former).chain(others).chain(present) {
@@ -232,12 +298,9 @@ impl Directory {
         members
     }
 
-    /// Who is a member now.
-    pub fn active(&self) -> HashSet<MemberId> {
-        self.read(|state| {
-            let active = state.members.values().filter(|member| member.state == Standing::Active);
-            active.map(|member| member.id).collect()
-        })
+    /// Who is known now, to compare a list with that is about to be read.
+    pub fn snapshot(&self) -> HashMap<MemberId, Member> {
+        self.read(|state| state.members.clone())
     }
 
     pub fn topics(&self) -> Vec<Topic> {
@@ -292,19 +355,34 @@ impl Directory {
 
     /// Learns of members, each if it is believed. `proven` says whose new key was signed by the key known before.
     pub async fn learn_members(&self, offered: Vec<Member>, proven: impl Fn(&Member, &Member) -> bool) -> Result<()> {
+        self.learn_list(&HashMap::new(), offered, proven).await
+    }
+
+    /// As [`Self::learn_members`], from a list that was asked for when `before` was known: a name or an end that was told while
+    /// the list was on its way is newer than the list.
+    pub async fn learn_list(
+        &self,
+        before: &HashMap<MemberId, Member>,
+        offered: Vec<Member>,
+        proven: impl Fn(&Member, &Member) -> bool,
+    ) -> Result<()> {
         let _one = self.0.writing.lock().await;
         let mut changes = Vec::new();
         // What this list has brought so far comes before memory: two of its entries may claim one key.
         let mut fresh = State::default();
-        for member in offered {
+        let mut active = self.read(State::active);
+        for mut member in offered {
             let known = fresh.members.get(&member.id).cloned().or_else(|| self.member(&member.id));
+            if let (Some(known), Some(before)) = (&known, before.get(&member.id)) {
+                keep_newer(&mut member, known, before);
+            }
             if known.as_ref() == Some(&member) {
                 continue;
             }
             let is_proven = match &known {
                 Some(known) => proven(known, &member),
                 // An owner who has rotated before it was known here, as after a restore: only the pinned key speaks for it.
-                None if member.is_owner => {
+                None if member.is_owner && !self.knows_an_owner(&fresh) => {
                     let keys = MemberKeys { ed25519: self.0.owner, ..member.keys };
                     proven(&Member { keys, ..member.clone() }, &member)
                 }
@@ -320,10 +398,13 @@ impl Directory {
                 tracing::error!(member.id = %member.id, doubt = doubt.name(), "what the broker says of a member is not believed");
                 continue;
             }
-            if known.is_none() && fresh.members.len() + self.read(|state| state.members.len()) >= MEMBERS_MAX {
-                tracing::error!("the broker names more than {MEMBERS_MAX} members");
+            let was_active = known.as_ref().is_some_and(|known| known.state == Standing::Active);
+            let is_one_more = member.state == Standing::Active && !was_active;
+            if is_one_more && active >= self.0.members_max {
+                tracing::error!("the broker names more than {} members", self.0.members_max);
                 break;
             }
+            active += usize::from(is_one_more);
             let former = known.filter(|known| known.keys.ed25519 != member.keys.ed25519).map(|known| Former {
                 ed25519: known.keys.ed25519,
                 member: known.id,
@@ -334,7 +415,15 @@ impl Directory {
                 changes.push(change);
             }
         }
+        let forgotten = self.read(|state| state.excess(&fresh, self.0.members_max.saturating_mul(2)));
+        changes.extend(forgotten.into_iter().map(Change::Forget));
         self.commit(changes).await
+    }
+
+    /// A mesh has one owner. Whoever has stolen a key that the owner had before could sign another one into that place.
+    fn knows_an_owner(&self, fresh: &State) -> bool {
+        let has_owner = |state: &State| state.members.values().any(|member| member.is_owner);
+        has_owner(fresh) || self.read(has_owner)
     }
 
     /// The pinned key, or the one that the member who had it has by now.
@@ -379,5 +468,15 @@ impl Directory {
         }
         self.0.version.send_modify(|version| *version += 1);
         Ok(())
+    }
+}
+
+/// What `known` has become since `before`, the list cannot have.
+fn keep_newer(listed: &mut Member, known: &Member, before: &Member) {
+    if known.name != before.name {
+        listed.name.clone_from(&known.name);
+    }
+    if known.state != Standing::Active && before.state == Standing::Active {
+        listed.state = known.state;
     }
 }

@@ -102,6 +102,7 @@ async fn save(ctx: &Ctx<'_>, tx: &mut Tx<'_>, change: &Change) -> Result<()> {
                           ed25519 = excluded.ed25519, x25519 = excluded.x25519, \
                           x25519_signature = excluded.x25519_signature, is_owner = excluded.is_owner, \
                           state = excluded.state";
+    const FORGET: &str = "DELETE FROM directory_members WHERE member = $1";
     const FORMER: &str = "INSERT INTO directory_former_keys (ed25519, member, x25519, rotated_at) VALUES ($1, $2, $3, $4) \
                           ON CONFLICT (ed25519) DO NOTHING";
     const TOPIC: &str = "INSERT INTO directory_topics (topic, subscribed, epoch) VALUES ($1, $2, $3) \
@@ -127,6 +128,10 @@ async fn save(ctx: &Ctx<'_>, tx: &mut Tx<'_>, change: &Change) -> Result<()> {
                 Value::from(member.state.as_str()),
             ];
             tx.execute(MEMBER, &params).await?;
+        }
+        Change::Forget(id) => {
+            let id = id.to_string();
+            tx.execute(FORGET, &[Value::from(&id)]).await?;
         }
         Change::Former(former) => {
             let texts = [former.ed25519.to_string(), former.member.to_string(), former.x25519.to_string()];

@@ -52,9 +52,10 @@ pub fn believe(known: &Known<'_>, offered: &Member, proven: bool) -> Result<(), 
     if has_other_key && !proven {
         return Err(Doubt::KeyReplaced);
     }
-    // The owner may have rotated: then the pinned key has signed this one.
-    let was_owner = known.member.is_none_or(|member| member.keys.ed25519 == *known.owner);
-    if offered.is_owner && offered.keys.ed25519 != *known.owner && !(proven && was_owner) {
+    // The owner may have rotated: then the key that it had has signed this one, the pinned one if it was not known. Whoever is known
+    // as the owner was believed once, and stays it.
+    let is_owner = known.member.map_or(proven, |member| member.is_owner || member.keys.ed25519 == *known.owner);
+    if offered.is_owner && offered.keys.ed25519 != *known.owner && !is_owner {
         return Err(Doubt::NotTheOwner);
     }
     Ok(())
@@ -85,6 +86,7 @@ mod tests {
         let unsigned = Member { keys: MemberKeys { x25519: keys(9).x25519, ..keys(2) }, ..bob.clone() };
         let usurper = member(2, 2, true);
         let owner_rotated = member(1, 4, true);
+        let owner_renamed = Member { name: "y".to_owned(), ..owner_rotated.clone() };
         let thief = member(3, 2, false);
         for (known, holder, offered, proven, expected) in [
             (None, None, &bob, false, Ok(())),
@@ -101,6 +103,9 @@ mod tests {
             (None, None, &owner_rotated, true, Ok(())),
             (None, None, &owner_rotated, false, Err(Doubt::NotTheOwner)),
             (Some(&owner), None, &owner_rotated, false, Err(Doubt::KeyReplaced)),
+            (Some(&owner_rotated), None, &member(1, 5, true), true, Ok(())),
+            (Some(&owner_rotated), None, &member(1, 5, true), false, Err(Doubt::KeyReplaced)),
+            (Some(&owner_rotated), Some(&owner_rotated), &owner_renamed, false, Ok(())),
         ] {
             let known = Known { member: known, holder, owner: &owner.keys.ed25519 };
             assert_eq!(believe(&known, offered, proven), expected, "{offered:?}");

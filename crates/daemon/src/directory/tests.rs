@@ -23,9 +23,14 @@ fn member(id: u128, name: &str, seed: u64) -> Member {
 }
 
 async fn open(folder: &tempfile::TempDir, plaintext: bool) -> (Directory, Store) {
+    open_bounded(folder, plaintext, MEMBERS_MAX).await
+}
+
+async fn open_bounded(folder: &tempfile::TempDir, plaintext: bool, members_max: usize) -> (Directory, Store) {
     let (clock, entropy) = (Arc::new(Clock::system()), Arc::new(SeededEntropy::new(99)) as Arc<dyn Entropy>);
     let (store, _) = inbox::open_store(&folder.path().join("inbox.db"), &clock, &entropy).await.unwrap();
-    (Directory::open(store.clone(), identity(1).public_key(), plaintext).await.unwrap(), store)
+    let directory = Directory::bounded(store.clone(), identity(1).public_key(), plaintext, members_max);
+    (directory.await.unwrap(), store)
 }
 
 fn never(_: &Member, _: &Member) -> bool {
@@ -186,4 +191,102 @@ async fn an_owner_that_has_rotated_before_it_was_known_is_believed_by_the_pinned
     directory.add_proven(pinned, rotated.id);
     directory.learn_members(vec![Member { name: "anna".to_owned(), ..rotated.clone() }], never).await.unwrap();
     assert_eq!(directory.member(&rotated.id).unwrap().name, "anna");
+}
+
+#[tokio::test]
+async fn an_owner_that_the_pinned_key_speaks_for_stays_the_owner_when_it_rotates_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, store) = open(&folder, false).await;
+    let pinned = identity(1).public_key();
+    let rotated = member(1, "alice", 7);
+    directory.learn_members(vec![rotated.clone()], |known, _| known.keys.ed25519 == pinned).await.unwrap();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    // The broker may name the steps before no more.
+    let (directory, _) = open(&folder, false).await;
+    let again = member(1, "alice", 8);
+    directory.learn_members(vec![again.clone()], |known, _| known.keys == rotated.keys).await.unwrap();
+    assert_eq!(directory.member(&again.id), Some(again.clone()));
+    let renamed = Member { name: "anna".to_owned(), ..again };
+    directory.learn_members(vec![renamed.clone()], never).await.unwrap();
+    assert_eq!(directory.member(&renamed.id), Some(renamed));
+}
+
+#[tokio::test]
+async fn where_the_owner_is_known_the_pinned_key_makes_no_other_one() {
+    let pinned = identity(1).public_key();
+    let by_pinned = |known: &Member, _: &Member| known.keys.ed25519 == pinned;
+    let (present, rotated) = (member(1, "alice", 1), member(1, "alice", 7));
+    let usurper = Member { is_owner: true, ..member(5, "eve", 5) };
+    for owner in [present, rotated] {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, _) = open(&folder, false).await;
+        directory.learn_members(vec![owner.clone(), usurper.clone()], by_pinned).await.unwrap();
+        assert_eq!(directory.members(), std::slice::from_ref(&owner), "in the same list");
+        directory.learn_members(vec![usurper.clone()], by_pinned).await.unwrap();
+        assert_eq!(directory.members(), [owner], "in a later one");
+    }
+}
+
+#[tokio::test]
+async fn a_name_and_an_end_that_were_told_while_a_list_was_on_its_way_are_newer_than_the_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, _) = open(&folder, false).await;
+    let listed = vec![member(2, "bob", 2), member(3, "carol", 3)];
+    directory.learn_members(listed.clone(), never).await.unwrap();
+    let before = directory.snapshot();
+    directory.update(&identity(2).public_key(), |bob| bob.name = "robert".to_owned()).await.unwrap();
+    directory.update(&identity(3).public_key(), |carol| carol.state = Standing::Revoked).await.unwrap();
+    directory.learn_list(&before, listed.clone(), never).await.unwrap();
+    assert_eq!(directory.resolve("robert").unwrap().id, listed[0].id);
+    assert_eq!(directory.member(&listed[1].id).unwrap().state, Standing::Revoked);
+    // A list that was asked for later knows better.
+    directory.learn_list(&directory.snapshot(), listed.clone(), never).await.unwrap();
+    assert_eq!(directory.members(), listed);
+}
+
+#[tokio::test]
+async fn members_that_have_ended_take_no_places_and_the_oldest_of_them_are_forgotten() {
+    const MAX: usize = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, store) = open_bounded(&folder, false, MAX).await;
+    let gone =
+        async |seed| directory.update(&identity(seed).public_key(), |member| member.state = Standing::Gone).await;
+    let rotated = member(2, "bob", 90);
+    directory.learn_members(vec![member(1, "alice", 1), member(2, "bob", 2)], never).await.unwrap();
+    directory.learn_members(vec![rotated.clone()], |_, _| true).await.unwrap();
+    gone(90).await.unwrap();
+    for number in 3_u64..=20 {
+        let runner = member(number.into(), &format!("runner-{number}"), number);
+        directory.learn_members(vec![runner.clone()], never).await.unwrap();
+        assert_eq!(directory.resolve(&runner.name).unwrap(), runner);
+        assert!(directory.members().len() <= 2 * MAX);
+        gone(number).await.unwrap();
+    }
+    let known = directory.members();
+    assert!(known.contains(&Member { state: Standing::Gone, ..member(20, "runner-20", 20) }), "{known:?}");
+    assert!(!known.iter().any(|member| member.name == "runner-3"), "{known:?}");
+    // Signed steps may lead on from its key.
+    assert_eq!(directory.owner_of_key(&identity(2).public_key()), Some(rotated.id));
+    let late = [(21_u64, "one"), (22, "two"), (23, "three")].map(|(number, name)| member(number.into(), name, number));
+    directory.learn_members(late.to_vec(), never).await.unwrap();
+    let is_known = late.map(|late| directory.resolve(&late.name).is_ok());
+    assert_eq!(is_known, [true, true, false], "with alice there is room for two more");
+    let known = directory.members();
+    tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+    assert_eq!(open(&folder, false).await.0.members(), known);
+}
+
+#[tokio::test]
+async fn a_member_is_known_by_all_the_keys_it_has_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, _) = open(&folder, false).await;
+    directory.learn_members(vec![member(2, "bob", 2), member(3, "carol", 3)], never).await.unwrap();
+    directory.add_proven(identity(9).public_key(), member(2, "bob", 2).id);
+    directory.learn_members(vec![member(2, "bob", 4)], |_, _| true).await.unwrap();
+    let keys = [4, 9, 2].map(|seed| identity(seed).public_key());
+    for key in &keys {
+        assert_eq!(directory.keys_beside(key), keys);
+    }
+    assert_eq!(directory.keys_beside(&identity(3).public_key()), [identity(3).public_key()]);
+    assert!(directory.keys_beside(&identity(5).public_key()).is_empty());
 }

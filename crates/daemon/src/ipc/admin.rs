@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::body::{decode, decode_or_default};
 use super::query::Query;
 use super::reply::Reply;
-use super::{Local, ulid};
+use super::{Local, send, ulid};
 use crate::backup;
 use crate::outbox::{Accept, Query as ListQuery, Requeue, Status};
 use crate::seal::Draft;
@@ -68,6 +68,7 @@ pub async fn requeue(local: &Local, body: &Bytes) -> Result<Reply> {
         (false, _) => return Err(crate::outbox::not_requeueable(message.summary.status)),
         (true, patch) => patched(payload, patch.unwrap_or_default())?,
     };
+    let (draft, _turn) = send::in_line(local, &draft).await?;
     let parcel = local.sealer.seal(&new_id, &draft)?;
     let replacement = Accept {
         client_message_id: new_id,

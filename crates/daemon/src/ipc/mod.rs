@@ -37,7 +37,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use waybill_kernel::{Clock, Code, Entropy, Error, Result, Time};
@@ -86,6 +86,8 @@ pub struct Local {
     pub recorder: PrometheusHandle,
     /// Cancelled when the daemon is to stop.
     pub stop: CancellationToken,
+    /// Held by whoever looks for the line of a member that has rotated, until the message is in it.
+    pub lining_up: Mutex<()>,
 }
 
 impl Local {

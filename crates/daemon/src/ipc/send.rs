@@ -3,18 +3,22 @@
 //! Everything slow or refusable comes before the transaction: the hook, the recipient, the digest, the box. A request that is
 //! refused on the way has written nothing and used up no id.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::sync::MutexGuard;
 use waybill_kernel::{Code, Error, Result, hex};
 use waybill_mesh_protocol::{ClientMessageId, DestinationKind, Meta, Priority, PublicKey, TopicName};
 
 use super::body::decode;
 use super::reply::Reply;
 use super::{Local, ulid};
+use crate::directory::Member;
 use crate::metrics;
-use crate::outbox::rules::{self, Digest};
+use crate::outbox::rules;
 use crate::outbox::{Accept, Conflict, Verdict};
 use crate::seal::Draft;
 
@@ -95,21 +99,22 @@ async fn handle<T: Request>(local: &Local, headers: &HeaderMap, body: &Bytes) ->
 /// hook may write something else each time.
 async fn guarded<T: Request>(local: &Local, id: Option<String>, request: T, body: &Bytes) -> Result<Reply> {
     // Whom the caller means may be for the hook to say.
-    let asked = request.draft(|to| Ok(member(local, to).unwrap_or_else(|_| to.to_owned())))?;
+    let asked = request.draft(|to| Ok(address(local.directory.resolve(to), to).unwrap_or_else(|_| to.to_owned())))?;
     let fingerprint = *asked.request_fingerprint()?.as_bytes();
     local.refuse_if_revoked()?;
     // One that was taken has passed the hook: it is answered from its row.
     if let Some(id) = &id
         && let Some(found) = local.outbox.known(id).await?
     {
-        return taken(id, rules::accept(Some(found), &fingerprint));
+        let verdict = rules::accept(Some(found), &fingerprint);
+        return taken(id, by_any_key(local, id, &asked, verdict).await?);
     }
     let changed = local.hooks.pre_send(decode(body)?).await?;
     let wrong = |error| Error::new(Code::HookRefused, format!("What pre-send printed cannot be sent: {error}."));
     let changed: T = serde_json::from_value(changed).map_err(wrong)?;
     let id = id.or_else(|| changed.id().map(ClientMessageId::into_string)).unwrap_or_else(|| mint(local));
     let draft = changed.draft(|to| member(local, to))?;
-    let verdict = take_as(local, id.clone(), fingerprint, &draft).await?;
+    let verdict = take_as(local, id.clone(), &asked, &draft).await?;
     taken(&id, verdict)
 }
 
@@ -161,7 +166,16 @@ pub fn direct(local: &Local, request: SendBody) -> Result<Draft> {
 
 /// A member's key, by name or key.
 fn member(local: &Local, to: &str) -> Result<String> {
-    match local.directory.resolve(to) {
+    let found = local.directory.resolve(to);
+    if found.is_err() && local.link_status.borrow().connected {
+        // The next attempt may find it. However many ask, the link pauses between two readings.
+        local.link.parts().refresh.notify_one();
+    }
+    address(found, to)
+}
+
+fn address(found: Result<Member>, to: &str) -> Result<String> {
+    match found {
         Ok(member) => Ok(member.keys.ed25519.to_string()),
         // A key says who is meant, so an id that was used for it can be answered. A new one is refused when it is sealed.
         Err(error) => match to.to_ascii_lowercase().parse::<PublicKey>() {
@@ -190,22 +204,66 @@ fn mint(local: &Local) -> String {
 
 /// Digest, box, row.
 pub async fn take(local: &Local, id: String, draft: &Draft) -> Result<Verdict> {
-    let fingerprint = *draft.request_fingerprint()?.as_bytes();
-    take_as(local, id, fingerprint, draft).await
+    take_as(local, id, draft, draft).await
 }
 
-/// `request_fingerprint` is of what the caller has asked for, which a hook may have changed since.
-async fn take_as(local: &Local, id: String, request_fingerprint: Digest, draft: &Draft) -> Result<Verdict> {
-    let parcel = match local.sealer.seal(&id, draft) {
-        Ok(parcel) => parcel,
-        // An id that has a row is answered from it, whatever has become of its destination.
-        Err(error) => {
-            let found = local.outbox.known(&id).await?;
-            return found.map_or(Err(error), |found| Ok(rules::accept(Some(found), &request_fingerprint)));
+/// `asked` is what the caller has asked for, which a hook may have changed since.
+async fn take_as(local: &Local, id: String, asked: &Draft, draft: &Draft) -> Result<Verdict> {
+    let request_fingerprint = *asked.request_fingerprint()?.as_bytes();
+    let (draft, _turn) = in_line(local, draft).await?;
+    let verdict = match local.sealer.seal(&id, &draft) {
+        Ok(parcel) => {
+            let request = serde_json::to_string(&draft).map_err(Error::internal)?;
+            let accept = Accept { client_message_id: id.clone(), request_fingerprint, request, parcel };
+            local.outbox.accept(accept).await?
         }
+        // An id that has a row is answered from it, whatever has become of its destination.
+        Err(error) => match local.outbox.known(&id).await? {
+            Some(found) => rules::accept(Some(found), &request_fingerprint),
+            None => return Err(error),
+        },
     };
-    let request = serde_json::to_string(draft).map_err(Error::internal)?;
-    local.outbox.accept(Accept { client_message_id: id, request_fingerprint, request, parcel }).await
+    by_any_key(local, &id, asked, verdict).await
+}
+
+/// The keys that a direct message may be addressed to and mean the same member.
+fn keys_of_recipient(local: &Local, draft: &Draft) -> Vec<String> {
+    let key = (draft.destination_kind == DestinationKind::Dm).then(|| draft.destination_ref.parse::<PublicKey>().ok());
+    let keys = key.flatten().map(|key| local.directory.keys_beside(&key)).unwrap_or_default();
+    keys.iter().map(ToString::to_string).collect()
+}
+
+/// What waits for a member under a key that it had before goes first, so what is new is addressed to that key as well. The turn is
+/// kept until the row is written: else that line could end meanwhile, and the next message go into another.
+pub(super) async fn in_line<'a>(
+    local: &'a Local,
+    draft: &'a Draft,
+) -> Result<(Cow<'a, Draft>, Option<MutexGuard<'a, ()>>)> {
+    let keys = keys_of_recipient(local, draft);
+    if keys.len() < 2 {
+        return Ok((Cow::Borrowed(draft), None));
+    }
+    let turn = local.lining_up.lock().await;
+    let draft = match local.outbox.occupied(DestinationKind::Dm.name(), keys).await? {
+        Some(destination_ref) if destination_ref != draft.destination_ref => {
+            Cow::Owned(Draft { destination_ref, ..draft.clone() })
+        }
+        _ => Cow::Borrowed(draft),
+    };
+    Ok((draft, Some(turn)))
+}
+
+/// A request for a member that has rotated since the first one is the same request: keys are another name for who is meant.
+async fn by_any_key(local: &Local, id: &str, asked: &Draft, verdict: Verdict) -> Result<Verdict> {
+    let Verdict::Conflict(Conflict { request_fingerprint: known, .. }) = verdict else { return Ok(verdict) };
+    for destination_ref in keys_of_recipient(local, asked) {
+        let asked = Draft { destination_ref, ..asked.clone() };
+        if *asked.request_fingerprint()?.as_bytes() == known {
+            let found = local.outbox.known(id).await?;
+            return Ok(found.map_or(verdict, |found| rules::accept(Some(found), &known)));
+        }
+    }
+    Ok(verdict)
 }
 
 fn taken(id: &str, verdict: Verdict) -> Result<Reply> {

@@ -47,6 +47,8 @@ impl Broker {
             .connect_timeout(CONNECT_WITHIN)
             // A signed request is for this server and for no other.
             .redirect(reqwest::redirect::Policy::none())
+            // A proxy set for the web has no business between us and the broker; the socket takes none either.
+            .no_proxy()
             .build()
             .map_err(Error::internal)?;
         Ok(Self { http, server, mesh, keyring, clock, entropy })

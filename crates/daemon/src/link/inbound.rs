@@ -156,6 +156,7 @@ impl Inbound {
                 let data = json!({ "member_pubkey": peer.keys.ed25519, "name": peer.name });
                 let member = self.parts.member_of(&peer);
                 directory.learn_members(vec![member], |_, _| false).await?;
+                self.check_name(peer.name.as_str());
                 self.tell(EventKind::PeerJoin, data);
                 self.open_held().await
             }
@@ -168,6 +169,7 @@ impl Inbound {
                 let name = renamed.name.to_string();
                 let known = directory.update(&renamed.key, |member| member.name.clone_from(&name)).await?;
                 if known.is_some() {
+                    self.check_name(&name);
                     self.tell(EventKind::MemberRenamed, json!({ "member_pubkey": renamed.key, "name": name }));
                 }
                 Ok(())
@@ -191,6 +193,14 @@ impl Inbound {
                 self.writer.send(&ClientFrame::EpochBoxes(boxes).into()).await
             }
             Arrival::Refreshed => self.open_held().await,
+        }
+    }
+
+    /// Names are those of one member at a time. One that leads to none, or to several, was that of a member who has left: no frame
+    /// tells leaving from going offline, but the list of members does.
+    fn check_name(&self, name: &str) {
+        if self.parts.directory.resolve(name).is_err() {
+            self.parts.refresh.notify_one();
         }
     }
 

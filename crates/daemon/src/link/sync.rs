@@ -1,7 +1,7 @@
 //! The directory as the broker has it now: members, topics, keys of topics. Read when a connection begins and when something came
 //! that the directory cannot explain.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -96,11 +96,7 @@ pub async fn keep(parts: &Parts, arrivals: &mpsc::Sender<Arrival>) -> Result<()>
 
 async fn members(parts: &Parts) -> Result<()> {
     // Who joins or ends while the list is on its way is told by frames, and those are newer than the list.
-    let before = parts.directory.active();
-    let standing = |id: MemberId| match parts.directory.member(&id) {
-        Some(known) if known.state != Standing::Active && before.contains(&id) => known.state,
-        _ => Standing::Active,
-    };
+    let before = parts.directory.snapshot();
     let mut named = HashSet::new();
     let mut after: Option<MemberId> = None;
     while named.len() < MEMBERS_MAX {
@@ -110,20 +106,26 @@ async fn members(parts: &Parts) -> Result<()> {
             named.insert(view.member_id);
             parts.presence.set(view.member_id, view.online);
         }
-        learn(parts, &page.members, standing).await?;
+        learn(parts, &before, &page.members, |_| Standing::Active).await?;
         after = page.next_after;
         if after.is_none() {
             break;
         }
     }
-    let gone = before.difference(&named).filter_map(|id| parts.directory.member(id));
+    let is_left_out = |member: &&Member| member.state == Standing::Active && !named.contains(&member.id);
+    let gone = before.values().filter(is_left_out).filter_map(|member| parts.directory.member(&member.id));
     let gone = gone.filter(|member| member.state == Standing::Active);
     let changes = gone.map(|member| Change::Member(Member { state: Standing::Gone, ..member })).collect();
     parts.directory.learn(changes).await
 }
 
 /// Members as the broker names them, with the signed steps that lead to their keys.
-async fn learn(parts: &Parts, views: &[MemberView], standing: impl Fn(MemberId) -> Standing) -> Result<()> {
+async fn learn(
+    parts: &Parts,
+    before: &HashMap<MemberId, Member>,
+    views: &[MemberView],
+    standing: impl Fn(MemberId) -> Standing,
+) -> Result<()> {
     let steps: Vec<Rotation> = views.iter().flat_map(|view| view.rotations.iter().copied()).collect();
     let members = views.iter().map(|view| Member {
         id: view.member_id,
@@ -133,7 +135,7 @@ async fn learn(parts: &Parts, views: &[MemberView], standing: impl Fn(MemberId) 
         state: standing(view.member_id),
     });
     let proven = |known: &Member, offered: &Member| leads_to(parts, &steps, known, offered);
-    parts.directory.learn_members(members.collect(), proven).await?;
+    parts.directory.learn_list(before, members.collect(), proven).await?;
     for view in views.iter().filter(|view| !view.rotations.is_empty()) {
         former_keys(parts, view).await?;
     }
@@ -213,10 +215,12 @@ async fn keys(parts: &Parts) -> Result<()> {
         let known = parts.directory.member(&id).map(|known| known.state);
         known.filter(|state| *state != Standing::Active).unwrap_or(Standing::Gone)
     };
+    // And none is renamed any more, so nothing that was told meanwhile is newer than the list.
+    let before = HashMap::new();
     let mut query = String::new();
     for _ in 0..KEY_PAGES_MAX {
         let page: KeysPage = parts.broker.get(&format!("mesh/v1/epochs{query}")).await?;
-        learn(parts, &page.departed, standing).await?;
+        learn(parts, &before, &page.departed, standing).await?;
         for key in &page.keys {
             if epochs::learn(parts, key, Source::Read).await? {
                 parts.resealer.destination("topic", key.topic.as_str()).await?;

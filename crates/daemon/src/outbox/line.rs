@@ -1,7 +1,7 @@
 //! The line of each destination: who joins it at its end, and who is next when its head has ended.
 
-use waybill_kernel::{Result, Time};
-use waybill_store::{Ctx, Tx, Value};
+use waybill_kernel::{Mode, Result, Time};
+use waybill_store::{Ctx, Tx, Value, Work};
 
 use super::claim::flight_columns;
 use super::{Accept, Flight};
@@ -25,6 +25,32 @@ pub(super) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, accept: &Accept) -> R
     let [a, b, c, d, e, f, g, h, i] = accept.values();
     let row = tx.query_opt(INSERT, &[a, b, c, d, e, f, g, h, i, ctx.now.into()]).await?;
     row.map(|row| Ok(if row.bool(0)? { Position::Head } else { Position::Behind })).transpose()
+}
+
+/// Of these destinations the one whose line is not empty; of several, where the newest message waits.
+pub(super) struct Occupied {
+    pub(super) kind: String,
+    pub(super) references: Vec<String>,
+}
+
+impl Work for Occupied {
+    type Output = Option<String>;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<String>> {
+        const LAST: &str = "SELECT max(id) FROM outbox WHERE destination_kind = $1 AND destination_ref = $2 \
+                            AND status IN ('pending', 'inflight')";
+        let mut newest: Option<(i64, &String)> = None;
+        for reference in &self.references {
+            let row = tx.query_opt(LAST, &[Value::from(&self.kind), Value::from(reference)]).await?;
+            let last = row.map(|row| row.int_opt(0)).transpose()?.flatten();
+            newest = newest.max(last.map(|id| (id, reference)));
+        }
+        Ok(newest.map(|(_, reference)| reference.clone()))
+    }
 }
 
 /// The head of this destination has ended: the next one of its line is the head. The line may be empty.

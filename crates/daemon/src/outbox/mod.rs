@@ -287,6 +287,11 @@ impl Outbox {
         self.0.store.system().run(reseal::Destinations).await
     }
 
+    /// Of these destinations the one that has messages waiting; of several, where the newest one is.
+    pub async fn occupied(&self, kind: &str, references: Vec<String>) -> Result<Option<String>> {
+        self.0.store.system().run(line::Occupied { kind: kind.to_owned(), references }).await
+    }
+
     /// Another envelope for a message that was never sent. False when it has been meanwhile: then it stays as it was sent.
     pub async fn reseal(&self, id: i64, parcel: Parcel) -> Result<bool> {
         self.0.store.system().run(reseal::Reseal { id, parcel }).await

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 use waybill_daemon::Config;
+use waybill_daemon::directory::Member;
 use waybill_daemon::identity::Stance;
 use waybill_kernel::clock::manual::ManualSource;
 
-use crate::support::{Plan, Running, START_US, config, joined, stance, start_as};
+use crate::support::{Plan, Running, START_US, config, identity, joined, stance, start_as};
 
 /// Writes another text into the request each time.
 const COUNTS: &str = "n=$(cat ../count 2>/dev/null || echo 0); n=$((n+1)); echo $n > ../count\n\
@@ -65,6 +66,20 @@ async fn a_retry_is_the_same_request_whatever_the_hook_makes_of_it() {
     let one = daemon.post("/v1/send", &json!({ "to": "bob", "message": "hello" })).await.expect(202);
     let other = daemon.post("/v1/send", &json!({ "to": "bob", "message": "hello" })).await.expect(202);
     assert_ne!(one["client_message_id"], other["client_message_id"]);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_is_the_same_request_also_when_its_recipient_has_rotated() {
+    let daemon = start(COUNTS).await;
+    let body = json!({ "to": "bob", "message": "hello", "client_message_id": "a" });
+    daemon.post("/v1/send", &body).await.expect(202);
+    let directory = daemon.handle.directory();
+    let bob = Member { keys: identity(20).public(), ..directory.resolve("bob").unwrap() };
+    directory.learn_members(vec![bob], |_, _| true).await.unwrap();
+    assert_eq!(daemon.post("/v1/send", &body).await.expect(202)["status"], "queued");
+    let other = json!({ "to": "alice", "message": "hello", "client_message_id": "a" });
+    daemon.post("/v1/send", &other).await.expect(409);
     daemon.stop().await;
 }
 

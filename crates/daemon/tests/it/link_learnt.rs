@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use waybill_daemon::directory::{Directory, Member, Standing};
 use waybill_kernel::entropy::OsEntropy;
-use waybill_mesh_protocol::frames::{MemberGone, Peer};
+use waybill_mesh_protocol::frames::{MemberGone, MemberRenamed, Peer};
 use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::seal::{open_dm, seal_dm};
 use waybill_mesh_protocol::{Destination, Envelope, Identity, Nonce, Plain, ServerFrame, TopicKey};
@@ -15,7 +16,7 @@ use waybill_mesh_protocol::{Destination, Envelope, Identity, Nonce, Plain, Serve
 use super::link_broker::{CONFIG, FakeBroker, Linked, PATIENCE, mesh, message, stranger};
 use super::link_lists::{KEYS, MEMBERS, TOPICS};
 use super::link_sealed::{epoch_key, minted, posted, signed};
-use super::support::{identity, member};
+use super::support::{Answer, exchange, identity, member};
 
 /// Lists are read as soon as there is a reason to.
 const EAGER: &str = "[link]\nbackoff_min_ms = 5\nbackoff_max_ms = 20\nsync_pause_ms = 1\n";
@@ -169,6 +170,58 @@ async fn what_is_addressed_to_a_key_that_this_member_had_long_ago_is_its_own() {
     connection.deliver(direct).await;
     connection.acknowledged().await;
     assert_eq!(bodies(&daemon).await, ["to an old address"]);
+    daemon.stop().await;
+}
+
+async fn send(daemon: &Linked, to: &str) -> Answer {
+    let mut socket = UnixStream::connect(daemon.handle.folder().socket().unwrap()).await.unwrap();
+    let body = json!({ "to": to, "message": "m" }).to_string();
+    exchange(&mut socket, "POST", "/v1/send", &[], &body).await
+}
+
+#[tokio::test]
+async fn a_name_that_comes_back_is_that_of_the_member_who_has_it_now() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, EAGER).await;
+    let mut connection = broker.ready().await;
+    broker.asked(TOPICS, 2).await;
+    let (alice, [second, third]) = (identity(1), [3, 4].map(stranger));
+    {
+        let mut http = broker.http.lock().unwrap();
+        http.lists.gone.insert(2);
+        http.others = vec![named(3, "bob", &second, &[])];
+    }
+    // Leaving looks like going offline.
+    let bob = MemberGone { member_id: member(2), key: identity(2).public_key() };
+    connection.send(ServerFrame::PeerLeave(bob)).await;
+    let (name, keys) = ("bob".parse().unwrap(), second.public());
+    connection.send(ServerFrame::PeerJoin(Peer { member_id: member(3), name, keys, online: true })).await;
+    until(&daemon, |directory| directory.resolve("bob").is_ok_and(|bob| bob.id == member(3))).await;
+    send(&daemon, "bob").await.expect(202);
+    // That one leaves too, and another takes the name.
+    {
+        let mut http = broker.http.lock().unwrap();
+        http.others = vec![named(4, "bob", &third, &[])];
+    }
+    let carol = Peer { member_id: member(4), name: "carol".parse().unwrap(), keys: third.public(), online: true };
+    connection.send(ServerFrame::PeerJoin(carol)).await;
+    let renamed = MemberRenamed { member_id: member(4), key: third.public_key(), name: "bob".parse().unwrap() };
+    connection.send(ServerFrame::MemberRenamed(renamed)).await;
+    until(&daemon, |directory| directory.resolve("bob").is_ok_and(|bob| bob.id == member(4))).await;
+    assert_eq!(daemon.handle.directory().resolve("alice").unwrap().keys, alice.public());
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_recipient_whom_nobody_has_told_of_is_looked_for() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, EAGER).await;
+    let _connection = broker.ready().await;
+    broker.asked(TOPICS, 2).await;
+    broker.http.lock().unwrap().others.push(named(3, "carol", &stranger(3), &[]));
+    send(&daemon, "carol").await.expect(404);
+    until(&daemon, |directory| directory.resolve("carol").is_ok()).await;
+    send(&daemon, "carol").await.expect(202);
     daemon.stop().await;
 }
 

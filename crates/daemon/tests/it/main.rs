@@ -20,6 +20,7 @@ mod link_signed;
 mod model;
 mod offline;
 mod order;
+mod rotated;
 mod start;
 mod streams;
 mod support;

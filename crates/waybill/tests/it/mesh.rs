@@ -373,6 +373,22 @@ async fn what_cannot_be_done_is_told_with_its_cure() {
 }
 
 #[tokio::test]
+async fn a_proxy_that_is_set_for_the_web_is_not_asked_for_the_server() {
+    let world = World::start().await;
+    let alice = User::new(&world);
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    let mut members = alice.command(&["mesh", "members", "team", "--json"]);
+    for name in ["NO_PROXY", "no_proxy"] {
+        members.env_remove(name);
+    }
+    for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY"] {
+        members.env(name, "http://127.0.0.1:9");
+    }
+    let output = members.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test]
 async fn an_ephemeral_member_comes_and_goes_with_its_daemon() {
     let world = World::start().await;
     let (alice, runner) = (User::new(&world), User::new(&world));
@@ -395,7 +411,15 @@ async fn an_ephemeral_member_comes_and_goes_with_its_daemon() {
     alice.run(&beside).must_be_cured(Code::AlreadyExists, "another WAYBILL_HOME", "in the folder of a kept member");
     assert_eq!(names(), ["alice", "runner-7"]);
     assert!(!runner.folder("team").join("keypair.json").exists(), "its keys are in memory alone");
-    let down = runner.json(&["daemon", "down", "--mesh", "team"]);
+    // Commands find it by its daemon, whatever the folder says.
+    assert_eq!(runner.json(&["daemon", "status", "--mesh", "team"])["mesh"], "team");
+    let shown = runner.json(&["daemon", "ps"])["daemons"][0].clone();
+    assert_eq!((&shown["mesh"], &shown["pid"]), (&json!("team"), &started["pid"]));
+    until("it knows alice", || async { runner.run(&["send", "alice", "hi", "--id", "e-1"]).exit == 0 }).await;
+    let down = runner.json(&["daemon", "down", "--all"]);
     assert_eq!(down["daemons"][0]["was_running"], true);
     assert_eq!(names(), ["alice"]);
+    assert_eq!(runner.json(&["daemon", "ps"])["daemons"], json!([]));
+    let status = runner.run(&["daemon", "status", "--mesh", "team"]);
+    status.must_be_cured(Code::NotFound, "waybill mesh join", "neither a membership nor a daemon");
 }

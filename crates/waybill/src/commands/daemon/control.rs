@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use waybill_daemon::{Folder, Lock, Membership};
 use waybill_kernel::{Code, Error, Result};
 
-use crate::commands::peer::home::{At, Home};
+use crate::commands::peer::home::{At, Home, not_a_member};
 use crate::commands::peer::socket::Socket;
 use crate::output;
 
@@ -81,12 +81,18 @@ pub async fn stop(folder: &Folder) -> Result<bool> {
 }
 
 pub async fn status(at: &At) -> Result<()> {
-    let member = at.member()?;
-    let daemon = Socket::of(&member.folder).await?;
-    let mut health = daemon.get("/v1/health", &[]).await?;
-    health["name"] = json!(member.membership.name);
-    health["server"] = json!(member.membership.server);
-    health["folder"] = json!(member.folder.path());
+    let folder = at.folder()?;
+    let membership = Membership::load(&folder)?;
+    // An ephemeral member keeps nothing in the folder of its daemon.
+    if membership.is_none() && Lock::holder(&folder)?.is_none() {
+        return Err(not_a_member(&folder));
+    }
+    let mut health = Socket::of(&folder).await?.get("/v1/health", &[]).await?;
+    if let Some(membership) = membership {
+        health["name"] = json!(membership.name);
+        health["server"] = json!(membership.server);
+    }
+    health["folder"] = json!(folder.path());
     if at.json {
         return output::json(&health);
     }

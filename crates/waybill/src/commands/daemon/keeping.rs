@@ -11,11 +11,12 @@ use waybill_daemon::identity::save_identity;
 use waybill_daemon::rotation::KEYPAIR_NEXT;
 use waybill_daemon::{Folder, Lock, Membership, folder, host, inbox};
 use waybill_kernel::{Clock, Code, Error, Result};
+use waybill_mesh_protocol::names::MEMBER_NAME_CHARS_MAX;
 use waybill_mesh_protocol::{Base64, Identity, MemberName};
 use waybill_store::safety;
 use zeroize::Zeroizing;
 
-use super::{control, service};
+use super::{control, service, up};
 use crate::commands::mesh::join;
 use crate::commands::peer::home::{At, Home, Member, entropy, unusable};
 use crate::commands::peer::socket::Socket;
@@ -33,7 +34,7 @@ pub struct Remint {
     /// With which the new member joins.
     #[arg(long, env = "WAYBILL_INVITE", value_name = "INVITE", hide_env_values = true)]
     invite: String,
-    /// What the other members call it [default: the name that the folder's member has].
+    /// What the other members call it [default: the name that the folder's member has, and the host's behind it].
     #[arg(long)]
     name: Option<MemberName>,
     #[command(flatten)]
@@ -143,7 +144,10 @@ pub fn accept_host(at: &At) -> Result<()> {
 pub async fn remint(flags: Remint) -> Result<()> {
     let Member { folder, membership } = flags.at.member()?;
     let _lock = Lock::take(&folder)?;
-    let name = flags.name.map_or_else(|| membership.name.parse(), Ok)?;
+    let name = match flags.name {
+        Some(name) => name,
+        None => another_name(&membership.name, up::host_name()?.as_str())?,
+    };
     let identity = Identity::generate(entropy().as_ref());
     let fresh = join::enroll(flags.invite.trim(), &identity, &name, None).await?;
     if fresh.mesh != membership.mesh {
@@ -167,6 +171,14 @@ pub async fn remint(flags: Remint) -> Result<()> {
     }
     output::line(&format!("{}: a new member, {}, with new keys.", fresh.slug, fresh.name))?;
     output::note(&format!("What the folder had of the old member is in {}.", aside.display()))
+}
+
+/// The old member goes on under its own name where the folder came from, and a mesh has a name once.
+fn another_name(name: &str, host: &str) -> Result<MemberName> {
+    let host: String = host.chars().take(MEMBER_NAME_CHARS_MAX / 2).collect();
+    let room = MEMBER_NAME_CHARS_MAX - 1 - host.chars().count();
+    let name: String = name.chars().take(room).collect();
+    format!("{name}-{host}").parse().map_err(|error: Error| error.with_cure("Say --name NAME."))
 }
 
 /// Everything that belongs to the old member, in a folder beside the new.
@@ -294,6 +306,14 @@ fn told(at: &At, answer: &Json, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_is_called_after_its_host_too() {
+        assert_eq!(another_name("alice", "box-2").unwrap().as_str(), "alice-box-2");
+        let long = another_name(&"a".repeat(64), &"b".repeat(64)).unwrap();
+        assert_eq!(long.as_str(), format!("{}-{}", "a".repeat(31), "b".repeat(32)));
+        assert!(another_name("alice", "box ").unwrap_err().cure().contains("--name"));
+    }
 
     #[test]
     fn all_keys_of_the_old_member_are_set_aside_also_those_of_a_rotation_in_doubt() {

@@ -77,13 +77,7 @@ pub async fn run(flags: Up) -> Result<()> {
     if flags.all {
         return all(&flags).await;
     }
-    // Of an ephemeral member the invite says which mesh.
-    let slug = match (&flags.at.mesh, &flags.invite, flags.at.slug()) {
-        (None, Some(invite), Err(_)) => waybill_mesh_protocol::Invite::parse(invite.trim())?.slug.to_string(),
-        (_, _, slug) => slug?,
-    };
-    let stance = decide(flags.wishes(), Surroundings::read())?;
-    flags.refuse_stranger(&slug, &stance)?;
+    let (slug, stance) = flags.which()?;
     if flags.foreground {
         return here(&flags, &slug, stance).await;
     }
@@ -93,7 +87,8 @@ pub async fn run(flags: Up) -> Result<()> {
 }
 
 pub async fn restart(flags: Up) -> Result<()> {
-    let slugs = if flags.all { flags.at.home.meshes()? } else { vec![flags.at.slug()?] };
+    // What could not be started again is not stopped: the keys of an ephemeral member end with its daemon.
+    let slugs = if flags.all { flags.at.home.kept()? } else { vec![flags.which()?.0] };
     for slug in &slugs {
         control::stop(&Folder::at(&flags.at.home.path()?, slug)?).await?;
     }
@@ -101,7 +96,7 @@ pub async fn restart(flags: Up) -> Result<()> {
 }
 
 async fn all(flags: &Up) -> Result<()> {
-    let (home, slugs) = (flags.at.home.path()?, flags.at.home.meshes()?);
+    let (home, slugs) = (flags.at.home.path()?, flags.at.home.kept()?);
     if slugs.is_empty() {
         // The same words as for one that was not named.
         flags.at.slug()?;
@@ -114,7 +109,7 @@ async fn all(flags: &Up) -> Result<()> {
             rows.push(json!({ "mesh": slug, "started": false }));
             continue;
         }
-        fleet.admit(Used::measure(&home, &slugs)?)?;
+        fleet.admit(Used::measure(&home, &flags.at.home.meshes()?)?)?;
         let pid = start(flags, slug).await?;
         rows.push(json!({ "mesh": slug, "pid": pid, "started": true }));
     }
@@ -183,7 +178,21 @@ impl Up {
         args
     }
 
-    /// What needs no daemon to be refused.
+    /// Which mesh, and how its daemon is to run. What needs no daemon to be refused is refused.
+    fn which(&self) -> Result<(String, Stance)> {
+        let stance = decide(self.wishes(), Surroundings::read())?;
+        let is_ephemeral = matches!(stance.mode, Mode::Ephemeral { .. });
+        let slug = match (&self.at.mesh, &self.invite, self.at.slug()) {
+            // Of an ephemeral member the invite says it, whatever else there is.
+            (None, Some(invite), slug) if is_ephemeral || slug.is_err() => {
+                waybill_mesh_protocol::Invite::parse(invite.trim())?.slug.to_string()
+            }
+            (_, _, slug) => slug?,
+        };
+        self.refuse_stranger(&slug, &stance)?;
+        Ok((slug, stance))
+    }
+
     fn refuse_stranger(&self, slug: &str, stance: &Stance) -> Result<()> {
         match stance.mode {
             Mode::Persistent => {
@@ -281,7 +290,7 @@ async fn rename(flags: &Up, slug: &str, name: &MemberName) -> Result<()> {
     Membership { name: name.to_string(), ..member.membership }.save(&member.folder)
 }
 
-fn host_name() -> Result<MemberName> {
+pub fn host_name() -> Result<MemberName> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.parse().map_err(|_| Error::invalid("This host's name cannot be a member's.").with_cure("Say --name NAME."))
 }

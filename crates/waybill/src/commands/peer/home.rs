@@ -7,7 +7,7 @@ use clap::Args;
 use waybill_daemon::identity::load_identity;
 use waybill_daemon::rotation::Archive;
 use waybill_daemon::seal::Keyring;
-use waybill_daemon::{Folder, Membership, folder, link};
+use waybill_daemon::{Folder, Lock, Membership, folder, link};
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Clock, Code, Entropy, Error, Result};
 
@@ -67,23 +67,38 @@ impl Home {
 
     pub fn memberships(&self) -> Result<Vec<Membership>> {
         let home = self.path()?;
-        let loaded = self.meshes()?.into_iter().map(|slug| Membership::load(&Folder::at(&home, &slug)?));
+        let loaded = self.kept()?.into_iter().map(|slug| Membership::load(&Folder::at(&home, &slug)?));
         loaded.filter_map(Result::transpose).collect()
     }
 
-    /// The meshes that this user is a member of, by slug.
+    /// The meshes that this user is a member of, by slug; also for as long as an ephemeral daemon runs, which keeps no membership.
     pub fn meshes(&self) -> Result<Vec<String>> {
-        let path = self.path()?.join("daemon");
+        self.find(|folder| is_kept(folder) || matches!(Lock::holder(folder), Ok(Some(_))))
+    }
+
+    /// Those whose membership is kept: a daemon can be started for each.
+    pub fn kept(&self) -> Result<Vec<String>> {
+        self.find(is_kept)
+    }
+
+    fn find(&self, is_meant: impl Fn(&Folder) -> bool) -> Result<Vec<String>> {
+        let home = self.path()?;
+        let path = home.join("daemon");
         let entries = match std::fs::read_dir(&path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(unusable(&path, &error)),
         };
-        let names = entries.flatten().filter(|entry| entry.path().join(folder::MEMBERSHIP).exists());
-        let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let is_one = |slug: &String| Folder::at(&home, slug).is_ok_and(|folder| is_meant(&folder));
+        let mut names: Vec<String> = names.filter(is_one).collect();
         names.sort();
         Ok(names)
     }
+}
+
+fn is_kept(folder: &Folder) -> bool {
+    folder.file(folder::MEMBERSHIP).exists()
 }
 
 impl At {
@@ -149,7 +164,7 @@ pub fn entropy() -> Arc<dyn Entropy> {
     Arc::new(OsEntropy)
 }
 
-fn not_a_member(folder: &Folder) -> Error {
+pub fn not_a_member(folder: &Folder) -> Error {
     let slug = folder.path().file_name().unwrap_or_default().to_string_lossy();
     let message = format!("This user is no member of {slug}: there is nothing in {}.", folder.path().display());
     Error::new(Code::NotFound, message)
@@ -187,6 +202,20 @@ mod tests {
         assert!(which.message().contains("one and two"), "{which}");
         assert_eq!(at(home.path(), Some("two")).slug().unwrap(), "two");
         assert_eq!(at(home.path(), Some("../two")).slug().unwrap_err().code(), Code::InvalidRequest);
+    }
+
+    #[test]
+    fn a_mesh_whose_daemon_keeps_nothing_is_meant_while_that_runs() {
+        let home = tempfile::tempdir().unwrap();
+        let at = at(home.path(), None);
+        let folder = Folder::open(home.path(), "runner").unwrap();
+        assert!(at.home.meshes().unwrap().is_empty());
+        let lock = Lock::take(&folder).unwrap();
+        assert_eq!(at.home.meshes().unwrap(), ["runner"]);
+        assert_eq!(at.slug().unwrap(), "runner");
+        assert!(at.home.kept().unwrap().is_empty() && at.home.memberships().unwrap().is_empty());
+        drop(lock);
+        assert_eq!(at.slug().unwrap_err().code(), Code::NotFound);
     }
 
     #[test]
