@@ -49,6 +49,13 @@ pub fn name(part: &str) -> Option<String> {
     (encode(&name) == part).then_some(name)
 }
 
+/// Whether [`part`] could have made it. One that was too long says no name: it is compared with those of names that are known.
+pub fn is_part(part: &str) -> bool {
+    let is_digest = |text: &str| text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let cut = part.rsplit_once("%-").is_some_and(|(kept, digest)| kept.len() <= KEPT && is_digest(digest));
+    cut || name(part).is_some()
+}
+
 fn encode(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
@@ -132,6 +139,8 @@ mod tests {
         assert!(part(&a).len() <= PART_MAX);
         assert!(part(&"ä".repeat(300)).len() <= PART_MAX);
         assert_eq!(name(&part(&a)), None);
+        assert!(is_part(&part(&a)) && is_part(&part(&"ä".repeat(300))) && is_part("GreenCastle"));
+        assert!(!is_part("a b") && !is_part("a%-12") && !is_part(&part(&a).to_uppercase()));
     }
 
     #[test]

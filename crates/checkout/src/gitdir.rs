@@ -10,7 +10,7 @@ use waybill_archive::repo::Oid;
 use waybill_archive::repo::reading::{FileType, Folder, read_ref};
 use waybill_kernel::Result;
 
-use crate::{Checkout, beneath, unusable};
+use crate::{Checkout, unusable};
 
 /// Bytes of a file that says where something is.
 const POINTER_MAX: u64 = 8 << 10;
@@ -22,17 +22,17 @@ pub(crate) struct GitDir {
 }
 
 impl GitDir {
-    /// None where there is no repository, or one that lies outside of what may be touched.
+    /// None where there is no repository, or one that lies outside of what may be touched; an error where it is closed.
     pub(crate) fn of(checkout: &Checkout) -> Result<Option<Self>> {
-        if let Some(own) = checkout.folder.find(".git").map_err(unusable)? {
+        if let Some(own) = checkout.closed.find(&checkout.folder, ".git")? {
             return Ok(Some(Self { own, linked_to: None }));
         }
         let Some(at) = pointer(&checkout.folder, ".git", "gitdir: ")? else { return Ok(None) };
         let path = resolved(checkout.folder.path(), &at);
-        let Some(own) = beneath(&checkout.roots, &path)? else { return Ok(None) };
+        let Some(own) = checkout.beneath(&path)? else { return Ok(None) };
         let Some(common) = pointer(&own, "commondir", "")? else { return Ok(None) };
         let common = resolved(own.path(), &common);
-        Ok(beneath(&checkout.roots, &common)?.map(|common| Self { own, linked_to: Some(common) }))
+        Ok(checkout.beneath(&common)?.map(|common| Self { own, linked_to: Some(common) }))
     }
 
     pub(crate) fn common(&self) -> &Folder {

@@ -109,9 +109,7 @@ pub fn folder(checkout: &Checkout) -> Result<Folder> {
     }
     match git.common().look("hooks").map_err(unusable)? {
         None => git.common().enter("hooks").map_err(unusable),
-        Some(seen) if seen.kind == FileType::Directory => {
-            git.common().find("hooks").map_err(unusable)?.ok_or_else(none)
-        }
+        Some(seen) if seen.kind == FileType::Directory => checkout.closed.find(git.common(), "hooks")?.ok_or_else(none),
         Some(_) => {
             let message = "The folder of hooks of the repository is a link.";
             Err(Error::invalid(message).with_cure(BY_HAND))
@@ -128,6 +126,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::Roots;
 
     #[test]
     fn a_hook_is_three_lines_that_a_shell_reads_as_they_are_meant() {
@@ -172,7 +171,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let tree = temp.path().join("tree");
         fs::create_dir_all(tree.join(".git")).unwrap();
-        let roots = [temp.path().to_owned()];
+        let roots = Roots { open: vec![temp.path().to_owned()], ..Roots::default() };
         let checkout = Checkout::open(&roots, &tree).unwrap().unwrap();
         assert_eq!(folder(&checkout).unwrap().path().file_name().unwrap(), "hooks");
         fs::write(tree.join(".git/config"), "[core]\n\thooksPath = /etc/hooks\n").unwrap();
@@ -183,5 +182,25 @@ mod tests {
         fs::remove_dir(tree.join(".git/hooks")).unwrap();
         std::os::unix::fs::symlink(temp.path(), tree.join(".git/hooks")).unwrap();
         assert_eq!(folder(&checkout).unwrap_err().code(), Code::InvalidRequest);
+    }
+    #[test]
+    fn a_repository_that_leads_to_what_is_closed_gets_no_hooks() {
+        let temp = tempfile::tempdir().unwrap();
+        let (tree, data) = (temp.path().join("tree"), temp.path().join("data"));
+        fs::create_dir_all(data.join("worktree")).unwrap();
+        fs::create_dir_all(&tree).unwrap();
+        let roots = Roots { open: vec![temp.path().to_owned()], closed: vec![data.clone()] };
+        let checkout = Checkout::open(&roots, &tree).unwrap().unwrap();
+        for at in ["../data", "../data/worktree"] {
+            fs::write(tree.join(".git"), format!("gitdir: {at}\n")).unwrap();
+            assert_eq!(folder(&checkout).unwrap_err().code(), Code::Forbidden, "{at}");
+        }
+        // By way of a folder of git that is somewhere else.
+        let linked = temp.path().join("linked");
+        fs::create_dir_all(&linked).unwrap();
+        fs::write(linked.join("commondir"), "../data\n").unwrap();
+        fs::write(tree.join(".git"), "gitdir: ../linked\n").unwrap();
+        assert_eq!(folder(&checkout).unwrap_err().code(), Code::Forbidden);
+        assert!(!data.join("hooks").exists());
     }
 }

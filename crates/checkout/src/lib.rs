@@ -1,9 +1,11 @@
 //! Working trees of projects on the server's own disk: files that are sent, signs that somebody is at work in them, and git's hooks.
 //!
 //! Nothing is touched that does not lie beneath a folder which the operator has named, and no link is followed on the way
-//! from there: whoever writes to a working tree must not lead the server elsewhere. No git program is run, and no configuration
-//! of git is obeyed: those of a working tree name programs. All of it blocks.
+//! from there: whoever writes to a working tree must not lead the server elsewhere. What the server keeps for itself, keys and
+//! databases, is closed even where such a folder holds it. No git program is run, and no configuration of git is obeyed: those of a
+//! working tree name programs. All of it blocks.
 
+mod closed;
 mod gitdir;
 pub mod hooks;
 mod signs;
@@ -16,17 +18,36 @@ use waybill_archive::repo::reading::Folder;
 pub use waybill_archive::repo::reading::Folder as Hooks;
 use waybill_kernel::{Code, Error, Result};
 
+use crate::closed::{Closed, refusal};
+
+/// Where files of projects may be touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roots {
+    /// Only beneath these folders.
+    pub open: Vec<PathBuf>,
+    /// Never these folders and files, nor what is in them: they are the server's own.
+    pub closed: Vec<PathBuf>,
+}
+
 /// A folder of a project, reached without following a link.
 #[derive(Debug)]
 pub struct Checkout {
     folder: Folder,
-    roots: Vec<PathBuf>,
+    open: Vec<PathBuf>,
+    closed: Closed,
 }
 
 impl Checkout {
-    /// None where `path` is not beneath one of the roots, is no folder, or is reached only through a link.
-    pub fn open(roots: &[PathBuf], path: &Path) -> Result<Option<Self>> {
-        Ok(beneath(roots, path)?.map(|folder| Self { folder, roots: roots.to_vec() }))
+    /// None where `path` is not beneath one of the roots, is no folder, or is reached only through a link. An error where it is closed.
+    pub fn open(roots: &Roots, path: &Path) -> Result<Option<Self>> {
+        let closed = Closed::of(&roots.closed);
+        let folder = beneath(&roots.open, &closed, path)?;
+        Ok(folder.map(|folder| Self { folder, open: roots.open.clone(), closed }))
+    }
+
+    /// Another folder, under the same bounds.
+    pub(crate) fn beneath(&self, path: &Path) -> Result<Option<Folder>> {
+        beneath(&self.open, &self.closed, path)
     }
 
     /// The bytes of one file. `path` is relative to the folder, or absolute and beneath it.
@@ -41,10 +62,13 @@ impl Checkout {
         let (folders, name) = parts.split_at(parts.len() - 1);
         let below = match folders {
             [] => None,
-            folders => Some(self.folder.find(&folders.join("/")).map_err(unusable)?.ok_or_else(missing)?),
+            folders => Some(self.closed.find(&self.folder, &folders.join("/"))?.ok_or_else(missing)?),
         };
-        let read = below.as_ref().unwrap_or(&self.folder).read_up_to(name[0], bytes_max);
-        match read {
+        let folder = below.as_ref().unwrap_or(&self.folder);
+        if folder.look(name[0]).map_err(unusable)?.is_some_and(|seen| self.closed.is(seen.inode)) {
+            return Err(refusal(&folder.path().join(name[0])));
+        }
+        match folder.read_up_to(name[0], bytes_max) {
             Ok(content) => content.ok_or_else(missing),
             Err(waybill_archive::Error::Format(_)) => {
                 let message = format!("The file {path:?} has more than {bytes_max} bytes.");
@@ -56,13 +80,16 @@ impl Checkout {
 }
 
 /// The folder at an absolute path, if it lies beneath one of the roots. Links above a root are the operator's.
-fn beneath(roots: &[PathBuf], path: &Path) -> Result<Option<Folder>> {
+fn beneath(roots: &[PathBuf], closed: &Closed, path: &Path) -> Result<Option<Folder>> {
     for root in roots {
         let Some(parts) = path.strip_prefix(root).ok().and_then(plain_parts) else { continue };
         let Ok(folder) = Folder::at(root) else { continue };
+        if closed.holds(folder.path()) {
+            return Err(refusal(folder.path()));
+        }
         let found = match parts.as_slice() {
             [] => Some(folder),
-            parts => folder.find(&parts.join("/")).map_err(unusable)?,
+            parts => closed.find(&folder, &parts.join("/"))?,
         };
         if found.is_some() {
             return Ok(found);
@@ -105,11 +132,11 @@ mod tests {
         symlink(&outside, root.join("p/out")).unwrap();
         symlink(outside.join("secret"), root.join("p/src/link")).unwrap();
         symlink(&outside, root.join("q")).unwrap();
-        let roots = [root.clone()];
+        let roots = Roots { open: vec![root.clone()], ..Roots::default() };
         let open = |path: PathBuf| Checkout::open(&roots, &path).unwrap();
         assert!(open(outside.clone()).is_none() && open(root.join("q")).is_none());
         assert!(open(root.join("p/../../outside")).is_none() && open(root.join("absent")).is_none());
-        assert!(Checkout::open(&[], &root.join("p")).unwrap().is_none());
+        assert!(Checkout::open(&Roots::default(), &root.join("p")).unwrap().is_none());
         let at = root.join("p");
         let checkout = open(at.clone()).unwrap();
         assert_eq!(checkout.read(&at, "src/a.txt", 10).unwrap(), b"hello");
@@ -125,5 +152,42 @@ mod tests {
             assert_eq!(checkout.read(&at, path, 10).unwrap_err().code(), code, "{path}");
         }
         assert_eq!(checkout.read(&at, "src/a.txt", 4).unwrap_err().code(), Code::PayloadTooLarge);
+    }
+    /// A root that holds the server's own folder, as a home does.
+    #[test]
+    fn what_is_the_servers_own_is_closed_however_it_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().join("home");
+        for folder in ["data/sub", "project/src", "keys"] {
+            std::fs::create_dir_all(home.join(folder)).unwrap();
+        }
+        for file in ["data/admin.key", "data/sub/x", "project/src/a.txt", "keys/server.key", "keys/other"] {
+            std::fs::write(home.join(file), "x").unwrap();
+        }
+        symlink(home.join("data"), temp.path().join("link")).unwrap();
+        // Named by a link, as an operator may do it; and one that is not there.
+        let closed = vec![temp.path().join("link"), home.join("keys/server.key"), home.join("absent")];
+        let roots = |open: Vec<PathBuf>| Roots { open, closed: closed.clone() };
+        let code = |roots: &Roots, path: PathBuf| Checkout::open(roots, &path).unwrap_err().code();
+        let above = roots(vec![home.clone()]);
+        for path in ["data", "data/", "./data/.", "data/sub", "data/absent"] {
+            assert_eq!(code(&above, home.join(path)), Code::Forbidden, "{path}");
+        }
+        // A root in it opens nothing of it, and neither does one that is reached by a link.
+        for root in [home.join("data"), home.join("data/sub"), temp.path().join("link")] {
+            assert_eq!(code(&roots(vec![root.clone()]), root), Code::Forbidden);
+        }
+        assert_eq!(code(&roots(vec![home.join("data/sub"), home.clone()]), home.join("data/sub")), Code::Forbidden);
+        let checkout = Checkout::open(&above, &home).unwrap().unwrap();
+        for path in ["data/admin.key", "./data//admin.key", "data/sub/x", "data/absent", "keys/server.key"] {
+            assert_eq!(checkout.read(&home, path, 10).unwrap_err().code(), Code::Forbidden, "{path}");
+        }
+        let absolute = home.join("data/admin.key").display().to_string();
+        let refused = checkout.read(&home, &absolute, 10).unwrap_err();
+        assert!(refused.message().contains("the server itself"), "{refused}");
+        // What lies beside it is served as ever.
+        assert_eq!(checkout.read(&home, "project/src/a.txt", 10).unwrap(), b"x");
+        assert_eq!(checkout.read(&home, "keys/other", 10).unwrap(), b"x");
+        assert!(Checkout::open(&above, &home.join("project")).unwrap().is_some());
     }
 }

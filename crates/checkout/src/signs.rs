@@ -6,6 +6,7 @@ use waybill_archive::repo::Oid;
 use waybill_archive::repo::reading::{Commit, Entry, FileType, Folder, Kind, Objects, entries};
 use waybill_kernel::Result;
 
+use crate::closed::Closed;
 use crate::gitdir::GitDir;
 use crate::{Checkout, unusable};
 
@@ -35,7 +36,7 @@ pub struct Looked {
 /// The first sign that is not older than `since_s`, of the files that `holds` says are meant. `pattern` begins with the
 /// folders that all of them are in; only those are gone through.
 pub fn signs(checkout: &Checkout, pattern: &str, since_s: i64, holds: &dyn Fn(&str) -> bool) -> Result<Looked> {
-    let mut look = Look { since_s, holds, left: LOOKED_MAX, is_partial: false };
+    let mut look = Look { closed: &checkout.closed, since_s, holds, left: LOOKED_MAX, is_partial: false };
     let mut sign = look.changed(&checkout.folder, pattern)?;
     if sign.is_none()
         && let Some(git) = GitDir::of(checkout)?
@@ -47,6 +48,7 @@ pub fn signs(checkout: &Checkout, pattern: &str, since_s: i64, holds: &dyn Fn(&s
 }
 
 struct Look<'a> {
+    closed: &'a Closed,
     since_s: i64,
     holds: &'a dyn Fn(&str) -> bool,
     left: usize,
@@ -63,7 +65,7 @@ impl Look<'_> {
     fn changed(&mut self, root: &Folder, pattern: &str) -> Result<Option<Sign>> {
         let base = base_of(pattern);
         let (folder, name) = base.rsplit_once('/').unwrap_or(("", &base));
-        let above = if folder.is_empty() { None } else { root.find(folder).map_err(unusable)? };
+        let above = if folder.is_empty() { None } else { self.closed.find(root, folder)? };
         let above = match (folder.is_empty(), &above) {
             (true, _) => root,
             (false, Some(above)) => above,
@@ -75,7 +77,7 @@ impl Look<'_> {
         let Some(seen) = above.look(name).map_err(unusable)? else { return Ok(None) };
         match seen.kind {
             FileType::RegularFile => Ok(self.is_recent(&base, seen.modified_s)),
-            FileType::Directory => match above.find(name).map_err(unusable)? {
+            FileType::Directory => match self.closed.find(above, name)? {
                 Some(folder) => self.walk(&folder, &base, 0),
                 None => Ok(None),
             },
@@ -102,6 +104,8 @@ impl Look<'_> {
                 // What git writes there is no work on files.
                 FileType::Directory if name == ".git" => None,
                 FileType::Directory => match folder.find(&name).map_err(unusable)? {
+                    // Nobody but the server works on files there.
+                    Some(below) if self.closed.is(below.inode().map_err(unusable)?) => None,
                     Some(below) => self.walk(&below, &path, depth + 1)?,
                     None => None,
                 },
@@ -214,6 +218,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::Roots;
 
     /// Long past, and long to come.
     const OLD_S: i64 = 1_000_000_000;
@@ -259,7 +264,9 @@ mod tests {
         }
 
         fn look(&self, pattern: &str) -> Looked {
-            let checkout = Checkout::open(&[self.temp.path().to_owned()], &self.at()).unwrap().unwrap();
+            let closed = vec![self.at().join("closed")];
+            let roots = Roots { open: vec![self.temp.path().to_owned()], closed };
+            let checkout = Checkout::open(&roots, &self.at()).unwrap().unwrap();
             let base = base_of(pattern);
             signs(&checkout, pattern, SINCE_S, &|path| path.starts_with(&base)).unwrap()
         }
@@ -282,6 +289,16 @@ mod tests {
         for pattern in ["src/b.rs", "docs", "README.md", "src/api/absent.rs"] {
             assert_eq!(tree.look(pattern).sign, None, "{pattern}");
         }
+    }
+
+    #[test]
+    fn what_the_server_keeps_for_itself_is_no_sign() {
+        let tree = Tree::new();
+        std::fs::create_dir_all(tree.at().join("closed/below")).unwrap();
+        std::fs::write(tree.at().join("closed/below/new"), "new").unwrap();
+        assert_eq!(tree.look("*/below/*"), Looked::default());
+        std::fs::write(tree.at().join("src/b.rs"), "new").unwrap();
+        assert!(tree.look("*").sign.is_some(), "what lies beside it is looked at");
     }
 
     #[test]

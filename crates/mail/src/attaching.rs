@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use serde_json::{Value as Json, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use waybill_checkout::Checkout;
-use waybill_kernel::{Code, Error, OperationSpec, Result, Role, Scope};
+use waybill_kernel::idempotency::Fingerprint;
+use waybill_kernel::{Code, Error, OperationSpec, Result, Role, Scope, hex};
 use waybill_store::{Answered, Ctx, Flow, Operation, Procedure, Reply, Tx};
 
 use crate::acting;
 use crate::images::{Format, as_webp};
 use crate::rules::pictures::{self, Source};
 use crate::sending::{File, Files, Named, decoded};
-use crate::{Settings, rules};
+use crate::{Settings, keys, rules};
 
 /// Messages whose files are decoded at a time: each may take a hundred megabytes while it lasts.
 static DECODING: Semaphore = Semaphore::const_new(4);
@@ -36,6 +39,33 @@ pub struct Enclosed<'a> {
     pub convert_images: Option<bool>,
     /// What it all comes to, for the transaction.
     pub files: &'a mut Files,
+    pub given: &'a mut Given,
+}
+
+/// What is remembered of the call as its caller gave it, when things were taken out of it.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// What a key stands for. None where there is no key, and where nothing was taken out.
+    fingerprint: Option<Fingerprint>,
+    /// The key is known, so nothing was read.
+    is_unread: bool,
+}
+
+impl Given {
+    /// The key of the call with what it stands for.
+    pub(crate) fn keyed<'a>(&self, call: &'a impl Attaches) -> Result<Option<(&'a str, Fingerprint)>> {
+        let Some(key) = call.key() else { return Ok(None) };
+        let fingerprint = self.fingerprint.map_or_else(|| Fingerprint::of(&call.meaning()), Ok)?;
+        Ok(Some((key, fingerprint)))
+    }
+
+    /// Before anything is written: a key that was known when the call came may have been forgotten since.
+    pub(crate) fn check_read(&self) -> Result<()> {
+        match self.is_unread {
+            false => Ok(()),
+            true => Err(Error::new(Code::Overloaded, "The idempotency key was forgotten while the call was made.")),
+        }
+    }
 }
 
 /// Whom the call acts for.
@@ -57,6 +87,26 @@ impl Whose {
 pub trait Attaches: Operation {
     fn whose(&self) -> Whose;
     fn enclosed(&mut self) -> Enclosed<'_>;
+    /// Its idempotency key.
+    fn key(&self) -> Option<&str>;
+    /// Everything that makes this call this call, as its caller gave it: the key stands for it.
+    fn meaning(&self) -> Json;
+}
+
+/// Adds to the meaning of a call what comes along. Files on the disk are meant by their paths, so that a repeated call is the same whatever
+/// has become of them.
+pub(crate) fn add_given(meaning: &mut Json, files: &[File], paths: Option<&[String]>, convert_images: Option<bool>) {
+    let digest = |file: &File| {
+        let sha256: [u8; 32] = Sha256::digest(&file.content_base64).into();
+        json!({ "name": file.name, "media_type": file.media_type, "sha256": hex::encode(&sha256) })
+    };
+    meaning["attachments"] = files.iter().map(digest).collect();
+    if let Some(paths) = paths.filter(|paths| !paths.is_empty()) {
+        meaning["attachment_paths"] = json!(paths);
+    }
+    if let Some(convert) = convert_images {
+        meaning["convert_images"] = convert.into();
+    }
 }
 
 // An operation with what comes before its transaction. No doc comment: it would be what tools say of their input.
@@ -72,36 +122,66 @@ impl<O: Attaches> Procedure for Attaching<O> {
 
     async fn call(self, flow: &Flow<'_>) -> Answered<O::Output> {
         let mut operation = Box::new(self.0);
-        let whose = operation.whose();
-        let enclosed = operation.enclosed();
         let settings: &Settings = flow.home().settings().get();
+        let enclosed = operation.enclosed();
         let mut pictures = pictures::find(enclosed.body, settings.attachments_max);
         if settings.project_roots.is_empty() {
             pictures.retain(|at| is_data(&enclosed.body[at.clone()]));
         }
         let has_paths = enclosed.attachment_paths.as_ref().is_some_and(|paths| !paths.is_empty());
         if has_paths || !(enclosed.attachments.is_empty() && pictures.is_empty()) {
-            let body = std::mem::take(enclosed.body);
-            let root = match has_paths || pictures.iter().any(|at| !is_data(&body[at.clone()])) {
-                true => Some(root_of(flow, settings, &whose).await?),
-                false => None,
-            };
-            let reading = Reading {
-                settings: settings.clone(),
-                root,
-                attachments: std::mem::take(enclosed.attachments),
-                paths: enclosed.attachment_paths.take().unwrap_or_default(),
-                body,
-                pictures,
-                convert: enclosed.convert_images.unwrap_or(settings.convert_images),
-            };
-            let _place =
-                DECODING.acquire().await.map_err(|_| Error::new(Code::ShuttingDown, "The server is stopping."))?;
-            let read = tokio::task::spawn_blocking(|| reading.read());
-            (*enclosed.files, *enclosed.body) = read.await.map_err(Error::internal)??;
+            operation = bring(flow, operation, pictures).await?;
         }
         flow.home().run_in_turn(*operation, flow.caller.clone()).await
     }
+}
+
+/// Reads what comes along. A call that was made before under its key needs none of it, and it may have changed or be gone.
+async fn bring<O: Attaches>(flow: &Flow<'_>, operation: Box<O>, pictures: Vec<Range<usize>>) -> Result<Box<O>> {
+    let settings: &Settings = flow.home().settings().get();
+    let mut operation = fingerprinted(operation).await?;
+    let (whose, key) = (operation.whose(), operation.key().map(str::to_owned));
+    let enclosed = operation.enclosed();
+    let paths = enclosed.attachment_paths.take().unwrap_or_default();
+    let has_root = !settings.project_roots.is_empty();
+    let reads = !paths.is_empty() || pictures.iter().any(|at| !is_data(&enclosed.body[at.clone()]));
+    let located = match key.is_some() || (reads && has_root) {
+        true => Some(locate(flow, whose, O::SPEC.name, key).await?),
+        false => None,
+    };
+    let (attachments, body) = (std::mem::take(enclosed.attachments), std::mem::take(enclosed.body));
+    if located.as_ref().is_some_and(|located| located.is_known) {
+        enclosed.given.is_unread = true;
+        return Ok(operation);
+    }
+    if reads && !has_root {
+        return Err(not_offered("attachment_paths is not offered: this server reads no files of projects."));
+    }
+    let root = located.filter(|_| reads).map(|located| located.human_key.into());
+    let convert = enclosed.convert_images.unwrap_or(settings.convert_images);
+    let reading = Reading { settings: settings.clone(), root, attachments, paths, body, pictures, convert };
+    let _place = place().await?;
+    let read = tokio::task::spawn_blocking(|| reading.read());
+    (*enclosed.files, *enclosed.body) = read.await.map_err(Error::internal)??;
+    Ok(operation)
+}
+
+/// With what its key stands for, before anything is taken out. Files as bytes take a while to digest.
+async fn fingerprinted<O: Attaches>(mut operation: Box<O>) -> Result<Box<O>> {
+    if operation.key().is_none() {
+        return Ok(operation);
+    }
+    let digest = move || -> Result<Box<O>> {
+        let fingerprint = Fingerprint::of(&operation.meaning())?;
+        operation.enclosed().given.fingerprint = Some(fingerprint);
+        Ok(operation)
+    };
+    let _place = place().await?;
+    tokio::task::spawn_blocking(digest).await.map_err(Error::internal)?
+}
+
+async fn place() -> Result<SemaphorePermit<'static>> {
+    DECODING.acquire().await.map_err(|_| Error::new(Code::ShuttingDown, "The server is stopping."))
 }
 
 /// What is read and decoded beside the threads that serve.
@@ -121,8 +201,8 @@ impl Reading {
     fn read(mut self) -> Result<(Files, String)> {
         let mut files = Files::decode(&self.settings, &self.attachments)?;
         let checkout = match &self.root {
-            Some(root) if self.paths.is_empty() => Checkout::open(&self.settings.project_roots, root).ok().flatten(),
-            Some(root) => Checkout::open(&self.settings.project_roots, root)?,
+            Some(root) if self.paths.is_empty() => Checkout::open(&self.settings.roots(), root).ok().flatten(),
+            Some(root) => Checkout::open(&self.settings.roots(), root)?,
             None => None,
         };
         for path in &self.paths {
@@ -180,14 +260,12 @@ impl Reading {
     }
 }
 
-/// The folder of the project, for whoever may act for the agent.
-async fn root_of(flow: &Flow<'_>, settings: &Settings, whose: &Whose) -> Result<PathBuf> {
-    if settings.project_roots.is_empty() {
-        return Err(not_offered("attachment_paths is not offered: this server reads no files of projects."));
-    }
-    let Whose { project_key, agent_name, token } = whose.clone();
-    match flow.run(flow.home(), Locate { project_key, agent_name, token }).await? {
-        Reply::Done(found) | Reply::Replay(found) | Reply::Empty { answer: found, .. } => Ok(found.human_key.into()),
+/// The folder of the project and what is known of the key, for whoever may act for the agent.
+async fn locate(flow: &Flow<'_>, whose: Whose, tool: &str, key: Option<String>) -> Result<Located> {
+    let Whose { project_key, agent_name, token } = whose;
+    let locate = Locate { project_key, agent_name, token, tool: tool.to_owned(), key };
+    match flow.run(flow.home(), locate).await? {
+        Reply::Done(found) | Reply::Replay(found) | Reply::Empty { answer: found, .. } => Ok(found),
     }
 }
 
@@ -219,11 +297,16 @@ pub(crate) struct Locate {
     pub project_key: String,
     pub agent_name: String,
     pub token: Option<String>,
+    /// Whose key it is.
+    pub tool: String,
+    pub key: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Located {
     pub human_key: String,
+    /// A call was made under the key before.
+    pub is_known: bool,
 }
 
 impl Operation for Locate {
@@ -238,7 +321,9 @@ impl Operation for Locate {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Located>> {
         let project = acting::project(tx, &self.project_key).await?;
-        acting::act_as(ctx, tx, &project, &self.agent_name, self.token.as_deref()).await?;
-        Ok(Reply::Done(Located { human_key: project.human_key }))
+        let agent = acting::act_as(ctx, tx, &project, &self.agent_name, self.token.as_deref()).await?.agent;
+        let scope = keys::Scope { project: project.id, agent: agent.id, tool: &self.tool, key: self.key.as_deref() };
+        let is_known = keys::is_known(ctx, tx, scope).await?;
+        Ok(Reply::Done(Located { human_key: project.human_key, is_known }))
     }
 }

@@ -14,6 +14,9 @@ pub const KEY_CHARS_MAX: usize = 255;
 /// How long a key is remembered.
 pub const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
+/// A key that is nearly forgotten could be so before the transaction that it is looked up for.
+const MARGIN: Duration = Duration::from_secs(600);
+
 const POLICY: Policy = Policy { on_mismatch: OnMismatch::Conflict, window: Some(WINDOW) };
 
 /// Whose key it is.
@@ -21,7 +24,7 @@ const POLICY: Policy = Policy { on_mismatch: OnMismatch::Conflict, window: Some(
 pub struct Scope<'a> {
     pub project: i64,
     pub agent: i64,
-    pub tool: &'static str,
+    pub tool: &'a str,
     /// None where the caller gave no key: then nothing is looked up and nothing kept.
     pub key: Option<&'a str>,
 }
@@ -37,6 +40,15 @@ pub enum Claim {
 
 /// `request` is everything that makes the call this call, without the key itself. Called before anything is written.
 pub async fn claim(ctx: &Ctx<'_>, tx: &mut Tx<'_>, scope: Scope<'_>, request: &impl Serialize) -> Result<Claim> {
+    if scope.key.is_none() {
+        return Ok(Claim::Fresh);
+    }
+    let fingerprint = Fingerprint::of(request)?;
+    claim_as(ctx, tx, scope, fingerprint).await
+}
+
+/// As [`claim`], for a call whose fingerprint was taken before.
+pub async fn claim_as(ctx: &Ctx<'_>, tx: &mut Tx<'_>, scope: Scope<'_>, fingerprint: Fingerprint) -> Result<Claim> {
     // One whose window has ended is given to the new call. The first call's row is locked until its transaction ends.
     const CLAIM: &str = "INSERT INTO mail_keys (tenant, project, agent, tool, key, fingerprint, answer, created_at) \
         VALUES ($1, $2, $3, $4, $5, $6, '', $7) ON CONFLICT (tenant, project, agent, tool, key) DO UPDATE \
@@ -46,7 +58,6 @@ pub async fn claim(ctx: &Ctx<'_>, tx: &mut Tx<'_>, scope: Scope<'_>, request: &i
         WHERE tenant = $1 AND project = $2 AND agent = $3 AND tool = $4 AND key = $5";
     let Some(key) = scope.key else { return Ok(Claim::Fresh) };
     check(key)?;
-    let fingerprint = Fingerprint::of(request)?;
     let ended = Time::from_micros(ctx.now.micros().saturating_sub(WINDOW.as_micros() as i64));
     let whose = [scope.project.into(), scope.agent.into(), Value::from(scope.tool), Value::from(key)];
     let mut params = whose.to_vec();
@@ -65,6 +76,18 @@ pub async fn claim(ctx: &Ctx<'_>, tx: &mut Tx<'_>, scope: Scope<'_>, request: &i
         )),
         Decision::Fresh => Err(Error::internal("a key whose window has ended was not given to a new call")),
     }
+}
+
+/// Whether a call was made under the key, and [`claim`] will say so: for whoever has work to do before the transaction.
+pub async fn is_known(ctx: &Ctx<'_>, tx: &mut Tx<'_>, scope: Scope<'_>) -> Result<bool> {
+    const KNOWN: &str = "SELECT 1 FROM mail_keys WHERE tenant = $1 AND project = $2 AND agent = $3 AND tool = $4 \
+                         AND key = $5 AND created_at > $6";
+    let Some(key) = scope.key else { return Ok(false) };
+    check(key)?;
+    let remembered = (WINDOW - MARGIN).as_micros() as i64;
+    let since = Time::from_micros(ctx.now.micros().saturating_sub(remembered));
+    let params = [scope.project.into(), scope.agent.into(), scope.tool.into(), Value::from(key), since.into()];
+    Ok(tx.query_opt(KNOWN, &params).await?.is_some())
 }
 
 /// What a repeated call is to be answered from.

@@ -46,6 +46,8 @@ pub const DOMAIN: Domain = Domain {
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,
+    audit: &[],
+    on_shards: false,
 };
 
 const INSTRUCTIONS: &str = "Mail between the agents that work in one repository, and a list of who is editing which files.\n\

@@ -1,5 +1,7 @@
-//! A message that was sent, as its sender is shown it again: for calls that are repeated under their key.
+//! How a call that writes a message begins and ends, and the message as its sender is shown it again when the call is repeated under its
+//! key.
 
+use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Ctx, Tx};
 
@@ -9,6 +11,7 @@ use crate::inbox::{MESSAGE_COLUMNS, MessageView, SENT, message_columns};
 use crate::keys::{self, Claim};
 use crate::recipients::Recipient;
 use crate::rules::addresses::Kind;
+use crate::rules::threads;
 use crate::sending::{self, Outgoing, Payload};
 
 /// How a call that writes a message begins.
@@ -20,19 +23,22 @@ pub(crate) struct Begun<'a> {
     pub again: Option<(Payload, Vec<Recipient>)>,
 }
 
-/// Whom the call acts for and what its key says. `meaning` is everything that makes the call this call.
+/// Whom the call acts for and what its key says. With the key is the fingerprint of everything that makes the call this call.
 pub(crate) async fn begin<'a>(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
     tool: &'static str,
     whose: &Whose,
-    key: Option<&'a str>,
-    meaning: &serde_json::Value,
+    key: Option<(&'a str, Fingerprint)>,
 ) -> Result<Begun<'a>> {
     let project = acting::project(tx, &whose.project_key).await?;
     let acting = acting::act_as(ctx, tx, &project, &whose.agent_name, whose.token.as_deref()).await?;
-    let scope = keys::Scope { project: project.id, agent: acting.agent.id, tool, key };
-    let again = match keys::claim(ctx, tx, scope, meaning).await? {
+    let scope = keys::Scope { project: project.id, agent: acting.agent.id, tool, key: key.map(|(key, _)| key) };
+    let claim = match key {
+        Some((_, fingerprint)) => keys::claim_as(ctx, tx, scope, fingerprint).await?,
+        None => Claim::Fresh,
+    };
+    let again = match claim {
         Claim::Replay(answer) => Some(again(tx, &project, &answer).await?),
         Claim::Fresh => {
             check_active(&acting.agent)?;
@@ -40,6 +46,17 @@ pub(crate) async fn begin<'a>(
         }
     };
     Ok(Begun { project, acting, scope, again })
+}
+
+/// A bare number names the thread that replies to that message make: nobody begins one that others will fall into.
+pub(crate) async fn check_thread(tx: &mut Tx<'_>, project: &Project, thread: Option<&str>) -> Result<()> {
+    const SEEDED: &str = "SELECT 1 FROM mail_messages WHERE tenant = $1 AND project = $2 AND thread = $3 LIMIT 1";
+    let Some(thread) = thread.filter(|thread| threads::is_number(thread)) else { return Ok(()) };
+    if tx.query_opt(SEEDED, &[project.id.into(), thread.into()]).await?.is_some() {
+        return Ok(());
+    }
+    let message = format!("The thread {thread} does not exist: bare numbers are for replies.");
+    Err(Error::new(Code::InvalidThreadId, message))
 }
 
 /// How it ends: the message is written, and its number kept under the call's key.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use waybill_checkout::Roots;
 use waybill_kernel::ranges::{BYTES, KEEP_SECONDS, MANY, SECONDS, Setting, check, setting};
 
 /// The most that a subject, a body and a file may ever be allowed to have. Whoever reads an archive takes as much and no more, so a server
@@ -87,6 +88,10 @@ pub struct Settings {
     /// Folders beneath which the server may read and write files of projects. None by default: then files come as bytes in
     /// the call.
     pub project_roots: Vec<PathBuf>,
+    /// Folders and files of the server's own, which stay closed where a project root holds them. Whoever starts the server says
+    /// them, and no file.
+    #[serde(skip)]
+    pub closed: Vec<PathBuf>,
 }
 
 impl Default for Settings {
@@ -117,6 +122,7 @@ impl Default for Settings {
             pool_red_ms: 50,
             allow_ephemeral_projects: false,
             project_roots: Vec::new(),
+            closed: Vec::new(),
         }
     }
 }
@@ -157,6 +163,10 @@ impl Settings {
             }
             None => Ok(()),
         }
+    }
+
+    pub(crate) fn roots(&self) -> Roots {
+        Roots { open: self.project_roots.clone(), closed: self.closed.clone() }
     }
 
     pub(crate) fn contact_auto_ttl(&self) -> Duration {

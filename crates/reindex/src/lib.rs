@@ -9,10 +9,12 @@ mod report;
 mod rest;
 mod run;
 mod source;
+mod tenants;
 
 pub use report::{Refused, Report, Tally};
 pub use run::{Options, Progress, reindex};
 pub use source::Source;
+pub use tenants::tenants;
 use waybill_kernel::{Code, Error};
 
 /// An archive that cannot be read at all.

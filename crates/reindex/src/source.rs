@@ -50,8 +50,8 @@ impl Source {
         root.join("projects").is_dir()
     }
 
-    /// The tenants of an archive of ours, by name, with the names of their folders; and what is none of them.
-    pub fn tenants(root: &Path) -> Result<(Vec<(String, String)>, Refusals)> {
+    /// The folders of tenants in an archive of ours, and what is none of them.
+    pub fn tenants(root: &Path) -> Result<(Vec<String>, Refusals)> {
         let ours = Ours::open(root).map_err(|error| unreadable(&error))?;
         Ok((ours.tenants, ours.refused))
     }

@@ -1,6 +1,6 @@
 //! How the store is opened, and what runs beside it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,7 +147,8 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     let settings = settings.with(config.access.stored_caps());
     let settings = settings.with(config.queues.clone()).with(waybill_queues::Process::default()).with(limiter.clone());
     let (limits, mesh_limiter) = mesh_limits(config)?;
-    let settings = settings.with(config.mail.clone()).with(config.webhooks.clone());
+    let mail = waybill_mail::Settings { closed: closed_to_mail(config), ..config.mail.clone() };
+    let settings = settings.with(mail).with(config.webhooks.clone());
     let mut settings = settings.with(config.mesh.clone()).with(limits);
     if config.writes_archive() {
         settings = settings.with(ArchiveHealth::default());
@@ -164,6 +165,23 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     let admin_key = settle_admin_key(&store, data).await?;
     let stores = open_shards(config, store.clone()).await?;
     Ok(Opened { store, stores, admin_key, process, limiter, mesh_limiter })
+}
+
+/// What the tools of mail never touch, whichever folders the operator lets them work in: keys, databases and other tenants' mail.
+fn closed_to_mail(config: &Config) -> Vec<PathBuf> {
+    let mut closed = vec![config.data.clone(), config.archive_root()];
+    for backend in std::iter::once(&config.backend).chain(config.shards.iter().map(|shard| &shard.backend)) {
+        if let Backend::Sqlite(options) = backend {
+            closed.extend(options.path.parent().map(Path::to_owned));
+        }
+    }
+    if let Some(key) = &config.server_key_file {
+        // Beside it may lie other secrets; but a folder that has a project root in it is no folder of secrets.
+        let has_root = |folder: &Path| config.mail.project_roots.iter().any(|root| root.starts_with(folder));
+        closed.extend(key.parent().filter(|folder| !has_root(folder)).map(Path::to_owned));
+        closed.push(key.clone());
+    }
+    closed
 }
 
 /// Together with other servers where there is a Redis, else this process alone.

@@ -20,8 +20,8 @@ const GIT: &str = "archive.git";
 #[derive(Debug)]
 pub struct Ours {
     folder: Folder,
-    /// Tenants by their names, with the names of their folders.
-    pub tenants: Vec<(String, String)>,
+    /// The folders of tenants. [`names::part`] says which tenant's each is; a name that is too long cannot be read from it.
+    pub tenants: Vec<String>,
     pub refused: Refusals,
 }
 
@@ -39,9 +39,9 @@ impl Ours {
         let mut found = Self { folder: root(path)?, tenants: Vec::new(), refused: Refusals::default() };
         for (name, kind) in found.folder.list()? {
             match kind {
-                FileType::Directory if !name.starts_with('.') => match names::name(&name) {
-                    Some(tenant) => found.tenants.push((tenant, name)),
-                    None => found.refused.add(name, "is named after no tenant"),
+                FileType::Directory if !name.starts_with('.') => match names::is_part(&name) {
+                    true => found.tenants.push(name),
+                    false => found.refused.add(name, "is named after no tenant"),
                 },
                 FileType::Symlink => found.refused.add(name, "is a link, which is not followed"),
                 _ => {}

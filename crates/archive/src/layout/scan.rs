@@ -32,6 +32,8 @@ const FILES_MAX: usize = 5_000_000;
 /// Of those that could not be read so many are told; all are counted.
 const TOLD_MAX: usize = 10_000;
 
+const NAMELESS: &str = "its folder is named after no agent that has a profile";
+
 /// Files that are not taken, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
@@ -223,9 +225,9 @@ impl Scan<'_> {
             Some(Kind::State | Kind::Seen | Kind::BuildSlot | Kind::Product(_)) if !self.is_ours => {}
             Some(Kind::State) => {
                 let state = State::read(&self.project.read(path, STATE_MAX)?)?;
-                self.project.states.push((named(agent())?, state));
+                self.project.states.push((agent().to_owned(), state));
             }
-            Some(Kind::Seen) => self.project.seen.push((named(agent())?, path.to_owned())),
+            Some(Kind::Seen) => self.project.seen.push((agent().to_owned(), path.to_owned())),
             Some(Kind::Canonical(id)) => self.project.messages.push((id, path.to_owned())),
             Some(Kind::Reservation(id)) => self.reservation(path, Some(id))?,
             // Named after the digest of its pattern: the same again, or one of an older server that had no other.
@@ -289,7 +291,28 @@ impl Scan<'_> {
         Ok(())
     }
 
+    /// From the folders of states and of what was read to the names of their agents. The profile in a folder says whose it is: a name that
+    /// is too long cannot be read from the folder.
+    fn name_agents(&mut self) {
+        let known = |agent: &Profile| (names::part(&agent.name), agent.name.clone());
+        let agents: BTreeMap<String, String> = self.project.agents.iter().map(known).collect();
+        let named = |folder: &str| agents.get(folder).cloned().or_else(|| names::name(folder));
+        for (folder, state) in std::mem::take(&mut self.project.states) {
+            match named(&folder) {
+                Some(name) => self.project.states.push((name, state)),
+                None => self.refuse(&format!("agents/{folder}/state.json"), NAMELESS),
+            }
+        }
+        for (folder, path) in std::mem::take(&mut self.project.seen) {
+            match named(&folder) {
+                Some(name) => self.project.seen.push((name, path)),
+                None => self.refuse(&path, NAMELESS),
+            }
+        }
+    }
+
     fn end(mut self) -> Scanned {
+        self.name_agents();
         self.project.agents.sort_by_key(|agent| agent.id);
         self.project.messages.sort();
         self.project.reservations = std::mem::take(&mut self.reservations).into_values().flatten().collect();
@@ -309,10 +332,6 @@ fn is_about(folder: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::Format("it is about another agent than its folder".to_owned()))
-}
-
-fn named(folder: &str) -> Result<String> {
-    names::name(folder).ok_or_else(|| Error::Format("its folder is named after no agent".to_owned()))
 }
 
 /// Takes out numbers that several files claim, unless they hold the same bytes: then one is as good as the others.

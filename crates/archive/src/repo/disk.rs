@@ -68,6 +68,12 @@ impl Folder {
         &self.path
     }
 
+    /// Which folder it is, whatever it was reached by.
+    pub fn inode(&self) -> Result<(u64, u64)> {
+        let seen = rustix::fs::fstat(&self.fd).map_err(Error::os("looking at the folder", &self.path))?;
+        Ok((seen.st_dev, seen.st_ino))
+    }
+
     pub fn is_at(&self, path: &Path) -> bool {
         let (Ok(own), Ok(there)) =
             (rustix::fs::fstat(&self.fd), rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))

@@ -1,13 +1,13 @@
 //! Follow an inbox: every delivery once, in the order of the commits, from a cursor that outlives client and server.
 //!
-//! Places in the feed are below the horizon, so none appears behind a cursor later. What was forgotten is told, and so is a
-//! cursor that is ahead of everything, which comes from a state that the database was restored from before.
+//! Places in the feed are below the horizon, so none appears behind a cursor later. What was forgotten is told, and so is a cursor
+//! whose delivery is not there: it comes from a state that was lost when the database was restored from an earlier one.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use waybill_kernel::{Caller, Code, Error, Example, OperationSpec, Profile, Result, Role, Route, Scope, Time};
+use waybill_kernel::{Caller, Code, Error, Example, OperationSpec, Profile, Result, Role, Route, Scope, Time, cursor};
 use waybill_store::effects::{Cursor, Feed};
 use waybill_store::{Ctx, Operation, Reply, Row, Tx, Until, Wait};
 
@@ -83,7 +83,7 @@ macro_rules! deliveries {
         concat!(
             "SELECT e.xact, e.seq, e.message, m.subject, m.sender_name, m.importance, m.ack_required, r.kind, m.thread, \
              m.created_at, m.project, \
-             (SELECT home.slug FROM mail_projects home WHERE home.tenant = $1 AND home.project = m.project) \
+             (SELECT home.slug FROM mail_projects home WHERE home.tenant = $1 AND home.project = m.project), e.at \
              FROM mail_inbox_events e JOIN mail_messages m ON m.tenant = $1 AND m.message = e.message \
              JOIN mail_recipients r ON r.tenant = $1 AND r.message = e.message AND r.agent = e.agent \
              WHERE e.tenant = $1 AND e.agent = $6 AND ",
@@ -118,12 +118,12 @@ impl Operation for FetchInboxEvents {
                       it nothing is missed or repeated, also after a restart. With wait_seconds it waits for the next one.",
         example: Example {
             arguments: r#"{"project_key": "/data/projects/backend", "agent_name": "BlueLake", "wait_seconds": 20}"#,
-            answer: r#"{"events": [{"cursor": "00000000000000000000000000000001a1b2c3d4e5f6", "message_id": 42,
+            answer: r#"{"events": [{"cursor": "00000000000000000000000000000001000647a337b34200a1b2c3d4e5f6", "message_id": 42,
                 "subject": "The login page", "from": "GreenCastle", "importance": "normal", "ack_required": true,
                 "kind": "to", "thread_id": "FEAT-123", "created_ts": "2026-01-05T12:30:00.000000Z"}],
-                "next_cursor": "00000000000000000000000000000001a1b2c3d4e5f6", "has_more": false,
+                "next_cursor": "00000000000000000000000000000001000647a337b34200a1b2c3d4e5f6", "has_more": false,
                 "oldest_available_cursor": "00000000000000000000000000000000b1b2c3d4e5f6",
-                "tail_cursor": "00000000000000000000000000000001a1b2c3d4e5f6"}"#,
+                "tail_cursor": "00000000000000000000000000000001000647a337b34200a1b2c3d4e5f6"}"#,
         },
         ..OperationSpec::READ
     };
@@ -157,15 +157,15 @@ impl Operation for FetchInboxEvents {
             return Ok(Reply::Done(answer));
         }
         let after = match &self.after {
-            Some(text) => ends.check(Cursor::from_text(&scope, text)?, &answer)?,
+            Some(text) => ends.check(tx, &agent, Place::from_text(&scope, text)?, &answer).await?,
             None => ends.forgotten,
         };
         // One more than is shown tells whether there is more.
-        let page = DELIVERIES.read_below(tx, horizon, after, limit + 1, &[agent.id.into()]).await?;
+        let page = DELIVERIES.read_below(tx, horizon, after.at, limit + 1, &[agent.id.into()]).await?;
         let shown = page.rows.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
         let mut next = after;
         for row in &page.rows[..shown] {
-            next = Cursor { xact: row.int(0)?, seq: row.int(1)? };
+            next = Place { at: Cursor { xact: row.int(0)?, seq: row.int(1)? }, delivered: Some(row.time(12)?) };
             answer.events.push(event(row, next.to_text(&scope), &project)?);
         }
         answer.next_cursor = next.to_text(&scope);
@@ -193,45 +193,86 @@ fn event(row: &Row, cursor: String, home: &Project) -> Result<Delivered> {
     })
 }
 
+/// A position as followers keep it, with the time of the delivery there: after a restore SQLite gives the numbers of lost deliveries out again.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: Cursor,
+    /// None before the first delivery, where it was forgotten, and in cursors of versions that did not write it.
+    delivered: Option<Time>,
+}
+
+impl Place {
+    const BYTES: usize = 24;
+
+    fn to_text(self, scope: &[&[u8]]) -> String {
+        let Some(delivered) = self.delivered else { return self.at.to_text(scope) };
+        let numbers = [self.at.xact, self.at.seq, delivered.micros()];
+        cursor::encode(scope, &numbers.map(i64::to_be_bytes).concat())
+    }
+
+    fn from_text(scope: &[&[u8]], text: &str) -> Result<Self> {
+        let Ok(bytes) = <[u8; Self::BYTES]>::try_from(cursor::decode(scope, text)?) else {
+            return Ok(Self { at: Cursor::from_text(scope, text)?, delivered: None });
+        };
+        let [xact, seq, delivered] = [0, 8, 16].map(|from| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[from..from + 8]);
+            i64::from_be_bytes(number)
+        });
+        Ok(Self { at: Cursor { xact, seq }, delivered: Some(Time::from_micros(delivered)) })
+    }
+}
+
 /// Where an agent's deliveries begin and end.
 struct Ends {
     /// Up to here they were forgotten.
-    forgotten: Cursor,
+    forgotten: Place,
     /// The newest below the horizon.
-    tail: Cursor,
-    /// The newest of all.
-    newest: Cursor,
+    tail: Place,
 }
 
 impl Ends {
     async fn read(tx: &mut Tx<'_>, agent: &Agent, horizon: i64) -> Result<Self> {
         const FORGOTTEN: &str = "SELECT xact, seq FROM mail_forgotten_events WHERE tenant = $1 AND agent = $2";
-        const TAIL: &str = "SELECT xact, seq FROM mail_inbox_events WHERE tenant = $1 AND agent = $2 AND xact < $3 \
+        const TAIL: &str = "SELECT xact, seq, at FROM mail_inbox_events WHERE tenant = $1 AND agent = $2 AND xact < $3 \
                             ORDER BY xact DESC, seq DESC LIMIT 1";
-        let whose = || vec![agent.id.into()];
-        let until = |end: i64| vec![agent.id.into(), end.into()];
-        let rows = tx.query_all(&[(FORGOTTEN, whose()), (TAIL, until(horizon)), (TAIL, until(i64::MAX))]).await?;
-        let position = |at: usize| match rows[at].first() {
-            Some(row) => Ok(Cursor { xact: row.int(0)?, seq: row.int(1)? }),
-            None => Ok(Cursor::START),
+        let rows =
+            tx.query_all(&[(FORGOTTEN, vec![agent.id.into()]), (TAIL, vec![agent.id.into(), horizon.into()])]).await?;
+        let position = |row: &Row| Ok::<_, Error>(Cursor { xact: row.int(0)?, seq: row.int(1)? });
+        let forgotten = rows[0].first().map(position).transpose()?.unwrap_or(Cursor::START);
+        let forgotten = Place { at: forgotten, delivered: None };
+        let tail = match rows[1].first() {
+            Some(row) => Place { at: position(row)?, delivered: Some(row.time(2)?) },
+            None => forgotten,
         };
-        let (forgotten, tail, newest): (Cursor, Cursor, Cursor) = (position(0)?, position(1)?, position(2)?);
-        Ok(Self { forgotten, tail: tail.max(forgotten), newest: newest.max(forgotten) })
+        Ok(Self { forgotten, tail: if tail.at > forgotten.at { tail } else { forgotten } })
     }
 
-    fn check(&self, after: Cursor, ends: &InboxEvents) -> Result<Cursor> {
-        let code = if after < self.forgotten {
-            Code::CursorExpired
-        } else if after > self.newest {
-            Code::CursorAhead
-        } else {
+    /// A position is good where the deliveries begin, and at one that is there.
+    async fn check(&self, tx: &mut Tx<'_>, agent: &Agent, after: Place, ends: &InboxEvents) -> Result<Place> {
+        let (code, message) = if after.at < self.forgotten.at {
+            (Code::CursorExpired, Code::CursorExpired.entry().title)
+        } else if after.at == self.forgotten.at || is_there(tx, agent, after).await? {
             return Ok(after);
+        } else if after.at > self.tail.at {
+            (Code::CursorAhead, Code::CursorAhead.entry().title)
+        } else {
+            (Code::CursorAhead, "The cursor is of a delivery that does not exist.")
         };
-        let error = Error::new(code, code.entry().title);
+        let error = Error::new(code, message);
         Err(error
             .with("oldest_available_cursor", ends.oldest_available_cursor.as_str())
             .with("tail_cursor", ends.tail_cursor.as_str()))
     }
+}
+
+async fn is_there(tx: &mut Tx<'_>, agent: &Agent, place: Place) -> Result<bool> {
+    const DELIVERED: &str =
+        "SELECT at FROM mail_inbox_events WHERE tenant = $1 AND agent = $2 AND xact = $3 AND seq = $4";
+    let params = [agent.id.into(), place.at.xact.into(), place.at.seq.into()];
+    let Some(row) = tx.query_opt(DELIVERED, &params).await? else { return Ok(false) };
+    let at = row.time(0)?;
+    Ok(place.delivered.is_none_or(|delivered| delivered == at))
 }
 
 /// Is there a delivery that is committed and was not below the horizon of before the page?

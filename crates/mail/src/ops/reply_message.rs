@@ -7,7 +7,7 @@ use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::acting::{Agent, Project};
-use crate::attaching::{Attaches, Enclosed, Whose};
+use crate::attaching::{Attaches, Enclosed, Given, Whose, add_given};
 use crate::inbox::{self, Found};
 use crate::recipients::{self, Recipient};
 use crate::rules::addresses::{Kind, Names};
@@ -66,6 +66,8 @@ pub struct ReplyMessage {
     /// What `attachments` and `attachment_paths` have come to.
     #[serde(skip)]
     pub files: Files,
+    #[serde(skip)]
+    pub given: Given,
 }
 
 /// The answer as it was sent.
@@ -112,12 +114,13 @@ impl Operation for ReplyMessage {
         if prefix.chars().count() > PREFIX_CHARS_MAX {
             return Err(Error::invalid(format!("subject_prefix has at most {PREFIX_CHARS_MAX} characters.")));
         }
-        let key = self.idempotency_key.as_deref();
-        let begun = sent::begin(ctx, tx, "reply_message", &self.whose(), key, &self.meaning()).await?;
+        let key = self.given.keyed(self)?;
+        let begun = sent::begin(ctx, tx, "reply_message", &self.whose(), key).await?;
         let Begun { project, acting, scope, again } = begun;
         if let Some((payload, recipients)) = again {
             return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
         }
+        self.given.check_read()?;
         let parent = inbox::find(tx, &project, &acting.agent, self.message_id).await?;
         let parent = parent.ok_or_else(|| inbox::no_message(&acting.agent))?;
         let subject = threads::reply_subject(prefix, &parent.view.subject);
@@ -158,7 +161,21 @@ impl Attaches for ReplyMessage {
             body: &mut self.body_md,
             convert_images: self.convert_images,
             files: &mut self.files,
+            given: &mut self.given,
         }
+    }
+
+    fn key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
+    fn meaning(&self) -> serde_json::Value {
+        let mut meaning = json!({
+            "message_id": self.message_id, "body_md": self.body_md, "to": self.to, "cc": self.cc, "bcc": self.bcc,
+            "subject_prefix": self.subject_prefix, "importance": self.importance, "ack_required": self.ack_required,
+        });
+        add_given(&mut meaning, &self.attachments, self.attachment_paths.as_deref(), self.convert_images);
+        meaning
     }
 }
 
@@ -170,14 +187,6 @@ fn of(mut message: Payload, recipients: &[Recipient], verified_sender: bool) -> 
 }
 
 impl ReplyMessage {
-    fn meaning(&self) -> serde_json::Value {
-        json!({
-            "message_id": self.message_id, "body_md": self.body_md, "to": self.to, "cc": self.cc, "bcc": self.bcc,
-            "subject_prefix": self.subject_prefix, "importance": self.importance, "ack_required": self.ack_required,
-            "attachments": self.files.shown(),
-        })
-    }
-
     /// Those who are named; otherwise who wrote the message, or who got it when the agent wrote it itself: those in `to`, else those in
     /// `cc`, else those who were hidden, who stay so.
     async fn recipients(

@@ -59,6 +59,7 @@ impl Operation for RequestContact {
             answer: r#"{"from": "GreenCastle", "to": "BlueLake", "to_project": "/data/projects/backend",
                 "status": "pending", "expires_ts": "2026-01-12T12:30:00.000000Z", "intro_message_id": 44}"#,
         },
+        stores: true,
         ..OperationSpec::WRITE
     };
     type Output = ContactRequested;

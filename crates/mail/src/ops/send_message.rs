@@ -8,8 +8,8 @@ use waybill_store::{Ctx, Operation, Reply, Tx};
 
 use crate::Settings;
 use crate::acting::{Acting, Project};
-use crate::attaching::{Attaches, Enclosed, Whose};
-use crate::contacts::{self, Pair, REQUEST_TTL_S};
+use crate::attaching::{Attaches, Enclosed, Given, Whose, add_given};
+use crate::contacts::{self, Pair, REQUEST_TTL_S, Status};
 use crate::keys;
 use crate::recipients::{self, Recipient, Walls};
 use crate::rules::addresses::Names;
@@ -74,6 +74,8 @@ pub struct SendMessage {
     /// What `attachments` and `attachment_paths` have come to.
     #[serde(skip)]
     pub files: Files,
+    #[serde(skip)]
+    pub given: Given,
 }
 
 /// What was sent.
@@ -119,13 +121,14 @@ impl Operation for SendMessage {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Sent>> {
         self.check(ctx.settings())?;
-        let key = self.idempotency_key.as_deref();
-        let begun = sent::begin(ctx, tx, "send_message", &self.whose(), key, &self.meaning()).await?;
+        let key = self.given.keyed(self)?;
+        let begun = sent::begin(ctx, tx, "send_message", &self.whose(), key).await?;
         let Begun { project, acting, scope, again } = begun;
         if let Some((payload, recipients)) = again {
             return Ok(Reply::Replay(of(payload, &recipients, acting.verified)));
         }
-        self.check_thread(tx, &project).await?;
+        self.given.check_read()?;
+        sent::check_thread(tx, &project, self.thread_id.as_deref()).await?;
         let lists = [&self.to.0[..], &self.cc.0, &self.bcc.0];
         let recipients = recipients::resolve(ctx, tx, &project, lists).await?;
         let thread = self.thread_id.as_deref();
@@ -163,7 +166,22 @@ impl Attaches for SendMessage {
             body: &mut self.body_md,
             convert_images: self.convert_images,
             files: &mut self.files,
+            given: &mut self.given,
         }
+    }
+
+    fn key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
+    fn meaning(&self) -> serde_json::Value {
+        let mut meaning = json!({
+            "to": self.to, "cc": self.cc, "bcc": self.bcc, "subject": self.subject, "body_md": self.body_md,
+            "importance": self.importance.unwrap_or(Importance::Normal), "ack_required": self.ack_required,
+            "thread_id": self.thread_id,
+        });
+        add_given(&mut meaning, &self.attachments, self.attachment_paths.as_deref(), self.convert_images);
+        meaning
     }
 }
 
@@ -193,26 +211,6 @@ impl SendMessage {
         Ok(())
     }
 
-    /// Everything that makes this call this call: a key stands for it.
-    fn meaning(&self) -> serde_json::Value {
-        json!({
-            "to": self.to, "cc": self.cc, "bcc": self.bcc, "subject": self.subject, "body_md": self.body_md,
-            "importance": self.importance.unwrap_or(Importance::Normal), "ack_required": self.ack_required,
-            "thread_id": self.thread_id, "attachments": self.files.shown(),
-        })
-    }
-
-    /// A bare number names the thread that replies to that message make: nobody begins one that others will fall into.
-    async fn check_thread(&self, tx: &mut Tx<'_>, project: &Project) -> Result<()> {
-        const SEEDED: &str = "SELECT 1 FROM mail_messages WHERE tenant = $1 AND project = $2 AND thread = $3 LIMIT 1";
-        let Some(thread) = self.thread_id.as_deref().filter(|thread| threads::is_number(thread)) else { return Ok(()) };
-        if tx.query_opt(SEEDED, &[project.id.into(), thread.into()]).await?.is_some() {
-            return Ok(());
-        }
-        let message = format!("The thread {thread} does not exist: bare numbers are for replies.");
-        Err(Error::new(Code::InvalidThreadId, message))
-    }
-
     /// Nobody gets the message. Those who can be asked are asked where the sender wants that, which is then the answer: an error
     /// would take the requests back.
     async fn ask(
@@ -233,7 +231,11 @@ impl SendMessage {
         for recipient in &walls.required {
             let pair = Pair { project, from: &acting.agent, to_project: &recipient.project, to: &recipient.agent };
             let ttl = contacts::ttl(None, REQUEST_TTL_S)?;
-            contacts::request(ctx, tx, pair, &self.subject, ttl).await?;
+            let requested = contacts::request(ctx, tx, pair, &self.subject, ttl).await?;
+            // It was asked before and has refused: to ask again would tell it nothing.
+            if requested.link.status == Status::Blocked {
+                return Err(walls.refusal(project, &acting.agent));
+            }
             contacts_requested.push(recipient.shown(project));
         }
         let (deliveries, attachments) = (Vec::new(), Vec::new());

@@ -11,7 +11,7 @@ use crate::rules::addresses::Names;
 use crate::rules::message::{self, Importance};
 use crate::rules::threads;
 use crate::sending::{self, Files, Outgoing, Payload};
-use crate::{Settings, acting};
+use crate::{Settings, acting, sent};
 
 /// Before the text, for agents that are in the middle of something.
 const PREAMBLE: &str = "This message is from the person who oversees this project. Pause what you are doing, do what it asks, \
@@ -70,6 +70,7 @@ impl Operation for SendOverseerMessage {
             threads::check(thread)?;
         }
         let project = acting::project(tx, &self.project_key).await?;
+        sent::check_thread(tx, &project, self.thread_id.as_deref()).await?;
         let overseer = agents::overseer(ctx, tx, &project).await?;
         let recipients = recipients::resolve(ctx, tx, &project, [&self.to.0, &[], &[]]).await?;
         let outgoing = Outgoing {

@@ -85,7 +85,16 @@ fn normal(given: &str) -> Result<String> {
     if parts.is_empty() {
         return Err(suspicious(given, "names the whole project"));
     }
-    Ok(parts.join("/"))
+    let normal = parts.join("/");
+    // What was dropped may have stood before what leaves the project: `./~/x`.
+    if let Some(why) = leaves_the_project(&normal) {
+        return Err(suspicious(given, why));
+    }
+    // Read again, it would be another path.
+    if normal.trim() != normal {
+        return Err(Error::invalid(format!("The path `{}` begins or ends with a space.", shown(given))));
+    }
+    Ok(normal)
 }
 
 fn leaves_the_project(slashed: &str) -> Option<&'static str> {
@@ -163,6 +172,11 @@ mod tests {
             "c:/code",
             "~/code",
             "~",
+            "./~/code",
+            "./~",
+            ".\\./~\\code",
+            "./C:/code",
+            ".//c:\\code",
             "../x",
             "a/../b",
             "a\\..\\b",
@@ -186,6 +200,17 @@ mod tests {
         }
         for given in ["...", "..a", "a..b", "a/..b", "*.rs", "a/*", "a/**", "**/a", "?*", "~a", "a~"] {
             assert!(Path::read(given).is_ok(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_in_its_normal_form_is_one_path() {
+        for given in ["./ a", "a/ /.", "./ ~/x", "./ /etc/passwd", ".\\ C:\\code", "a /."] {
+            assert_eq!(code(given), Code::InvalidRequest, "{given:?}");
+        }
+        for given in [" ./a/./ b / c ", "a b/c d", "./~a", "./a/~", "./a/C:/b"] {
+            let once = text(given);
+            assert_eq!(text(&once), once, "{given:?}");
         }
     }
 

@@ -16,14 +16,20 @@ use crate::support::*;
 /// Folders of projects are made in here.
 const ROOT: &str = env!("CARGO_TARGET_TMPDIR");
 
+/// In there, and closed.
+const OWN: &str = "the-servers-own";
+
 fn rooted() -> Settings {
-    Settings { project_roots: vec![PathBuf::from(ROOT)], allow_ephemeral_projects: true, ..Settings::default() }
+    let (project_roots, closed) = (vec![PathBuf::from(ROOT)], vec![Path::new(ROOT).join(OWN)]);
+    Settings { project_roots, closed, allow_ephemeral_projects: true, ..Settings::default() }
 }
 
 waybill_testkit::both! {
     super::rooted() =>
     rule_18_files_that_are_worked_on_keep_a_reservation,
     files_are_attached_by_their_paths,
+    what_the_server_keeps_for_itself_is_closed,
+    a_call_that_is_repeated_under_its_key_needs_no_file_any_more,
     images_become_smaller_unless_they_are_to_stay,
     pictures_of_the_text_come_along,
     pictures_that_cannot_be_had_stay_text,
@@ -138,6 +144,42 @@ async fn files_are_attached_by_their_paths(on: TestStore) {
     assert_eq!(on.count("SELECT count(*) FROM mail_messages").await.unwrap(), before);
 }
 
+/// The root holds the server's own folder, as a home does.
+async fn what_the_server_keeps_for_itself_is_closed(on: TestStore) {
+    let (alice, own) = (person(&on, "alice"), Path::new(ROOT).join(OWN));
+    fs::create_dir_all(own.join(".git/hooks")).unwrap();
+    fs::write(own.join("admin.key"), "secret").unwrap();
+    fs::write(own.join("shot.png"), STANDARD.decode(PNG.trim()).unwrap()).unwrap();
+    let own = own.to_str().unwrap();
+    let message = |project: &str, further: Json| {
+        let base = json!({
+            "project_key": project, "sender_name": "GreenCastle", "to": ["GreenCastle"], "subject": "x", "body_md": "y",
+        });
+        with(base, further)
+    };
+    for (project, prefix) in [(own, ""), (ROOT, "the-servers-own/")] {
+        agent_in(&on, &alice, project, "GreenCastle").await;
+        for path in [format!("{prefix}admin.key"), format!("./{prefix}admin.key"), format!("{own}/admin.key")] {
+            let input = message(project, json!({ "attachment_paths": [path] }));
+            assert_eq!(refusal(&on, &alice, "send_message", input).await, Code::Forbidden, "{project}: {path}");
+        }
+        // Nobody asked for a picture by name, so it stays text as any that cannot be had.
+        let body = format!("![a]({prefix}shot.png)");
+        let input = message(project, json!({ "body_md": body }));
+        assert_eq!(sent(&on, &alice, input).await, (body, Vec::new()), "{project}");
+    }
+    let install = json!({ "project_key": ROOT, "code_repo_path": own });
+    let error = refused(&on, &alice, "install_precommit_guard", install).await;
+    assert!(error.code() == Code::Forbidden && error.message().contains("the server itself"), "{error}");
+    assert_eq!(fs::read_dir(Path::new(own).join(".git/hooks")).unwrap().count(), 0);
+    // What lies beside it is served.
+    let tree = Tree::new();
+    fs::write(tree.at("src/notes.md"), "hello").unwrap();
+    let beside = tree.at("src/notes.md").display().to_string();
+    let (_, files) = sent(&on, &alice, message(ROOT, json!({ "attachment_paths": [beside] }))).await;
+    assert_eq!(files[0]["name"], "notes.md");
+}
+
 /// A white PNG of 40 by 40 pixels whose pixels are stored, not compressed.
 const PNG: &str = include_str!("white.png.base64");
 
@@ -191,6 +233,64 @@ async fn pictures_of_the_text_come_along(on: TestStore) {
         (&replied["body_md"], &replied["attachments"][0]["name"]),
         (&json!("![x](attachment:0)"), &json!("image-0.webp"))
     );
+}
+
+/// A key stands for what the caller said, and not for what a file held at the time.
+async fn a_call_that_is_repeated_under_its_key_needs_no_file_any_more(on: TestStore) {
+    let tree = Tree::new();
+    let (alice, bob) = tree.people(&on).await;
+    let (notes, shot) = (tree.at("src/notes.md"), tree.at("src/shot.png"));
+    let image = STANDARD.decode(PNG.trim()).unwrap();
+    fs::write(&notes, "one").unwrap();
+    fs::write(&shot, &image).unwrap();
+    let inline = json!([{ "name": "a.bin", "content_base64": "AP8A" }]);
+    let data = format!("![a](data:image/png;base64,{})", PNG.trim());
+    let all = |key: &str, body: &str| {
+        json!({
+            "attachment_paths": ["src/notes.md"], "attachments": inline, "body_md": body, "idempotency_key": key,
+        })
+    };
+    let pictured = tree.letter(json!({ "body_md": "![a](src/shot.png)", "idempotency_key": "pictured" }));
+    let sent = tree.letter(all("sent", &data));
+    let mut calls = vec![(&alice, "send_message", sent.clone()), (&alice, "send_message", pictured)];
+    let mut answers = Vec::new();
+    for (caller, name, input) in &calls {
+        answers.push(ok(&on, caller, name, input.clone()).await);
+    }
+    assert_eq!(answers[1]["attachments"][0]["name"], "shot.webp");
+    let reply = json!({
+        "project_key": tree.key(), "sender_name": "BlueLake", "message_id": answers[0]["deliveries"][0]["payload"]["id"],
+    });
+    calls.push((&bob, "reply_message", with(reply, all("replied", "![a](src/shot.png)"))));
+    answers.push(ok(&on, &bob, "reply_message", calls[2].2.clone()).await);
+    let written = on.count("SELECT count(*) FROM mail_messages").await.unwrap();
+    for changed in [true, false] {
+        for path in [&notes, &shot] {
+            if changed { fs::write(path, "two").unwrap() } else { fs::remove_file(path).unwrap() }
+        }
+        for ((caller, name, input), answer) in calls.iter().zip(&answers) {
+            let again = call(&on, caller, name, input.clone()).await;
+            assert_eq!((&again.json, again.replay), (answer, true), "{name}, changed: {changed}");
+        }
+    }
+    // What a call says is what counts, and nothing is read to find that it is another.
+    for other in [
+        json!({ "attachment_paths": ["src/other.md"] }),
+        json!({ "attachment_paths": null }),
+        json!({ "attachments": [{ "name": "a.bin", "content_base64": "AP8B" }] }),
+        json!({ "attachments": [] }),
+        json!({ "convert_images": false }),
+        json!({ "body_md": "y" }),
+    ] {
+        let input = with(sent.clone(), other.clone());
+        assert_eq!(refusal(&on, &alice, "send_message", input).await, Code::IdempotencyKeyConflict, "{other}");
+    }
+    assert_eq!(on.count("SELECT count(*) FROM mail_messages").await.unwrap(), written);
+    // Another key is another call, which needs the file; and so is this one once its key is forgotten.
+    let other = with(sent.clone(), json!({ "idempotency_key": "other" }));
+    assert_eq!(refusal(&on, &alice, "send_message", other).await, Code::NotFound);
+    pass(&on, 25 * 3_600);
+    assert_eq!(refusal(&on, &alice, "send_message", sent).await, Code::NotFound);
 }
 
 async fn pictures_that_cannot_be_had_stay_text(on: TestStore) {

@@ -20,6 +20,7 @@ waybill_testkit::both! {
     a_name_of_another_project_is_never_taken_for_ones_own,
     who_is_of_another_project_is_asked_and_answered_by_the_name_that_is_shown,
     blocked_sends_may_file_requests_and_send_nothing,
+    whoever_has_refused_is_not_asked_by_sending,
     a_key_under_which_nothing_was_sent_is_free_again,
     handshakes_are_for_those_who_act_for_both,
     wishes_for_acknowledgement_open_nothing,
@@ -365,6 +366,24 @@ async fn blocked_sends_may_file_requests_and_send_nothing(on: TestStore) {
     assert_eq!((&answered["count"], &answered["contacts_requested"]), (&json!(0), &json!(["BlueLake"])));
     assert_eq!(subjects(&inbox(&on, &bob, "BlueLake", json!({})).await), ["Contact request from GreenCastle"]);
     assert_eq!(on.count("SELECT count(*) FROM mail_contacts WHERE status = 'pending'").await.unwrap(), 1);
+}
+
+async fn whoever_has_refused_is_not_asked_by_sending(on: TestStore) {
+    let (alice, bob) = strangers(&on).await;
+    agent(&on, &bob, "RedFox").await;
+    ok(&on, &alice, "request_contact", ask()).await;
+    ok(&on, &bob, "respond_contact", answer(false)).await;
+    for to in [json!(["BlueLake"]), json!(["RedFox", "BlueLake"])] {
+        let asking = with(letter("a"), json!({ "to": to, "auto_contact_if_blocked": true, "idempotency_key": "k" }));
+        let plain = with(asking.clone(), json!({ "auto_contact_if_blocked": false }));
+        let (error, usual) =
+            (refused(&on, &alice, "send_message", asking).await, refused(&on, &alice, "send_message", plain).await);
+        assert_eq!((error.code(), error.detail("blocked")), (Code::ContactRequired, usual.detail("blocked")), "{to}");
+    }
+    assert!(inbox(&on, &bob, "RedFox", json!({})).await.is_empty(), "nobody else was asked");
+    assert_eq!(on.count("SELECT count(*) FROM mail_contacts").await.unwrap(), 1);
+    let other = with(letter("a"), json!({ "to": ["RedFox"], "auto_contact_if_blocked": true, "idempotency_key": "k" }));
+    assert_eq!(ok(&on, &alice, "send_message", other).await["contacts_requested"], json!(["RedFox"]));
 }
 
 async fn a_key_under_which_nothing_was_sent_is_free_again(on: TestStore) {

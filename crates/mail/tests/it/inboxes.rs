@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::{Caller, Code, Scope, Scopes};
 use waybill_mail::Settings;
 use waybill_mail::sweeps::OldEvents;
+use waybill_store::effects::Cursor;
 use waybill_testkit::stores::TestStore;
 
 use crate::support::*;
@@ -22,6 +23,7 @@ waybill_testkit::both! {
     views_show_what_they_are_called,
     deliveries_are_followed_once_each_in_order,
     a_cursor_that_is_too_old_or_ahead_is_told,
+    a_cursor_of_deliveries_that_a_restore_has_lost_is_told,
     a_follower_is_woken_by_the_message,
     health_is_told_after_a_write,
 }
@@ -290,18 +292,62 @@ async fn a_cursor_that_is_too_old_or_ahead_is_told(on: TestStore) {
     pass(&on, 1_000);
     assert_eq!(sweep(&on, OldEvents::new(&settings)).await, 2);
     let after = |cursor: &Json| with(of("BlueLake"), json!({ "after": cursor }));
+    let oldest = events(json!({})).await["oldest_available_cursor"].clone();
     for old in [&start, &read] {
         let error = refused(&on, &bob, "fetch_inbox_events", after(old)).await;
-        assert_eq!((error.code(), error.detail("oldest_available_cursor")), (Code::CursorExpired, Some(&end)));
+        assert_eq!((error.code(), error.detail("oldest_available_cursor")), (Code::CursorExpired, Some(&oldest)));
     }
     let rest = ok(&on, &bob, "fetch_inbox_events", after(&end)).await;
     assert_eq!(subjects(rest["events"].as_array().unwrap()), ["c"]);
+    assert_eq!(ok(&on, &bob, "fetch_inbox_events", after(&oldest)).await["events"], rest["events"]);
     assert_eq!(subjects(events(json!({})).await["events"].as_array().unwrap()), ["c"], "from the oldest there is");
     // As after a restore from a time before.
     let newest = rest["next_cursor"].clone();
     on.write("DELETE FROM mail_inbox_events").await.unwrap();
     let error = refused(&on, &bob, "fetch_inbox_events", after(&newest)).await;
-    assert_eq!((error.code(), error.detail("tail_cursor")), (Code::CursorAhead, Some(&end)));
+    assert_eq!((error.code(), error.detail("tail_cursor")), (Code::CursorAhead, Some(&oldest)));
+}
+
+/// SQLite gives their numbers out again, to deliveries of the same agent and of others.
+async fn a_cursor_of_deliveries_that_a_restore_has_lost_is_told(on: TestStore) {
+    let (alice, bob) = two(&on).await;
+    let events = async |after: &Json| {
+        let page = ok(&on, &bob, "fetch_inbox_events", with(of("BlueLake"), json!({ "after": after }))).await;
+        (subjects(page["events"].as_array().unwrap()), page["next_cursor"].clone())
+    };
+    let refused = async |after: &Json| {
+        let input = with(of("BlueLake"), json!({ "after": after }));
+        let error = refused(&on, &bob, "fetch_inbox_events", input).await;
+        assert_eq!(error.code(), Code::CursorAhead, "{error}");
+        error
+    };
+    send(&on, &alice, letter("kept")).await;
+    let kept = events(&Json::Null).await.1;
+    let lost = send(&on, &alice, letter("lost")).await;
+    let ahead = events(&Json::Null).await.1;
+    on.write(&format!("DELETE FROM mail_inbox_events WHERE message = {lost}")).await.unwrap();
+    pass(&on, 60);
+    refused(&ahead).await;
+    let mut later = Vec::new();
+    for subject in ["c", "d", "e"] {
+        later.push(send(&on, &alice, letter(subject)).await);
+    }
+    // By now there are higher numbers, so that the cursor is ahead of nothing.
+    let error = refused(&ahead).await;
+    let tail = error.detail("tail_cursor").unwrap().clone();
+    assert_eq!(events(&tail).await.0, Vec::<String>::new());
+    assert_eq!(events(&kept).await.0, ["c", "d", "e"]);
+
+    // A cursor that says no time, as before: good where its number is this agent's.
+    let numbers = format!("SELECT xact, seq, agent FROM mail_inbox_events WHERE message = {}", later[1]);
+    let row = on.rows(&numbers).await.unwrap().remove(0);
+    let at = Cursor { xact: row.int(0).unwrap(), seq: row.int(1).unwrap() };
+    let agent = row.int(2).unwrap().to_be_bytes();
+    let scope: [&[u8]; 3] = [b"mail.inbox", bob.tenant_id.as_bytes(), &agent];
+    let old = json!(at.to_text(&scope));
+    assert_eq!(events(&old).await.0, ["e"]);
+    on.write(&format!("UPDATE mail_inbox_events SET agent = 0 WHERE message = {}", later[1])).await.unwrap();
+    refused(&old).await;
 }
 
 async fn a_follower_is_woken_by_the_message(on: TestStore) {

@@ -12,6 +12,7 @@ waybill_testkit::both! {
     a_reply_begins_a_thread_by_the_number_of_its_message,
     only_parties_read_a_thread_and_hidden_ones_stay_hidden,
     a_thread_is_summed_up_without_a_model,
+    the_thread_of_one_agent_is_found_behind_the_mail_of_others,
     several_threads_make_a_digest,
     what_is_asked_wrongly_is_refused,
 }
@@ -127,6 +128,27 @@ async fn a_thread_is_summed_up_without_a_model(on: TestStore) {
         (&json!(2), &json!(2), &json!(1))
     );
     assert_eq!(told["examples"].as_array().unwrap().len(), 2);
+}
+
+/// The newest of what the principal has may all be another agent's.
+async fn the_thread_of_one_agent_is_found_behind_the_mail_of_others(on: TestStore) {
+    let (alice, _) = two(&on).await;
+    agent(&on, &alice, "RedFox").await;
+    for (sender, count) in [("GreenCastle", 3), ("RedFox", 5), ("GreenCastle", 1), ("RedFox", 3)] {
+        for _ in 0..count {
+            let body = format!("- point of {sender}");
+            let further = json!({ "thread_id": "T", "sender_name": sender, "body_md": body });
+            send(&on, &alice, with(letter("x"), further)).await;
+        }
+    }
+    for (limit, expected) in [(1, 1), (2, 2), (3, 3), (4, 4), (50, 4)] {
+        let input = thread("T", json!({ "agent_name": "GreenCastle", "per_thread_limit": limit }));
+        let summary = ok(&on, &alice, "summarize_thread", input).await["summary"].clone();
+        assert_eq!(summary["total_messages"], expected, "{limit}: {summary}");
+        assert_eq!(summary["key_points"], json!(["point of GreenCastle"]), "{limit}");
+    }
+    let all = ok(&on, &alice, "summarize_thread", thread("T", json!({ "per_thread_limit": 5 }))).await;
+    assert_eq!(all["summary"]["total_messages"], 5);
 }
 
 async fn several_threads_make_a_digest(on: TestStore) {

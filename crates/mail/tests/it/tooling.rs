@@ -20,6 +20,7 @@ waybill_testkit::both! {
     rule_48_waits_for_the_database_are_told_and_judged,
     tools_resources_and_settings_are_told_without_secrets,
     the_overseer_reaches_everybody_and_is_an_admin,
+    the_overseer_begins_no_thread_that_is_named_by_a_number,
     an_overseer_that_nobody_could_answer_can_be_answered_after_the_next_message,
     reservations_that_are_long_over_are_forgotten,
     files_are_not_read_where_no_folder_is_named,
@@ -96,6 +97,31 @@ async fn the_overseer_reaches_everybody_and_is_an_admin(on: TestStore) {
     assert_eq!(refusal(&on, &alice, "register_agent", named).await, Code::InvalidAgentName);
     let unknown = with(order, json!({ "to": ["RedFox"] }));
     assert_eq!(refusal(&on, &boss, "send_overseer_message", unknown).await, Code::RecipientNotFound);
+}
+
+async fn the_overseer_begins_no_thread_that_is_named_by_a_number(on: TestStore) {
+    let (_, bob) = two(&on).await;
+    let boss = admin(&on);
+    let order = |thread: &str| {
+        json!({
+            "project_key": HOME, "to": ["BlueLake"], "subject": "Stop", "body_md": "x", "thread_id": thread,
+        })
+    };
+    for thread in ["1", "7", "007", "99999999999999999999"] {
+        assert_eq!(
+            refusal(&on, &boss, "send_overseer_message", order(thread)).await,
+            Code::InvalidThreadId,
+            "{thread}"
+        );
+    }
+    assert_eq!(on.count("SELECT count(*) FROM mail_messages").await.unwrap(), 0);
+    ok(&on, &boss, "send_overseer_message", order("STOP-1")).await;
+    let first = with(order("x"), json!({ "thread_id": null }));
+    let first = ok(&on, &boss, "send_overseer_message", first).await["id"].clone();
+    let answer = json!({ "project_key": HOME, "sender_name": "BlueLake", "message_id": first, "body_md": "Done." });
+    ok(&on, &bob, "reply_message", answer).await;
+    let sent = ok(&on, &boss, "send_overseer_message", order(&first.to_string())).await;
+    assert_eq!(sent["thread_id"], first.to_string());
 }
 
 async fn an_overseer_that_nobody_could_answer_can_be_answered_after_the_next_message(on: TestStore) {

@@ -17,6 +17,8 @@ use crate::support::{Written, import as legacy_import, rows};
 waybill_testkit::both! {
     rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row,
     rule_42_what_the_database_has_stays_as_it_is,
+    a_tenant_whose_name_is_cut_in_its_folder_is_found,
+    agents_whose_names_are_cut_in_their_folders_have_what_is_theirs,
     a_project_whose_files_are_gone_is_read_from_its_repository,
     a_message_without_what_came_with_it_is_refused,
     files_of_ours_that_contradict_are_refused,
@@ -116,9 +118,10 @@ async fn import(on: &TestStore, root: &Path) -> Report {
 async fn import_from(on: &TestStore, root: &Path, archived: bool) -> Report {
     let (principal, admin) = ("human:somebody".to_owned(), on.admin.principal.to_string());
     let options = Options { tenant: on.admin.tenant, principal, admin, archived };
-    let (tenants, refused) = Source::tenants(root).map_err(readable).unwrap();
-    assert_eq!((tenants.len(), refused.count), (1, 0));
-    let source = Source::ours(root, &tenants[0].1).map_err(readable).unwrap();
+    let (tenants, refused) = waybill_reindex::tenants(&on.store, root).await.map_err(readable).unwrap();
+    let [(folder, tenant)] = tenants.as_slice() else { panic!("{tenants:?}") };
+    assert_eq!((*tenant, refused.count), (Some(on.admin.tenant), 0));
+    let source = Source::ours(root, folder).map_err(readable).unwrap();
     reindex(&on.store, source, &options, &|_, _| true).await.map_err(readable).unwrap()
 }
 
@@ -171,6 +174,38 @@ async fn rule_42_what_the_database_has_stays_as_it_is(on: TestStore) {
     let report = import(&on, temp.path()).await;
     assert_eq!((report.written(), report.is_whole()), (0, true));
     assert_eq!(rows(&on).await, before);
+}
+
+/// Sixty letters of two bytes each, which a folder writes with three characters a byte.
+async fn a_tenant_whose_name_is_cut_in_its_folder_is_found(on: TestStore) {
+    let renamed = async |on: &TestStore, name: &str| {
+        on.write(&format!("UPDATE tenants SET name = '{name}' WHERE tenant = {}", on.admin.tenant.0)).await.unwrap();
+    };
+    let name = "Ж".repeat(60);
+    renamed(&on, &name).await;
+    lived_in(&on).await;
+    let temp = exported(&on).await;
+    let empty = beside(&on).await;
+    let (found, _) = waybill_reindex::tenants(&empty.store, temp.path()).await.map_err(readable).unwrap();
+    assert!(matches!(found.as_slice(), [(folder, None)] if folder.contains("%-")), "{found:?}");
+    renamed(&empty, &name).await;
+    let report = import(&empty, temp.path()).await;
+    assert_eq!(report.refused, []);
+    assert_eq!(archived(&empty).await, archived(&on).await);
+}
+
+async fn agents_whose_names_are_cut_in_their_folders_have_what_is_theirs(on: TestStore) {
+    let (legacy, name) = (Written::new(), "Ж".repeat(100));
+    legacy.agent("w", 5, &name);
+    legacy.message(9, json!({ "from": name, "to": [name] }));
+    legacy_import(&on, &legacy.root()).await;
+    on.write("UPDATE mail_agents SET policy = 'open'").await.unwrap();
+    on.write("UPDATE mail_recipients SET read_at = created_at + 1000000").await.unwrap();
+    let temp = exported(&on).await;
+    let empty = beside(&on).await;
+    let report = import(&empty, temp.path()).await;
+    assert_eq!((report.refused, report.read), (Vec::new(), 1));
+    assert_eq!(archived(&empty).await, archived(&on).await);
 }
 
 async fn a_project_whose_files_are_gone_is_read_from_its_repository(on: TestStore) {

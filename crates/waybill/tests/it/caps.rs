@@ -36,7 +36,17 @@ async fn a_tenant_stores_as_many_bytes_as_it_may(engine: Engine) {
     let told = refused.json();
     assert_eq!((&told["limit"], &told["kind"]), (&json!(4_000), &json!("rows")), "{told}");
     assert!(told["used"].as_i64().is_some_and(|used| used >= 5_000), "{told}");
-    assert_eq!(world.counter(REFUSED).await, 2);
+    let writer = world.key(json!({ "principal": "agent:writer", "scopes": ["mail:write"] })).await;
+    let ask = json!({ "project_key": "/data/projects/backend", "from_agent": "GreenCastle", "to_agent": "BlueLake" });
+    let refused = world.post(&writer, "/v1/mail/contacts/request", &ask).await;
+    refused.must_be(Code::TooManyStoredBytes, "a request for contact");
+    let greet = json!({
+        "project_key": "/data/projects/backend", "requester": "GreenCastle", "target": "BlueLake", "auto_accept": true,
+        "welcome_subject": "Hello", "welcome_body": "x".repeat(5_000),
+    });
+    let refused = world.post(&writer, "/v1/mail/contacts/handshake", &greet).await;
+    refused.must_be(Code::TooManyStoredBytes, "a first message");
+    assert_eq!(world.counter(REFUSED).await, 4);
 
     // What gives room is done all the same, and then there is room.
     let received = sqs.receive(&queue, 0).await;

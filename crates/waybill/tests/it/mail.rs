@@ -376,3 +376,38 @@ async fn large_mail_is_shown_over_mcp_before_it_is_read() {
     let read = world.mcp(&key, "/mcp/mail", "resources/read", &uri).await.json();
     assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains(&large[..1_000]));
 }
+
+/// An operator may let the server work in a folder that holds its data folder, as a home does.
+#[tokio::test]
+async fn the_data_folder_is_closed_to_mail() {
+    const CURE: &str = "Name a file or folder outside of the server's own folders.";
+    // Servers of tests have their data folders beneath it.
+    let root = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).canonicalize().unwrap();
+    let root = root.parent().unwrap();
+    let settings = format!("[mail]\nallow_ephemeral_projects = true\nproject_roots = [{root:?}]\n");
+    let world = World::with(Engine::Sqlite, &settings, &[]).await;
+    let (admin, data) = (&world.server.admin_key, world.server.data_dir.as_path());
+    let (beside, name) = (data.parent().unwrap(), data.file_name().unwrap().to_str().unwrap());
+    std::fs::write(beside.join("notes.md"), "hello").unwrap();
+    let send = async |project: &std::path::Path, file: &str| {
+        world.admin_post("/v1/mail/projects", &json!({ "human_key": project })).await;
+        let agent = json!({ "project_key": project, "program": "x", "model": "y", "name": "GreenCastle" });
+        world.admin_post("/v1/mail/agents", &agent).await;
+        let message = json!({
+            "project_key": project, "sender_name": "GreenCastle", "to": ["GreenCastle"], "subject": "x", "body_md": "y",
+            "attachment_paths": [file],
+        });
+        world.post(admin, "/v1/mail/messages", &message).await
+    };
+    for file in ["admin.key", "server.key", "waybill.db"] {
+        assert!(data.join(file).exists(), "{file}");
+        send(data, file).await.must_be_cured(Code::Forbidden, CURE, file);
+        send(beside, &format!("{name}/{file}")).await.must_be_cured(Code::Forbidden, CURE, file);
+    }
+    let install = json!({ "project_key": beside, "code_repo_path": data });
+    let refused = world.post(admin, "/v1/mail/guard/install", &install).await;
+    refused.must_be_cured(Code::Forbidden, CURE, "the guard");
+    let sent = send(beside, "notes.md").await;
+    assert!(sent.status < 300, "{}", sent.text);
+    assert_eq!(sent.json()["attachments"][0]["name"], "notes.md", "{}", sent.text);
+}

@@ -208,3 +208,27 @@ async fn rule_40_and_41_reconcile_has_exit_codes_and_a_report() {
     let neither = program(&["mail", "reconcile", "--check", "--rebuild"]);
     assert_eq!(neither.exit, 2, "{}", neither.stderr);
 }
+
+/// A folder has no room for such a name, so it ends with a digest from which the name cannot be read.
+#[tokio::test]
+async fn the_archive_of_a_tenant_with_a_long_name_is_read_back() {
+    let mut world = World::start().await;
+    let name = "Ж".repeat(60);
+    world.admin_post("/admin/tenants", &json!({ "name": name })).await;
+    let scopes = ["mail:read", "mail:write"];
+    let key = world.key(json!({ "principal": "agent:alice", "tenant": name, "scopes": scopes })).await;
+    for (path, input) in [
+        ("/v1/mail/projects", json!({ "human_key": PROJECT })),
+        ("/v1/mail/agents", json!({ "project_key": PROJECT, "program": "x", "model": "y", "name": "GreenCastle" })),
+    ] {
+        let made = world.post(&key, path, &input).await;
+        assert!(made.status < 300, "{path}: {}", made.text);
+    }
+    world.server.term().unwrap();
+    for mode in ["--rebuild", "--reindex"] {
+        let ended = reconcile(&world, mode);
+        assert_eq!(ended.exit, 0, "{mode}: {} {}", ended.stdout, ended.stderr);
+    }
+    let report = reconcile(&world, "--reindex").json();
+    assert_eq!((&report["refused"], &report["agents"]["known"]), (&json!([]), &json!(1)), "{report}");
+}

@@ -148,8 +148,8 @@ impl Procedure for LookingFirst {
 
 /// None where there is nothing to look at, or the server may not.
 async fn look(flow: &Flow<'_>, of: &ForceReleaseFileReservation) -> Result<Option<Looked>> {
-    let roots = flow.home().settings().get::<Settings>().project_roots.clone();
-    if roots.is_empty() {
+    let roots = flow.home().settings().get::<Settings>().roots();
+    if roots.open.is_empty() {
         return Ok(None);
     }
     let find_files = FindFiles {

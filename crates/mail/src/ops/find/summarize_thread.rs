@@ -16,6 +16,8 @@ const THREADS_MAX: usize = 20;
 /// Messages of each thread: the newest.
 const MESSAGES: i64 = 50;
 pub(crate) const MESSAGES_MAX: i64 = 200;
+/// Pages that are looked through for what one agent has.
+const PAGES_MAX: usize = 20;
 /// Of each body.
 const BODY_CHARS_MAX: i64 = 8_192;
 const EXAMPLES_MAX: usize = 3;
@@ -191,12 +193,23 @@ pub(crate) struct Wanted<'a> {
     pub limit: i64,
 }
 
-/// What the caller may read of it, the newest first.
+/// What the caller may read of it, the newest first. Where one agent is meant, messages that only others of its principal have lie between
+/// its own: further pages are read for those, so many and no more.
 pub(crate) async fn newest(ctx: &Ctx<'_>, tx: &mut Tx<'_>, wanted: &Wanted<'_>, id: &str) -> Result<Vec<Found>> {
     let thread = Some(id.to_owned());
     let thread = find::Wanted { thread, ..find::Wanted::new(ctx, wanted.project, wanted.agent) };
-    let mut found = thread.look(ctx, tx, None, i64::MAX, wanted.limit, BODY_CHARS_MAX).await?;
-    found.retain(|found| found.is_party);
+    let most = usize::try_from(wanted.limit).unwrap_or_default();
+    let (mut found, mut below, mut size) = (Vec::new(), i64::MAX, wanted.limit);
+    for _ in 0..PAGES_MAX {
+        let page = thread.look(ctx, tx, None, below, size, BODY_CHARS_MAX).await?;
+        let is_last = (page.len() as i64) < size;
+        below = page.last().map_or(below, |found| found.view.id);
+        found.extend(page.into_iter().filter(|found| found.is_party).take(most - found.len()));
+        if is_last || found.len() == most {
+            break;
+        }
+        size = MESSAGES_MAX;
+    }
     Ok(found)
 }
 

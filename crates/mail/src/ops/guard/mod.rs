@@ -1,7 +1,7 @@
 //! The guard of repositories, put in place by the server itself: for repositories beneath `mail.project_roots` alone. Elsewhere
 //! `waybill guard install` does it, with the rights of whoever runs it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use waybill_checkout::Checkout;
 use waybill_checkout::hooks::{self, BY_HAND};
@@ -30,7 +30,7 @@ async fn in_hooks<T: Send + 'static>(
     path: &str,
     then: impl FnOnce(&waybill_checkout::Hooks) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let roots: Vec<PathBuf> = flow.home().settings().get::<Settings>().project_roots.clone();
+    let roots = flow.home().settings().get::<Settings>().roots();
     let path = path.to_owned();
     let work = move || {
         let outside = || {

@@ -87,6 +87,7 @@ impl Operation for MacroContactHandshake {
             answer: r#"{"from": "GreenCastle", "to": "BlueLake", "to_project": "/data/projects/backend", "status": "approved",
                 "expires_ts": "2026-02-04T12:30:00.000000Z", "intro_message_id": 44}"#,
         },
+        stores: true,
         ..OperationSpec::WRITE
     };
     type Output = Handshake;

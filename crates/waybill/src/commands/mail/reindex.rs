@@ -91,17 +91,13 @@ async fn options(store: &Store, tenant: Tenant, principal: &str, archived: bool)
 /// database has written.
 pub async fn own(store: &Store, root: &Path, principal: &str, archived: bool) -> Result<Report> {
     let mut report = Report::default();
-    let (tenants, refused) = Source::tenants(root)?;
+    let (tenants, refused) = waybill_reindex::tenants(store, root).await?;
     report.refuse_all(&refused);
-    for (name, folder) in tenants {
-        let tenant = match waybill_access::find_tenant(store, &name).await {
-            Ok(tenant) => tenant,
-            Err(error) if error.code() == Code::NotFound => {
-                report
-                    .refuse(folder, format!("there is no tenant {name}: make it with `waybill tenant create {name}`"));
-                continue;
-            }
-            Err(error) => return Err(error),
+    for (folder, tenant) in tenants {
+        let Some(tenant) = tenant else {
+            let why = absent(&folder);
+            report.refuse(folder, why);
+            continue;
         };
         let root = root.to_owned();
         let read = move || Source::ours(&root, &folder);
@@ -109,6 +105,16 @@ pub async fn own(store: &Store, root: &Path, principal: &str, archived: bool) ->
         report.add(one(store, source, &options(store, tenant, principal, archived).await?).await?);
     }
     Ok(report)
+}
+
+/// Why a folder is left: a name that is too long cannot be read from it.
+fn absent(folder: &str) -> String {
+    match waybill_archive::names::name(folder) {
+        Some(name) => format!("there is no tenant {name}: make it with `waybill tenant create {name}`"),
+        None => {
+            "there is no tenant of the long name that it is made of: make it with `waybill tenant create`".to_owned()
+        }
+    }
 }
 
 /// Takes from this server's own archive what the database lacks.
