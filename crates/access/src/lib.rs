@@ -27,7 +27,7 @@ mod verifier;
 
 use std::time::Duration;
 
-use waybill_kernel::ranges::{Setting, at_least, check, setting};
+use waybill_kernel::ranges::{KEEP_SECONDS, Setting, at_least, check, setting};
 use waybill_store::effects::Runner;
 use waybill_store::{Domain, Migration, Registry, StoredCaps};
 
@@ -52,6 +52,8 @@ pub const DOMAIN: Domain = Domain {
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,
+    audit: &[],
+    on_shards: false,
 };
 
 pub const MIGRATIONS: &[Migration] = &[
@@ -102,6 +104,7 @@ impl Settings {
             setting("remembered_keys_max", self.remembered_keys_max, at_least(1)),
             setting("verifications_waiting_max", self.verifications_waiting_max, at_least(1)),
             setting("ended_keys_interval_s", self.ended_keys_interval.as_secs(), at_least(1)),
+            setting("ended_keys_retention_s", self.ended_keys_retention.as_secs(), KEEP_SECONDS),
             setting("stored_bytes_max", self.stored_bytes_max, at_least(0)),
             setting("blob_bytes_max", self.blob_bytes_max, at_least(0)),
         ]

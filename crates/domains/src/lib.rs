@@ -5,7 +5,7 @@ mod stored;
 pub use stored::{CompareStored, Miscounted};
 use waybill_access::Boxes;
 use waybill_store::effects::{self, Runner};
-use waybill_store::{Domain, Migration, Registry, Settings, StoreRole};
+use waybill_store::{Domain, Migration, Registry, Rule, Settings, StoreRole};
 
 /// In the order in which their operations are shown.
 pub const ALL: &[Domain] = &[
@@ -17,16 +17,13 @@ pub const ALL: &[Domain] = &[
     waybill_webhooks::DOMAIN,
 ];
 
-/// Those that keep rows in other stores than home as well.
-const ON_SHARDS: &[Domain] = &[waybill_queues::DOMAIN];
-
 pub fn migrations() -> Vec<Migration> {
     migrations_of(StoreRole::Home)
 }
 
 /// Which tables a store has.
 pub fn migrations_of(role: StoreRole) -> Vec<Migration> {
-    let of_domains = domains_of(role).iter().flat_map(|domain| domain.migrations);
+    let of_domains = domains_of(role).flat_map(|domain| domain.migrations);
     let of_all: &[Migration] = match role {
         StoreRole::Home => &[waybill_store::STORED_BYTES, stored::AT_HOME],
         StoreRole::Shard => &[waybill_store::STORED_BYTES],
@@ -34,10 +31,16 @@ pub fn migrations_of(role: StoreRole) -> Vec<Migration> {
     of_domains.chain(of_all).copied().collect()
 }
 
-fn domains_of(role: StoreRole) -> &'static [Domain] {
+fn domains_of(role: StoreRole) -> impl Iterator<Item = &'static Domain> {
+    ALL.iter().filter(move |domain| role == StoreRole::Home || domain.on_shards)
+}
+
+/// What must hold in a store that is whole.
+pub fn audit(role: StoreRole) -> Vec<&'static Rule> {
     match role {
-        StoreRole::Home => ALL,
-        StoreRole::Shard => ON_SHARDS,
+        StoreRole::Home => ALL.iter().flat_map(|domain| domain.audit).collect(),
+        // Rules may be about tables that are at home alone.
+        StoreRole::Shard => Vec::new(),
     }
 }
 
@@ -53,7 +56,7 @@ pub fn boxes() -> Vec<Boxes> {
 
 /// Everything that recurs in a store, started.
 pub fn sweeps(role: StoreRole, runner: Runner, settings: &Settings) -> Runner {
-    domains_of(role).iter().fold(runner, |runner, domain| (domain.sweeps)(runner, settings))
+    domains_of(role).fold(runner, |runner, domain| (domain.sweeps)(runner, settings))
 }
 
 #[cfg(test)]

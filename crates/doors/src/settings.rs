@@ -106,6 +106,8 @@ impl Settings {
             setting("admin_places", self.admin_places, 0..=1_000_000),
             setting("streams_max", self.streams_max, MANY),
             setting("heartbeat_s", self.heartbeat_s, HEARTBEAT_SECONDS),
+            setting("drain_ms", self.drain_ms, at_least(0)),
+            setting("probe_ms", self.probe_ms, at_least(0)),
         ]
     }
 

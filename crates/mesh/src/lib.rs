@@ -33,8 +33,16 @@ pub use mesh::{MeshView, Policy};
 pub use settings::Settings;
 use waybill_store::{Domain, Migration, Registry};
 
-pub const DOMAIN: Domain =
-    Domain { name: spec::DOMAIN, title: "Mesh", mcp: None, migrations: MIGRATIONS, register, sweeps: sweeps::start };
+pub const DOMAIN: Domain = Domain {
+    name: spec::DOMAIN,
+    title: "Mesh",
+    mcp: None,
+    migrations: MIGRATIONS,
+    register,
+    sweeps: sweeps::start,
+    audit: &[],
+    on_shards: false,
+};
 
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 60, name: "mesh", sql: include_str!("../schema/V0060__mesh.sql") },

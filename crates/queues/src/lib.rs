@@ -51,6 +51,8 @@ pub const DOMAIN: Domain = Domain {
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,
+    audit: &[],
+    on_shards: true,
 };
 
 const INSTRUCTIONS: &str = "Waybill keeps message queues for SQS clients. These tools look at them and change nothing.\n\

@@ -16,6 +16,20 @@ pub struct Domain {
     pub register: fn(Registry) -> Registry,
     /// Starts what recurs, by the settings that the store was opened with.
     pub sweeps: fn(Runner, &Settings) -> Runner,
+    /// What must hold between its rows, for whoever asks whether a database is whole.
+    pub audit: &'static [Rule],
+    /// Whether it keeps rows in other stores than home as well.
+    pub on_shards: bool,
+}
+
+/// Rows that must not be there.
+#[derive(Debug)]
+pub struct Rule {
+    /// What they are, in the plural.
+    pub what: &'static str,
+    /// Their ids, of every tenant, on either engine. One statement sees one state, also beside a server that writes; it reads
+    /// one table from end to end and finds the rest by primary keys.
+    pub sql: &'static str,
 }
 
 /// A domain as MCP clients meet it: `/mcp/<name>` serves it alone, `/mcp` together with the others.

@@ -35,7 +35,7 @@ mod waits;
 mod wake;
 
 pub use decode::decode;
-pub use domain::{Domain, Mcp, Naming};
+pub use domain::{Domain, Mcp, Naming, Rule};
 pub use hold::{Hold, Holding};
 pub use metrics::OperationFigures;
 pub use migrate::Migration;

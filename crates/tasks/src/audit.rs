@@ -2,15 +2,7 @@
 //! whether a database is whole. A transition writes all of its rows in one transaction and the archive moves a receipt in
 //! one, so no crash leaves anything that a rule finds.
 
-/// Rows that must not be there.
-#[derive(Debug)]
-pub struct Rule {
-    /// What they are, in the plural.
-    pub what: &'static str,
-    /// Their ids, of every tenant, on either engine. One statement sees one state, also beside a server that writes; it reads
-    /// one table from end to end and finds the rest by primary keys.
-    pub sql: &'static str,
-}
+use waybill_store::Rule;
 
 /// A link from the receipt `r` to one that ends it. The archive takes links away together with the child.
 macro_rules! has_end {

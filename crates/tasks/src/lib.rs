@@ -36,6 +36,8 @@ pub const DOMAIN: Domain = Domain {
     migrations: MIGRATIONS,
     register,
     sweeps: start_sweeps,
+    audit: audit::RULES,
+    on_shards: false,
 };
 
 const INSTRUCTIONS: &str = "Waybill hands work to others and keeps it safe. A task is a piece of work that a worker takes \

@@ -6,6 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use waybill_kernel::Time;
 use waybill_kernel::ranges::{BYTES, KEEP_SECONDS, MANY, PAUSE_SECONDS, SECONDS, Setting, at_least, check, setting};
+use waybill_store::effects::PAGES;
+
+use crate::sweeps;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -166,16 +169,20 @@ impl Settings {
             setting("list_limit_max", self.list_limit_max, 1..=1_000),
             setting("list_bytes_max", self.list_bytes_max, at_least(1_024)),
             setting("list_scan_max", self.list_scan_max, MANY),
+            setting("progress_receipts_max", self.progress_receipts_max, at_least(0)),
             setting("receipt_body_bytes_max", self.receipt_body_bytes_max, RECEIPT_BYTES),
             // With none, no receipt could end an obligation.
             setting("receipt_parents_max", self.receipt_parents_max, 1..=1_000),
             setting("receipt_artifacts_max", self.receipt_artifacts_max, 0..=1_000_000),
             setting("sweep_interval_s", self.sweep_interval_s, SECONDS),
+            setting("sweep_batch", self.sweep_batch, sweeps::LEASE_BATCHES),
             setting("requeue_delay_s_max", self.requeue_delay_s_max, PAUSE_SECONDS),
             setting("instance_forgotten_s", self.instance_forgotten_s, SECONDS),
             setting("chain_interval_s", self.chain_interval_s, SECONDS),
+            setting("chain_batch", self.chain_batch, PAGES),
             setting("receipt_backlog", self.receipt_backlog, 1..=1_000_000_000),
             setting("archive_interval_s", self.archive_interval_s, SECONDS),
+            setting("archive_batch", self.archive_batch, sweeps::ARCHIVE_BATCHES),
             setting("archive_after_s", self.archive_after_s, KEEP_SECONDS),
             setting("archive_after_s_max", self.archive_after_s_max, KEEP_SECONDS),
             setting("session_silence_s", self.session_silence_s, SECONDS),

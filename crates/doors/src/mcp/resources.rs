@@ -281,6 +281,8 @@ mod tests {
             migrations: &[],
             register: |registry| registry.with::<Inbox>(),
             sweeps: |runner, _| runner,
+            audit: &[],
+            on_shards: false,
         };
         let shelf = Shelf::new(&Registry::default().with_domain(&MAIL).with::<Projects>(), None);
         let found = shelf.find("resource://inbox/a?format=json&limit=5").unwrap().input().unwrap();

@@ -209,6 +209,8 @@ mod tests {
         migrations: &[],
         register: |registry| registry.with::<Create>().with::<Cancel>().with::<Get>().with::<Hidden>(),
         sweeps,
+        audit: &[],
+        on_shards: false,
     };
 
     const MAIL: Domain = Domain {

@@ -11,6 +11,7 @@
 //! ([`crate::Operation::SETTLES`]) and waits for at most [`SETTLE_MAX`] until its caller's own writes are below it too.
 
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use waybill_kernel::{Code, Error, Mode, Result, Time, cursor};
@@ -20,6 +21,8 @@ use crate::{Ctx, Row, Store, Topic, Tx, Value, Work, metrics};
 
 /// Rows in one page at most.
 const PAGE_MAX: i64 = 1000;
+/// What a sweep over a feed may take at once.
+pub const PAGES: RangeInclusive<i64> = 1..=PAGE_MAX;
 /// How long a call waits until what was committed before it is below the horizon, unless set otherwise.
 pub const SETTLE_MAX: Duration = Duration::from_millis(100);
 

@@ -13,7 +13,7 @@ mod sweep;
 mod worker;
 
 pub(crate) use feed::settle;
-pub use feed::{Cursor, Effect, Feed, Follow, Page, SETTLE_MAX, advance, position};
+pub use feed::{Cursor, Effect, Feed, Follow, PAGES, Page, SETTLE_MAX, advance, position};
 pub use list_sweeps::{ListSweeps, SweepView, Sweeps};
 pub use outward::{Bounds, Ended, GivenUp, Outward, Round, Taken, reach_once};
 pub use runner::Runner;

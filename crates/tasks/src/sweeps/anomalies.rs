@@ -27,14 +27,12 @@ impl Anomalies {
     }
 }
 
-const BATCH_MAX: i64 = 20;
-
 impl Sweep for Anomalies {
     const NAME: &'static str = "tasks.anomalies";
 
     fn plan(&self) -> Plan {
-        // Each may wake two, and a transaction wakes 64 at most.
-        Plan { batch: self.batch.clamp(1, BATCH_MAX), ..Plan::every(seconds_of(self.interval_s.max(1))) }
+        // Each may wake two topics, those of expired leases three: what is few enough for the one is for the other.
+        Plan { batch: self.batch, ..Plan::every(seconds_of(self.interval_s.max(1))) }
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {

@@ -5,6 +5,7 @@
 //! anew. What it could move is gone by then, so a walk passes what is old and still in use, not history. No index is
 //! needed for it, which every create would have to write.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ impl Sweep for Archive {
     const NAME: &'static str = "receipts.archive";
 
     fn plan(&self) -> Plan {
-        Plan { batch: self.batch.clamp(1, BATCH_MAX), ..Plan::every(seconds_of(self.interval_s.max(1))) }
+        Plan { batch: self.batch, ..Plan::every(seconds_of(self.interval_s.max(1))) }
     }
 
     async fn run_batch(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result<u64> {
@@ -83,7 +84,7 @@ impl Sweep for Archive {
 }
 
 /// As many rows as a feed gives out at once; more would be cut, and a cut page looks like the last one.
-const BATCH_MAX: i64 = 1000;
+pub(crate) const BATCHES: RangeInclusive<i64> = 1..=1_000;
 
 /// With each receipt, what has become of its task: when it ended, and whether its obligation is still open.
 const IN_ORDER: Feed = Feed {

@@ -1,6 +1,7 @@
 //! Leases that ran out: their tasks go back to the queue, as if nobody had had them. A vanished worker is no failed
 //! attempt, so a task comes back as often as it takes.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::settings::seconds_of;
 use crate::task::TaskId;
 
 /// Each task wakes three topics and all of them one more, and a transaction wakes 64 at most.
-const BATCH_MAX: i64 = 20;
+pub(crate) const BATCHES: RangeInclusive<i64> = 1..=20;
 /// A task whose leases ran out more often than this is worth a look.
 const EXPIRIES_USUAL: i64 = 3;
 
@@ -45,7 +46,7 @@ impl Sweep for ExpiredLeases {
 
     fn plan(&self) -> Plan {
         let plan = Plan::every(seconds_of(self.settings.sweep_interval_s.max(1)));
-        Plan { batch: self.settings.sweep_batch.clamp(1, BATCH_MAX), ..plan }
+        Plan { batch: self.settings.sweep_batch, ..plan }
     }
 
     fn row(&self) -> String {

@@ -8,6 +8,8 @@ mod seal;
 
 pub use anomalies::Anomalies;
 pub use archive::Archive;
+pub(crate) use archive::BATCHES as ARCHIVE_BATCHES;
+pub(crate) use expired_leases::BATCHES as LEASE_BATCHES;
 pub use expired_leases::ExpiredLeases;
 #[cfg(test)]
 pub(crate) use expired_leases::REQUEUE;

@@ -59,8 +59,8 @@ pub async fn run(flags: Serve) -> Result<()> {
     let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
     let sweeps = wiring::sweeps(&config, &opened.stores);
     let tended = tokio::spawn(waybill_queues::shards::tend(opened.stores.clone(), stopping.clone()));
-    let [seen_every, measured_every] = [config.background.seen_interval_s, config.background.measure_interval_s]
-        .map(|s| Duration::from_secs(s.max(1)));
+    let [seen_every, measured_every] =
+        [config.background.seen_interval_s, config.background.measure_interval_s].map(Duration::from_secs);
     let (process, store) = (opened.process.clone(), opened.store.clone());
     let seen = tokio::spawn(wiring::record_seen(process, store, seen_every, stopping.clone()));
     let measured = tokio::spawn(wiring::measure(opened.stores.clone(), measured_every, stopping.clone()));

@@ -1,9 +1,8 @@
-//! Do tasks, results, receipts and their links agree? The rules are the domain's; both engines are asked the same.
+//! Do tasks, results, receipts and their links agree? The rules are those of the domains; both engines are asked the same.
 
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Result, hex};
-use waybill_store::StoreRole;
-use waybill_tasks::audit::{RULES, Rule};
+use waybill_store::{Rule, StoreRole};
 
 use super::{Check, work};
 
@@ -36,12 +35,12 @@ impl Broken {
 }
 
 /// None for tables of another version, which the rules would not know, and for stores that have no ledger.
-pub(super) fn rules(role: StoreRole, schema: &Result<Option<i64>>) -> &'static [Rule] {
+pub(super) fn rules(role: StoreRole, schema: &Result<Option<i64>>) -> Vec<&'static Rule> {
     let is_known = schema.as_ref().is_ok_and(|schema| *schema == Some(work::schema_known(role)));
-    if role == StoreRole::Home && is_known { RULES } else { &[] }
+    if is_known { waybill_domains::audit(role) } else { Vec::new() }
 }
 
-pub(super) fn verdict(rules: &[Rule], broken: &[Broken]) -> Check {
+pub(super) fn verdict(rules: &[&Rule], broken: &[Broken]) -> Check {
     if rules.is_empty() {
         return Check::skipped(NAME, "the tables are of another version than this program");
     }
@@ -65,13 +64,14 @@ mod tests {
 
     #[test]
     fn a_few_are_named_and_many_are_counted() {
+        let rules = waybill_domains::audit(StoreRole::Home);
         let found = |count: usize| {
-            let broken = [Broken::new(&RULES[0], vec![vec![7; 16]; count])];
-            let check = verdict(RULES, &broken);
+            let broken = [Broken::new(rules[0], vec![vec![7; 16]; count])];
+            let check = verdict(&rules, &broken);
             assert_eq!(check.verdict == Verdict::Failed, count > 0);
             check.found
         };
-        let (id, what) = ("07070707-0707-0707-0707-070707070707", RULES[0].what);
+        let (id, what) = ("07070707-0707-0707-0707-070707070707", rules[0].what);
         assert_eq!(found(1), format!("1 {what} ({id})"));
         assert_eq!(found(3), format!("3 {what} ({id}, {id}, {id})"));
         assert_eq!(found(4), format!("4 {what} ({id}, {id}, {id}, …)"));

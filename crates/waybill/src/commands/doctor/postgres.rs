@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use waybill_kernel::Error;
 use waybill_store::safety::{Login, OpenWrite, PostgresInspection, Replica, Server};
-use waybill_store::{PostgresOptions, StoreRole};
-use waybill_tasks::audit::Rule;
+use waybill_store::{PostgresOptions, Rule, StoreRole};
 
 use super::ledger::Broken;
 use super::{Check, Scene, ledger, list, work};
@@ -38,7 +37,7 @@ pub(super) async fn examine(options: &PostgresOptions, role: StoreRole, scene: &
     if has_tables {
         checks.push(access(look.access_findings().await));
         if role == StoreRole::Home {
-            checks.push(agreement(&look, rules).await);
+            checks.push(agreement(&look, &rules).await);
         }
         checks.push(work::sweeps(look.sweeps().await, server.now, scene.holder.is_some()));
         checks.push(work::dead_jobs(look.dead_jobs().await));
@@ -149,9 +148,9 @@ fn open_writes(found: waybill_kernel::Result<Option<OpenWrite>>) -> Check {
     Check::warning(NAME, found, cure)
 }
 
-async fn agreement(look: &PostgresInspection, rules: &'static [Rule]) -> Check {
+async fn agreement(look: &PostgresInspection, rules: &[&'static Rule]) -> Check {
     let mut broken = Vec::new();
-    for rule in rules {
+    for &rule in rules {
         match look.ids(rule.sql, ledger::ASKED_MAX).await {
             Ok(ids) => broken.push(Broken::new(rule, ids)),
             Err(error) => return Check::of_error(ledger::NAME, &error),

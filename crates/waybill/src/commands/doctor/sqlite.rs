@@ -4,8 +4,7 @@ use std::path::Path;
 
 use waybill_kernel::{Code, Result};
 use waybill_store::safety::{Beside, Inspection, Marked, Watch, sqlite_version};
-use waybill_store::{SqliteOptions, StoreRole};
-use waybill_tasks::audit::Rule;
+use waybill_store::{Rule, SqliteOptions, StoreRole};
 
 use super::ledger::Broken;
 use super::{Check, Scene, ledger, list, work};
@@ -56,7 +55,7 @@ fn look(path: &Path, role: StoreRole, scene: &Scene, watch: &Watch) -> Result<Ve
         checks.push(work::server_key(noted, scene.server_key_id.as_deref()));
     }
     if has_tables && role == StoreRole::Home {
-        checks.push(agreement(&mut file, rules, watch)?);
+        checks.push(agreement(&mut file, &rules, watch)?);
     }
     if has_tables {
         checks.push(work::sweeps(file.sweeps(), scene.now, runs));
@@ -86,9 +85,9 @@ fn integrity(file: &mut Inspection, quick: bool, watch: &Watch) -> Result<Check>
     }
 }
 
-fn agreement(file: &mut Inspection, rules: &'static [Rule], watch: &Watch) -> Result<Check> {
+fn agreement(file: &mut Inspection, rules: &[&'static Rule], watch: &Watch) -> Result<Check> {
     let mut broken = Vec::new();
-    for rule in rules {
+    for &rule in rules {
         match file.ids(rule.sql, ledger::ASKED_MAX, watch) {
             Ok(ids) => broken.push(Broken::new(rule, ids)),
             Err(error) if error.code() == Code::Interrupted => return Err(error),
