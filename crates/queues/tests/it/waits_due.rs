@@ -175,13 +175,11 @@ pub mod shards {
             pass(&on, 2);
         }
         // The first is on its way to another store, and until it has arrived there its group waits.
-        let both = ReceiveMessage { visibility_timeout: Some(5), ..from_other(2) };
-        assert_eq!(texts(&ok(&on, both).await.messages), ["b"]);
+        assert!(ok(&on, from_other(2)).await.messages.is_empty());
         let on = Arc::new(on);
         let waiter = waiting_by(&on, ReceiveMessage { wait_time_seconds: Some(LONG_S), ..from_other(1) });
         tokio::time::sleep(SHORT).await;
         tend(&on).await;
-        pass(&on, 6);
         assert_eq!(ended(waiter).await, ["b"]);
     }
 }
