@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 use waybill_kernel::{Code, Error, Result};
 
@@ -35,8 +35,23 @@ enum Socket {
     },
 }
 
+/// Connections that have come and were not taken yet; the system may allow fewer. Left to itself it is 128, and of a crowd whoever is
+/// one too many comes again a second later.
+const BACKLOG: u32 = 4_096;
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // What a server before this one has left behind does not keep the address.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 impl Listener {
-    pub async fn bind(address: SocketAddr) -> Result<Self> {
+    pub fn bind(address: SocketAddr) -> Result<Self> {
         let refused = |error: std::io::Error| {
             let why = match error.kind() {
                 std::io::ErrorKind::AddrInUse => "another program is listening there".to_owned(),
@@ -44,7 +59,7 @@ impl Listener {
             };
             unusable(format!("Cannot listen on {address}: {why}."))
         };
-        let socket = TcpListener::bind(address).await.map_err(refused)?;
+        let socket = listen(address).map_err(refused)?;
         let address = socket.local_addr().map_err(refused)?;
         Ok(Self(Socket::Tcp { socket, address }))
     }

@@ -31,7 +31,13 @@ pub fn main() -> ExitCode {
         return report(&error);
     }
     waybill_heap::give_back_large_blocks();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    // A server is for many at once. All else, a daemon above all, waits more than it computes, and with one thread hands less from
+    // one to another; its disk has threads of its own.
+    if !matches!(command, Command::Serve(_)) {
+        builder.worker_threads(1);
+    }
+    let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report(&Error::internal(error)),
     };

@@ -75,7 +75,7 @@ impl Node {
         })
         .await;
         let server = Server::new(commons, &settings, stopping.clone());
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address().unwrap();
         server.open(listener, mesh.unwrap());
         let running = tokio::spawn(async move {

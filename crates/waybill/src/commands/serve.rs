@@ -108,8 +108,8 @@ struct Listeners {
 
 impl Listeners {
     async fn bind(config: &Config) -> Result<Self> {
-        let http = Listener::bind(config.http).await.map_err(|error| chosen_by(error, "--http"))?;
-        let sqs = Listener::bind(config.sqs_listen).await.map_err(|error| chosen_by(error, "--sqs"))?;
+        let http = Listener::bind(config.http).map_err(|error| chosen_by(error, "--http"))?;
+        let sqs = Listener::bind(config.sqs_listen).map_err(|error| chosen_by(error, "--sqs"))?;
         let socket = match &config.socket {
             Some(path) => Some(Listener::bind_unix(path).await.map_err(|error| chosen_by(error, "--socket"))?),
             None => None,

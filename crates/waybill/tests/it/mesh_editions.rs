@@ -73,7 +73,7 @@ impl Home {
         };
         let mesh = Mesh::new(opening).await.unwrap();
         let server = Server::new(commons, &settings, stopping.clone());
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address().unwrap();
         server.open(listener, mesh);
         let running = tokio::spawn(async move {
