@@ -98,6 +98,11 @@ fn exposed(project: &Path) -> Vec<Violation> {
     open.take(3).map(|path| Violation::new(Invariant::Exposed, detail(path))).collect()
 }
 
+fn packs(repository: &Path) -> BTreeSet<std::ffi::OsString> {
+    let entries = fs::read_dir(repository.join("objects/pack"));
+    entries.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
+
 /// git finds nothing wrong, and the tree of HEAD is what lies beside it.
 pub fn fsck(project: &Path) -> Vec<Violation> {
     let repository = project.join("archive.git");
@@ -105,14 +110,24 @@ pub fn fsck(project: &Path) -> Vec<Violation> {
         Command::new("git").arg("--git-dir").arg(&repository).args(args).env("GIT_CONFIG_GLOBAL", "/dev/null").output()
     };
     let mut violations = Vec::new();
-    match git(&["fsck", "--full", "--strict", "--no-dangling"]) {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).chars().take(300).collect::<String>();
-            violations.push(Violation::new(Invariant::Unfiled, format!("git fsck: {why}")));
+    let mut packs = packs(&repository);
+    loop {
+        match git(&["fsck", "--full", "--strict", "--no-dangling"]) {
+            Ok(output) if output.status.success() => break,
+            Ok(output) => {
+                // The check reads the names of packs once, and misses one that the server has merged into another meanwhile.
+                let now = self::packs(&repository);
+                if packs != now {
+                    packs = now;
+                    continue;
+                }
+                let why = String::from_utf8_lossy(&output.stderr).chars().take(300).collect::<String>();
+                violations.push(Violation::new(Invariant::Unfiled, format!("git fsck: {why}")));
+                break;
+            }
+            // A machine without git judges the files alone.
+            Err(_) => return violations,
         }
-        // A machine without git judges the files alone.
-        Err(_) => return violations,
     }
     if let Ok(listed) = git(&["ls-tree", "-r", "--name-only", "-z", "HEAD"]) {
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();

@@ -229,6 +229,9 @@ fn served_after(stamps: &[Stamp], struck: &Struck) -> Option<Duration> {
     Some(ended - struck.killed)
 }
 
+/// So many calls may share a transaction.
+const CALLS_PER_COMMIT: u64 = 8;
+
 /// Whoever was not served was told so.
 fn judge_answers(unknowns: &BTreeMap<String, u64>) -> Vec<Violation> {
     let others = unknowns.iter().filter(|(kind, _)| !HONEST.contains(&kind.as_str()));
@@ -252,7 +255,7 @@ async fn lost(round: u32, at: &Endpoint, journal: &Journal) -> Result<Vec<(Verb,
 }
 
 /// A create that was lost had not ended before one began that was kept, of those that the old primary answered; and the
-/// old primary had at least as many commits to itself as promises were lost.
+/// old primary had at least as many commits to itself as that many promises take.
 fn judge_loss(lost: &[(Verb, Op)], stamps: &[Stamp], struck: &Struck) -> Vec<Violation> {
     let mut violations = Vec::new();
     let is_lost = |op: Op| lost.contains(&(Verb::Create, op));
@@ -261,7 +264,7 @@ fn judge_loss(lost: &[(Verb, Op)], stamps: &[Stamp], struck: &Struck) -> Vec<Vio
     for stamp in kept.filter(|stamp| first_lost.is_some_and(|lost| lost < stamp.began)) {
         violations.push(Violation::of(Invariant::Lost, stamp.op, "kept, although an earlier promise was lost"));
     }
-    if lost.len() as u64 > struck.behind.commits {
+    if lost.len() as u64 > struck.behind.commits.saturating_mul(CALLS_PER_COMMIT) {
         let detail = format!("{} promises, with {} commits not yet sent", lost.len(), struck.behind.commits);
         violations.push(Violation::new(Invariant::Lost, detail));
     }
@@ -288,7 +291,8 @@ mod tests {
         // The last one was made on the new primary.
         assert!(judge_loss(&[create(1), create(2)], &stamps, &struck(2)).is_empty());
         assert_eq!(judge_loss(&[create(1)], &stamps, &struck(2)).len(), 1);
-        assert_eq!(judge_loss(&[create(2), (Verb::Cancel, op(0))], &stamps, &struck(1)).len(), 1);
+        assert!(judge_loss(&[create(2), (Verb::Cancel, op(0))], &stamps, &struck(1)).is_empty(), "two share a commit");
+        assert_eq!(judge_loss(&[create(2), (Verb::Cancel, op(0))], &stamps, &struck(0)).len(), 1);
     }
 
     #[test]
