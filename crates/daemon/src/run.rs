@@ -12,7 +12,6 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use waybill_kernel::{Clock, Code, Entropy, Error, Result};
 use waybill_mesh_protocol::{DestinationKind, Edition, Identity};
 
@@ -242,10 +241,8 @@ impl Service {
         let stop = local.stop.clone();
         local.hooks.startup();
         let outward: Arc<dyn Outward> = Arc::new(Replies(Arc::clone(&local)));
-        // On the thread of those who hand messages over and are handed some: here each would go from thread to thread.
-        let link = AbortOnDropHandle::new(tokio::spawn(link.run(stop.clone())));
         let ended = async {
-            let result = link.await.map_err(Error::internal).flatten();
+            let result = link.run(stop.clone()).await;
             stop.cancel();
             result
         };
