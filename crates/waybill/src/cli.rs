@@ -114,10 +114,7 @@ pub enum Command {
         command: Scheduler,
     },
     /// See it at work, on a server of its own that leaves nothing behind.
-    Demo {
-        #[command(subcommand)]
-        command: Demo,
-    },
+    Demo(Demo),
     /// Print the completion script of a shell.
     Completions { shell: clap_complete::Shell },
 }

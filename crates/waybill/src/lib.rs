@@ -75,7 +75,7 @@ async fn run(command: Command) -> Result<()> {
         }
         Command::Worker { command } => commands::worker::run(command).await,
         Command::Scheduler { command } => commands::scheduler::run(command).await,
-        Command::Demo { command } => commands::demo::run(command).await,
+        Command::Demo(flags) => commands::demo::run(flags).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
             Ok(())

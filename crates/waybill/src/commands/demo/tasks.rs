@@ -10,8 +10,7 @@ use waybill_kernel::{Code, Error, Result};
 
 use super::stage::{Stage, shown};
 use super::tree;
-use crate::commands::worker::connect::Stop;
-use crate::output::{line, note};
+use crate::output::line;
 
 /// Short, so that the death of a worker is noticed while somebody watches.
 const LEASE_TTL_S: u64 = 4;
@@ -21,27 +20,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// For each step; the whole takes a third of it.
 const STEP_WAIT: Duration = Duration::from_secs(60);
 
-pub async fn run() -> Result<()> {
-    let stop = Stop::on_signals()?;
-    line("A private server, in a folder that is gone when this is over …")?;
-    let stage = tokio::select! {
-        stage = Stage::build() => stage?,
-        () = stop.stopping.cancelled() => return interrupted(),
-    };
-    let played = tokio::select! {
-        played = play(&stage) => played,
-        () = stop.stopping.cancelled() => interrupted(),
-    };
-    let cleared = stage.clear().await;
-    played?;
-    cleared
-}
-
-fn interrupted() -> Result<()> {
-    note("Stopped. Nothing is left behind.")
-}
-
-async fn play(stage: &Stage) -> Result<()> {
+pub async fn play(stage: &Stage) -> Result<()> {
     let alice = stage.client("agent:alice").await?;
     line("\n1. agent:alice hands over a task and goes on with her own work.")?;
     let task = NewTask {
@@ -86,7 +65,7 @@ async fn play(stage: &Stage) -> Result<()> {
     for drawn in tree::draw(&alice.task_receipts(task_id).await?) {
         line(&format!("   {drawn}"))?;
     }
-    line("\nYour turn: `waybill serve`, then `waybill worker run` with a key of its own.")
+    Ok(())
 }
 
 /// The first time the task is as wanted.
