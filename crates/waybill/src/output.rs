@@ -36,6 +36,16 @@ pub fn table(columns: &[&str], rows: &[Json]) -> Result<()> {
     line(&table.to_string())
 }
 
+/// An answer: as it is where JSON is asked for, else as a sentence.
+pub fn answer(as_json: bool, answer: &Json, text: &str) -> Result<()> {
+    if as_json { json(answer) } else { line(text) }
+}
+
+/// An answer as it is where JSON is asked for, else the list that it has under `name` as a table.
+pub fn list(as_json: bool, answer: &Json, name: &str, columns: &[&str]) -> Result<()> {
+    if as_json { json(answer) } else { table(columns, answer[name].as_array().map_or(&[], Vec::as_slice)) }
+}
+
 /// Where a list did not come to its end: how to go on. `page` is the answer that has it.
 pub fn more(page: &Json) -> Result<()> {
     match &page["next_cursor"] {

@@ -3,9 +3,11 @@
 use serde_json::{Value as Json, json};
 use waybill_kernel::Result;
 
-use super::session::Session;
+use super::session::{call, call_all};
 use crate::cli::{Key, Reach};
 use crate::output;
+
+const KEYS: &[&str] = &["key_id", "principal", "roles", "scopes", "created_at", "expires_at", "revoked_at"];
 
 pub async fn run(command: Key) -> Result<()> {
     match command {
@@ -28,7 +30,10 @@ pub async fn run(command: Key) -> Result<()> {
             }
             show_key(&reach, &call(&reach, "create_key", input).await?)
         }
-        Key::List { reach } => list(&reach).await,
+        Key::List { reach } => {
+            let keys = call_all(&reach, "list_keys", "keys").await?;
+            output::list(reach.json, &json!({ "keys": keys }), "keys", KEYS)
+        }
         Key::Rotate { key_id, overlap, reach } => {
             let mut input = json!({ "key_id": key_id });
             if let Some(seconds) = overlap {
@@ -38,20 +43,11 @@ pub async fn run(command: Key) -> Result<()> {
         }
         Key::Revoke { key_id, reach } => {
             let answer = call(&reach, "revoke_key", json!({ "key_id": key_id })).await?;
-            if reach.json {
-                return output::json(&answer);
-            }
             let done = if answer["ok"] == true { "Revoked" } else { "Had been revoked already" };
-            output::line(&format!("{done}, at {}.", output::cell(&answer["revoked_at"])))
+            let text = format!("{done}, at {}.", output::cell(&answer["revoked_at"]));
+            output::answer(reach.json, &answer, &text)
         }
     }
-}
-
-async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
-    let session = Session::open(reach).await?;
-    let answer = session.call(operation, input).await;
-    session.close().await;
-    answer
 }
 
 fn show_key(reach: &Reach, answer: &Json) -> Result<()> {
@@ -72,15 +68,4 @@ fn show_key(reach: &Reach, answer: &Json) -> Result<()> {
         output::cell(&answer["roles"])
     );
     output::note(&note)
-}
-
-async fn list(reach: &Reach) -> Result<()> {
-    let session = Session::open(reach).await?;
-    let keys = session.call_all("list_keys", "keys").await;
-    session.close().await;
-    let keys = keys?;
-    if reach.json {
-        return output::json(&json!({ "keys": keys }));
-    }
-    output::table(&["key_id", "principal", "roles", "scopes", "created_at", "expires_at", "revoked_at"], &keys)
 }

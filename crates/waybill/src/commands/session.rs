@@ -81,6 +81,22 @@ impl Session {
     }
 }
 
+/// One call in a session of its own.
+pub async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
+    let session = Session::open(reach).await?;
+    let answer = session.call(operation, input).await;
+    session.close().await;
+    answer
+}
+
+/// Every page of a list, read in a session of its own.
+pub async fn call_all(reach: &Reach, operation: &str, field: &str) -> Result<Vec<Json>> {
+    let session = Session::open(reach).await?;
+    let rows = session.call_all(operation, field).await;
+    session.close().await;
+    rows
+}
+
 /// A command makes no deployment: in a folder whose name was mistyped it would find an empty one in order.
 pub fn refuse_absent(config: &Config) -> Result<()> {
     let Backend::Sqlite(options) = &config.backend else { return Ok(()) };

@@ -3,7 +3,7 @@
 use serde_json::json;
 use waybill_kernel::Result;
 
-use super::session::Session;
+use super::session::call;
 use crate::cli::Reach;
 use crate::output;
 
@@ -24,10 +24,7 @@ const FEEDS: &[&str] = &["name", "seq", "moved_at", "behind_ms"];
 const JOBS: &[&str] = &["kind", "ready", "running", "dead", "lag_ms"];
 
 pub async fn run(reach: Reach) -> Result<()> {
-    let session = Session::open(&reach).await?;
-    let answer = session.call("list_sweeps", json!({})).await;
-    session.close().await;
-    let answer = answer?;
+    let answer = call(&reach, "list_sweeps", json!({})).await?;
     if reach.json {
         return output::json(&answer);
     }

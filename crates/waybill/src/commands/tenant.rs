@@ -3,9 +3,11 @@
 use serde_json::json;
 use waybill_kernel::Result;
 
-use super::session::Session;
+use super::session::{call, call_all};
 use crate::cli::Tenant;
 use crate::output;
+
+const TENANTS: &[&str] = &["tenant_id", "name", "tier", "created_at"];
 
 pub async fn run(command: Tenant) -> Result<()> {
     match command {
@@ -14,10 +16,7 @@ pub async fn run(command: Tenant) -> Result<()> {
             if let Some(tier) = tier {
                 input["tier"] = json!(tier);
             }
-            let session = Session::open(&reach).await?;
-            let answer = session.call("create_tenant", input).await;
-            session.close().await;
-            let answer = answer?;
+            let answer = call(&reach, "create_tenant", input).await?;
             if reach.json {
                 return output::json(&answer);
             }
@@ -28,14 +27,8 @@ pub async fn run(command: Tenant) -> Result<()> {
             ))
         }
         Tenant::List { reach } => {
-            let session = Session::open(&reach).await?;
-            let tenants = session.call_all("list_tenants", "tenants").await;
-            session.close().await;
-            let tenants = tenants?;
-            if reach.json {
-                return output::json(&json!({ "tenants": tenants }));
-            }
-            output::table(&["tenant_id", "name", "tier", "created_at"], &tenants)
+            let tenants = call_all(&reach, "list_tenants", "tenants").await?;
+            output::list(reach.json, &json!({ "tenants": tenants }), "tenants", TENANTS)
         }
     }
 }

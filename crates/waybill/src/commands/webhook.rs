@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use waybill_kernel::Result;
 
-use super::session::Session;
+use super::session::{call, call_all};
 use crate::cli::{Reach, Webhook};
 use crate::output;
 
@@ -29,41 +29,30 @@ pub async fn run(command: Webhook) -> Result<()> {
             }
             show_secret(&reach, &call(&reach, "create_webhook", input).await?)
         }
-        Webhook::List { reach } => list(&reach).await,
+        Webhook::List { reach } => {
+            let webhooks = call_all(&reach, "list_webhooks", "webhooks").await?;
+            output::list(reach.json, &json!({ "webhooks": webhooks }), "webhooks", WEBHOOKS)
+        }
         Webhook::Delete { webhook_id, reach } => {
             let answer = call(&reach, "delete_webhook", json!({ "webhook_id": webhook_id })).await?;
-            show(&reach, &answer, "Deleted. What is on its way may still arrive.")
+            output::answer(reach.json, &answer, "Deleted. What is on its way may still arrive.")
         }
         Webhook::Enable { webhook_id, reach } => {
             let answer = call(&reach, "enable_webhook", json!({ "webhook_id": webhook_id })).await?;
-            let was_disabled = answer["ok"] == json!(true);
-            show(&reach, &answer, if was_disabled { "Enabled." } else { "It was not disabled; nothing was changed." })
+            let text = if answer["ok"] == true { "Enabled." } else { "It was not disabled; nothing was changed." };
+            output::answer(reach.json, &answer, text)
         }
         Webhook::Deliveries { webhook_id, limit, reach } => {
             let input = json!({ "webhook_id": webhook_id, "limit": limit });
             let answer = call(&reach, "list_webhook_deliveries", input).await?;
-            if reach.json {
-                return output::json(&answer);
-            }
-            output::table(DELIVERIES, answer["deliveries"].as_array().map_or(&[], Vec::as_slice))
+            output::list(reach.json, &answer, "deliveries", DELIVERIES)
         }
         Webhook::Redeliver { webhook_id, delivery_id, reach } => {
             let input = json!({ "webhook_id": webhook_id, "delivery_id": delivery_id });
             let answer = call(&reach, "redeliver_webhook", input).await?;
-            show(&reach, &answer, "It is sent again.")
+            output::answer(reach.json, &answer, "It is sent again.")
         }
     }
-}
-
-async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
-    let session = Session::open(reach).await?;
-    let answer = session.call(operation, input).await;
-    session.close().await;
-    answer
-}
-
-fn show(reach: &Reach, answer: &Json, told: &str) -> Result<()> {
-    if reach.json { output::json(answer) } else { output::line(told) }
 }
 
 fn show_secret(reach: &Reach, answer: &Json) -> Result<()> {
@@ -77,15 +66,4 @@ fn show_secret(reach: &Reach, answer: &Json) -> Result<()> {
         output::cell(&answer["url"])
     );
     output::note(&note)
-}
-
-async fn list(reach: &Reach) -> Result<()> {
-    let session = Session::open(reach).await?;
-    let webhooks = session.call_all("list_webhooks", "webhooks").await;
-    session.close().await;
-    let webhooks = webhooks?;
-    if reach.json {
-        return output::json(&json!({ "webhooks": webhooks }));
-    }
-    output::table(WEBHOOKS, &webhooks)
 }

@@ -275,7 +275,8 @@ pub async fn uninstall(flags: Remove) -> Result<()> {
     let _: Json = member.broker()?.post("mesh/v1/leave", &json!({})).await?;
     let unit = service::remove(&flags.at)?;
     remove(&member.folder)?;
-    told(&flags.at, &json!({ "ok": true, "mesh": member.membership.slug, "unit": unit }), "Left, and taken away.")
+    let answer = json!({ "ok": true, "mesh": member.membership.slug, "unit": unit });
+    output::answer(flags.at.json, &answer, "Left, and taken away.")
 }
 
 pub async fn reset(flags: Remove) -> Result<()> {
@@ -283,7 +284,8 @@ pub async fn reset(flags: Remove) -> Result<()> {
     confirmed(&flags, &folder, "takes away")?;
     control::stop(&folder).await?;
     remove(&folder)?;
-    told(&flags.at, &json!({ "ok": true }), "Taken away here. At the broker the member stays until it is revoked.")
+    let text = "Taken away here. At the broker the member stays until it is revoked.";
+    output::answer(flags.at.json, &json!({ "ok": true }), text)
 }
 
 fn confirmed(flags: &Remove, folder: &Folder, what: &str) -> Result<()> {
@@ -297,10 +299,6 @@ fn confirmed(flags: &Remove, folder: &Folder, what: &str) -> Result<()> {
 fn remove(folder: &Folder) -> Result<()> {
     let _lock = Lock::take(folder)?;
     std::fs::remove_dir_all(folder.path()).map_err(|error| unusable(folder.path(), &error))
-}
-
-fn told(at: &At, answer: &Json, text: &str) -> Result<()> {
-    if at.json { output::json(answer) } else { output::line(text) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 use waybill_kernel::Result;
 
-use super::{Actor, call, told};
+use super::{Actor, call};
 use crate::cli::Reach;
 use crate::output;
 
@@ -61,7 +61,7 @@ pub async fn ask(flags: Contact) -> Result<()> {
         "reason": reason,
     });
     let answer = call(&reach, "mail.request_contact", input).await?;
-    told(&reach, &answer, &format!("The contact is {}.", output::cell(&answer["status"])))
+    output::answer(reach.json, &answer, &format!("The contact is {}.", output::cell(&answer["status"])))
 }
 
 pub async fn answer(flags: Answer) -> Result<()> {
@@ -75,7 +75,7 @@ pub async fn answer(flags: Answer) -> Result<()> {
         "accept": !refuse,
     });
     let answer = call(&reach, "mail.respond_contact", input).await?;
-    told(&reach, &answer, &format!("The contact is {}.", output::cell(&answer["status"])))
+    output::answer(reach.json, &answer, &format!("The contact is {}.", output::cell(&answer["status"])))
 }
 
 pub async fn set_policy(flags: Policy) -> Result<()> {
@@ -87,5 +87,5 @@ pub async fn set_policy(flags: Policy) -> Result<()> {
         "policy": policy,
     });
     let answer = call(&reach, "mail.set_contact_policy", input).await?;
-    told(&reach, &answer, &format!("The policy is {}.", output::cell(&answer["policy"])))
+    output::answer(reach.json, &answer, &format!("The policy is {}.", output::cell(&answer["policy"])))
 }

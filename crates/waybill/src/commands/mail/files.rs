@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Code, Error, Result};
 
-use super::{Actor, call, told};
+use super::{Actor, call};
 use crate::cli::Reach;
 use crate::output;
 
@@ -97,7 +97,7 @@ pub async fn release(flags: Release) -> Result<()> {
         "file_reservation_ids": chosen(json!(id)),
     });
     let answer = call(&reach, "mail.release_file_reservations", input).await?;
-    told(&reach, &answer, &format!("Released {}.", output::cell(&answer["released"])))
+    output::answer(reach.json, &answer, &format!("Released {}.", output::cell(&answer["released"])))
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ mod writing;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 use waybill_kernel::{Code, Error, Result};
 
-use super::session::Session;
+use super::session::{call, call_all};
 use crate::cli::Reach;
 use crate::output;
 
@@ -125,13 +125,11 @@ pub async fn run(command: Mail) -> Result<()> {
             if !reach.json && answer["has_more"] == true {
                 output::note(&format!("There are more that are not shown: raise --limit, {AGENTS_MAX} at most."))?;
             }
-            shown(&reach, &answer, AGENTS, "agents")
+            output::list(reach.json, &answer, "agents", AGENTS)
         }
         Mail::Projects { reach } => {
-            let session = Session::open(&reach).await?;
-            let projects = session.call_all("mail.list_projects", "projects").await;
-            session.close().await;
-            shown(&reach, &json!({ "projects": projects? }), PROJECTS, "projects")
+            let projects = call_all(&reach, "mail.list_projects", "projects").await?;
+            output::list(reach.json, &json!({ "projects": projects }), "projects", PROJECTS)
         }
         Mail::Reconcile(flags) => reconcile::run(flags).await,
     }
@@ -201,25 +199,6 @@ fn text_of(path: PathBuf) -> Result<String> {
     path.into_os_string().into_string().map_err(|path| {
         Error::new(Code::PathUnusable, format!("{} is not UTF-8, and names no project.", path.to_string_lossy()))
     })
-}
-
-async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
-    let session = Session::open(reach).await?;
-    let answer = session.call(operation, input).await;
-    session.close().await;
-    answer
-}
-
-fn told(reach: &Reach, answer: &Json, text: &str) -> Result<()> {
-    if reach.json { output::json(answer) } else { output::line(text) }
-}
-
-/// A list as a table, or the answer as it is.
-fn shown(reach: &Reach, answer: &Json, columns: &[&str], list: &str) -> Result<()> {
-    if reach.json {
-        return output::json(answer);
-    }
-    output::table(columns, answer[list].as_array().map_or(&[], Vec::as_slice))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Code, Result};
 
-use super::{Actor, Project, call, shown, told};
+use super::{Actor, Project, call};
 use crate::cli::Reach;
 use crate::commands::session::Session;
 use crate::output;
@@ -158,7 +158,7 @@ pub async fn acknowledge(flags: Message) -> Result<()> {
     let input = flags.input().await?;
     let reach = flags.reach;
     let answer = call(&reach, "mail.acknowledge_message", input).await?;
-    told(&reach, &answer, &format!("Acknowledged at {}.", output::cell(&answer["acknowledged_at"])))
+    output::answer(reach.json, &answer, &format!("Acknowledged at {}.", output::cell(&answer["acknowledged_at"])))
 }
 
 pub async fn search(flags: Search) -> Result<()> {
@@ -181,7 +181,7 @@ pub async fn search(flags: Search) -> Result<()> {
             output::note(&output::cell(word))?;
         }
     }
-    shown(&reach, &answer, HITS, "result")
+    output::list(reach.json, &answer, "result", HITS)
 }
 
 pub async fn thread(flags: Thread) -> Result<()> {

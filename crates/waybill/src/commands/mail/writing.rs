@@ -8,7 +8,7 @@ use waybill_kernel::{Code, Error, Result};
 use waybill_mail::BODY_BYTES_MAX;
 use waybill_mail::rules::message::too_large;
 
-use super::{Actor, Project, call, told};
+use super::{Actor, Project, call};
 use crate::cli::Reach;
 use crate::commands::session::Session;
 use crate::output;
@@ -134,7 +134,7 @@ pub async fn register(flags: Register) -> Result<()> {
     let answer = registered.await;
     session.close().await;
     let answer = answer?;
-    told(&reach, &answer, &output::cell(&answer["name"]))
+    output::answer(reach.json, &answer, &output::cell(&answer["name"]))
 }
 
 pub async fn send(flags: Send) -> Result<()> {
@@ -152,7 +152,7 @@ pub async fn send(flags: Send) -> Result<()> {
         "idempotency_key": words.idempotency_key,
     }));
     let answer = call(&reach, "mail.send_message", input).await?;
-    told(&reach, &answer, &sent(&answer))
+    output::answer(reach.json, &answer, &sent(&answer))
 }
 
 pub async fn reply(flags: Reply) -> Result<()> {
@@ -170,7 +170,7 @@ pub async fn reply(flags: Reply) -> Result<()> {
         "idempotency_key": words.idempotency_key,
     }));
     let answer = call(&reach, "mail.reply_message", input).await?;
-    told(&reach, &answer, &sent(&answer))
+    output::answer(reach.json, &answer, &sent(&answer))
 }
 
 pub async fn overseer(flags: Overseer) -> Result<()> {
@@ -184,7 +184,7 @@ pub async fn overseer(flags: Overseer) -> Result<()> {
     }));
     let answer = call(&reach, "mail.send_overseer_message", input).await?;
     let line = format!("Sent {} to {}.", output::cell(&answer["id"]), output::cell(&answer["to"]));
-    told(&reach, &answer, &line)
+    output::answer(reach.json, &answer, &line)
 }
 
 fn sent(answer: &Json) -> String {

@@ -41,7 +41,7 @@ pub async fn run(command: Member) -> Result<()> {
     let Member::Revoke { key, at } = command;
     let answer: Json = at.member()?.broker()?.post(&format!("mesh/v1/members/{key}/revoke"), &json!({})).await?;
     let done = if answer["revoked"] == true { "Revoked." } else { "It was no member any more; nothing was changed." };
-    told(&at, &answer, done)
+    output::answer(at.json, &answer, done)
 }
 
 pub async fn list(at: &At) -> Result<()> {
@@ -75,15 +75,11 @@ pub async fn rename(flags: Rename) -> Result<()> {
     if flags.key.is_none() {
         Membership { name: flags.name.to_string(), ..member.membership }.save(&member.folder)?;
     }
-    told(&flags.at, &answer, &format!("The name is {} from now on.", flags.name))
+    output::answer(flags.at.json, &answer, &format!("The name is {} from now on.", flags.name))
 }
 
 pub async fn leave(at: &At) -> Result<()> {
     let member = at.member()?;
     let answer: Json = member.broker()?.post("mesh/v1/leave", &json!({})).await?;
-    told(at, &answer, "You have left. `waybill daemon reset` takes away what is kept here.")
-}
-
-fn told(at: &At, answer: &Json, text: &str) -> Result<()> {
-    if at.json { output::json(answer) } else { output::line(text) }
+    output::answer(at.json, &answer, "You have left. `waybill daemon reset` takes away what is kept here.")
 }

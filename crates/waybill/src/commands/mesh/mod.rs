@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use waybill_kernel::{Code, Error, Result};
 
 use super::peer::home::{Home, Of};
-use super::session::Session;
+use super::session::{Session, call, call_all};
 use crate::cli::Reach;
 use crate::output;
 
@@ -116,27 +116,21 @@ pub async fn run(command: Mesh) -> Result<()> {
             let answer = call(&reach, "revoke_mesh_member", json!({ "mesh": slug, "member": member })).await?;
             let done =
                 if answer["revoked"] == true { "Revoked." } else { "It was no member any more; nothing was changed." };
-            if reach.json { output::json(&answer) } else { output::line(done) }
+            output::answer(reach.json, &answer, done)
         }
         Mesh::Close(flags) => close(&flags).await,
         Mesh::Policy { slug, policy, reach } => {
             let input = json!({ "mesh": slug, "connection_policy": policy });
             let answer = call(&reach, "set_mesh_policy", input).await?;
-            if reach.json { output::json(&answer) } else { output::line(&format!("{slug}: {policy} from now on.")) }
+            output::answer(reach.json, &answer, &format!("{slug}: {policy} from now on."))
         }
     }
 }
 
 async fn list(flags: List) -> Result<()> {
     if flags.server {
-        let session = Session::open(&flags.reach).await?;
-        let meshes = session.call_all("list_meshes", "meshes").await;
-        session.close().await;
-        let meshes = meshes?;
-        return match flags.reach.json {
-            true => output::json(&json!({ "meshes": meshes })),
-            false => output::table(MESHES, &meshes),
-        };
+        let meshes = call_all(&flags.reach, "list_meshes", "meshes").await?;
+        return output::list(flags.reach.json, &json!({ "meshes": meshes }), "meshes", MESHES);
     }
     let memberships = flags.home.memberships()?;
     let rows: Vec<Json> = memberships
@@ -153,10 +147,7 @@ async fn list(flags: List) -> Result<()> {
             })
         })
         .collect();
-    match flags.reach.json {
-        true => output::json(&json!({ "memberships": rows })),
-        false => output::table(MEMBERSHIPS, &rows),
-    }
+    output::list(flags.reach.json, &json!({ "memberships": rows }), "memberships", MEMBERSHIPS)
 }
 
 /// In as many calls as it takes.
@@ -180,10 +171,8 @@ async fn close(flags: &Close) -> Result<()> {
     let ended = ended.await;
     session.close().await;
     let revoked = ended?;
-    if reach.json {
-        return output::json(&json!({ "mesh": slug, "revoked": revoked }));
-    }
-    output::line(&format!("{slug}: closed; members revoked: {revoked}."))
+    let answer = json!({ "mesh": slug, "revoked": revoked });
+    output::answer(reach.json, &answer, &format!("{slug}: closed; members revoked: {revoked}."))
 }
 
 /// What was found is printed before the exit code says that something was.
@@ -220,11 +209,4 @@ async fn look_through(session: &Session, slug: &str) -> Result<(i64, Vec<Json>)>
             cursor => input["cursor"] = cursor,
         }
     }
-}
-
-async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
-    let session = Session::open(reach).await?;
-    let answer = session.call(operation, input).await;
-    session.close().await;
-    answer
 }

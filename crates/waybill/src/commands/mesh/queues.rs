@@ -35,13 +35,13 @@ pub async fn run(command: Queues) -> Result<()> {
         Queues::Allow { of, queue } => {
             let answer = change(&of.at(), &queue, "allow").await?;
             let text = if answer["allowed"] == true { "members may send to it" } else { "it was allowed already" };
-            told(&of.at(), &answer, &format!("{queue}: {text}."))
+            output::answer(of.at().json, &answer, &format!("{queue}: {text}."))
         }
         Queues::Disallow { of, queue } => {
             let answer = change(&of.at(), &queue, "disallow").await?;
             let text =
                 if answer["disallowed"] == true { "members may no longer send to it" } else { "it was not allowed" };
-            told(&of.at(), &answer, &format!("{queue}: {text}."))
+            output::answer(of.at().json, &answer, &format!("{queue}: {text}."))
         }
         Queues::List(of) => {
             let mut answer: Json = of.at().member()?.broker()?.get("mesh/v1/queues").await?;
@@ -57,8 +57,4 @@ async fn change(at: &At, queue: &str, word: &str) -> Result<Json> {
     // Anything else would be another path.
     check_new(queue)?;
     at.member()?.broker()?.post(&format!("mesh/v1/queues/{queue}/{word}"), &json!({})).await
-}
-
-fn told(at: &At, answer: &Json, text: &str) -> Result<()> {
-    if at.json { output::json(answer) } else { output::line(text) }
 }

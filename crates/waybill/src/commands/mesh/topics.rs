@@ -44,16 +44,16 @@ pub async fn run(command: Topics) -> Result<()> {
             if let Some(daemon) = Socket::find(&at.folder()?).await? {
                 daemon.post("/v1/topic/subscribe", &json!({ "topic": topic })).await?;
             }
-            told(&at, &answer, &format!("{topic}: made, and you are subscribed."))
+            output::answer(at.json, &answer, &format!("{topic}: made, and you are subscribed."))
         }
         Topics::List(of) => list(&of.at()).await,
         Topics::Subscribe { of, topic } => {
             let answer = change(&of.at(), "subscribe", &topic).await?;
-            told(&of.at(), &answer, &format!("{topic}: subscribed."))
+            output::answer(of.at().json, &answer, &format!("{topic}: subscribed."))
         }
         Topics::Unsubscribe { of, topic } => {
             let answer = change(&of.at(), "unsubscribe", &topic).await?;
-            told(&of.at(), &answer, &format!("{topic}: no longer subscribed."))
+            output::answer(of.at().json, &answer, &format!("{topic}: no longer subscribed."))
         }
     }
 }
@@ -83,8 +83,4 @@ async fn list(at: &At) -> Result<()> {
         return output::json(&json!({ "topics": rows }));
     }
     output::table(TOPICS, &rows)
-}
-
-fn told(at: &At, answer: &Json, text: &str) -> Result<()> {
-    if at.json { output::json(answer) } else { output::line(text) }
 }

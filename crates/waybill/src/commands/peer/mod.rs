@@ -167,17 +167,10 @@ pub async fn inbox(flags: Inbox) -> Result<()> {
             daemon.get("/v1/inbox", &query).await?
         }
     };
-    shown(&flags.at, &answer, INBOX, "messages")
+    output::list(flags.at.json, &answer, "messages", INBOX)
 }
 
 pub async fn peers(at: At) -> Result<()> {
     let answer = Socket::of(&at.folder()?).await?.get("/v1/peers", &[]).await?;
-    shown(&at, &answer, PEERS, "peers")
-}
-
-fn shown(at: &At, answer: &Json, columns: &[&str], list: &str) -> Result<()> {
-    if at.json {
-        return output::json(answer);
-    }
-    output::table(columns, answer[list].as_array().map_or(&[], Vec::as_slice))
+    output::list(at.json, &answer, "peers", PEERS)
 }

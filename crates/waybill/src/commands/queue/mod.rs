@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value as Json, json};
 use waybill_kernel::{Error, Result};
 
-use super::session::Session;
+use super::session::call;
 use crate::cli::Reach;
 use crate::output;
 
@@ -86,32 +86,22 @@ pub async fn run(command: Queue) -> Result<()> {
         Queue::Create { name, attributes, tag, reach } => {
             let input = json!({ "queue": name, "attributes": pairs(&attributes)?, "tags": pairs(&tag)? });
             let answer = call(&reach, "create_queue", input).await?;
-            told(&reach, &answer, &output::cell(&answer["arn"]))
+            output::answer(reach.json, &answer, &output::cell(&answer["arn"]))
         }
         Queue::Set { name, attributes, reach } => {
             let input = json!({ "queue": name, "attributes": pairs(&attributes)? });
             let answer = call(&reach, "set_queue_attributes", input).await?;
-            told(&reach, &answer, "Set.")
+            output::answer(reach.json, &answer, "Set.")
         }
         Queue::Purge { name, reach } => {
             let answer = call(&reach, "purge_queue", json!({ "queue": name })).await?;
-            told(&reach, &answer, "Purged. What was received before cannot be deleted or put off any more.")
+            let text = "Purged. What was received before cannot be deleted or put off any more.";
+            output::answer(reach.json, &answer, text)
         }
         Queue::Peek(flags) => peek::run(flags).await,
         Queue::Redrive(flags) => redrive::run(flags).await,
         Queue::Throttle(flags) => throttle::run(flags).await,
     }
-}
-
-async fn call(reach: &Reach, operation: &str, input: Json) -> Result<Json> {
-    let session = Session::open(reach).await?;
-    let answer = session.call(operation, input).await;
-    session.close().await;
-    answer
-}
-
-fn told(reach: &Reach, answer: &Json, text: &str) -> Result<()> {
-    if reach.json { output::json(answer) } else { output::line(text) }
 }
 
 /// `name=value`, where the value may be empty or have further equals signs.

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_kernel::{Code, Error, Result};
 
+use super::call;
 use super::watch::Ended;
-use super::{call, told};
 use crate::cli::Reach;
 use crate::commands::session::Session;
 use crate::output;
@@ -47,14 +47,11 @@ pub async fn run(flags: Redrive) -> Result<()> {
         let answer = call(reach, "cancel_redrive", queue).await?;
         let text =
             format!("Cancelled. {} messages were moved, and stay where they are.", output::cell(&answer["moved"]));
-        return told(reach, &answer, &text);
+        return output::answer(reach.json, &answer, &text);
     }
     if flags.list {
         let answer = call(reach, "list_redrives", queue).await?;
-        if reach.json {
-            return output::json(&answer);
-        }
-        return output::table(COLUMNS, answer["redrives"].as_array().map_or(&[], Vec::as_slice));
+        return output::list(reach.json, &answer, "redrives", COLUMNS);
     }
     let session = Session::open(reach).await?;
     let outcome = start(&session, &flags).await;
@@ -68,7 +65,7 @@ async fn start(session: &Session, flags: &Redrive) -> Result<()> {
     // Without a server nobody moves anything yet.
     let waits = !flags.no_wait && matches!(session, Session::Server { .. });
     if !waits {
-        return told(&flags.reach, &started, "Started. `--list` shows how far it has come.");
+        return output::answer(flags.reach.json, &started, "Started. `--list` shows how far it has come.");
     }
     let mut ended = Ended::new()?;
     let ended = tokio::select! {
@@ -107,8 +104,10 @@ fn progress(redrive: &Json) -> String {
 fn conclude(reach: &Reach, redrive: &Json) -> Result<()> {
     let moved = output::cell(&redrive["moved"]);
     match redrive["status"].as_str() {
-        Some("COMPLETED") => told(reach, redrive, &format!("Moved {moved} messages.")),
-        Some("CANCELLED") => told(reach, redrive, &format!("It was cancelled. {moved} messages were moved.")),
+        Some("COMPLETED") => output::answer(reach.json, redrive, &format!("Moved {moved} messages.")),
+        Some("CANCELLED") => {
+            output::answer(reach.json, redrive, &format!("It was cancelled. {moved} messages were moved."))
+        }
         _ => {
             let why = output::cell(&redrive["failure_reason"]);
             let message = format!("The redrive has ended after {moved} messages: {why}");
