@@ -8,7 +8,7 @@ use waybill_store::{Ctx, Operation, Reply, Row, Tx, Value};
 
 use crate::actor::actor;
 use crate::outcome::{EndReason, end_lease, unsuccessful};
-use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
 use crate::rules::Status;
 use crate::task::TaskId;
 
@@ -121,18 +121,9 @@ impl CancelTask {
             unlocated: false,
             body: error.clone().into(),
         };
-        let ready = Receipt {
-            id: ReceiptId(ctx.ids.next()),
-            kind: ReceiptType::TaskResultReady,
-            from: SYSTEM,
-            to: owner,
-            task_id: Some(self.task_id),
-            lease_id: None,
-            schedule_id: None,
-            parents: std::slice::from_ref(&canceled_id),
-            unlocated: false,
-            body: json!({ "status": Status::Canceled, "error": error }).into(),
-        };
+        let (ready_id, parent) = (ReceiptId(ctx.ids.next()), std::slice::from_ref(&canceled_id));
+        let body = json!({ "status": Status::Canceled, "error": error });
+        let ready = Receipt::result_ready(ready_id, self.task_id, owner, parent, body);
         let end = end_lease(self.task_id.as_bytes(), task.epoch, ctx.now, EndReason::Canceled, None, None);
         let result = unsuccessful(self.task_id.as_bytes(), Status::Canceled, &text, &canceled_id, ctx.now);
         receipts::emit_all(tx, ctx, vec![result, end], &[canceled, ready]).await

@@ -15,7 +15,7 @@ use crate::Settings;
 use crate::anomaly::{self, Anomaly};
 use crate::lease::{self, Hold, LeaseId, lease_is_live};
 use crate::outcome::{EndReason, Ended, end_lease};
-use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
 use crate::rules::Status;
 use crate::schedules::{self, Success};
 use crate::task::TaskId;
@@ -145,6 +145,14 @@ impl Work {
         }
         body
     }
+
+    fn ready_body(&self, settings: &Settings) -> Tree {
+        let mut body = json!({ "status": Status::Succeeded });
+        if let Some(artifacts) = &self.artifacts {
+            body["artifacts"] = artifacts.clone();
+        }
+        with_result(settings, body, self.told.as_ref())
+    }
 }
 
 impl Complete {
@@ -195,7 +203,8 @@ impl Complete {
         let completed = self.completed_receipt(settings, work, owner, worker, attempt, parents);
         let completed_id = completed.id;
         let parent = std::slice::from_ref(&completed_id);
-        let ready = self.ready_receipt(settings, work, ReceiptId(ctx.ids.next()), owner, parent);
+        let ready_id = ReceiptId(ctx.ids.next());
+        let ready = Receipt::result_ready(ready_id, self.task_id, owner, parent, work.ready_body(settings));
         let end = end_lease(self.task_id.as_bytes(), epoch, ctx.now, EndReason::Completed, Some(&work.digest), None);
         let [artifacts, proof] = [&work.artifacts, &work.proof].map(|tree| tree.as_ref().map(Tree::to_string));
         let result = self.result_row(ctx, artifacts.as_deref(), proof.as_deref(), &completed_id);
@@ -254,32 +263,6 @@ impl Complete {
             parents,
             unlocated: parents.is_empty(),
             body: with_result(settings, work.completed_body(attempt), work.told.as_ref()).into(),
-        }
-    }
-
-    fn ready_receipt<'a>(
-        &'a self,
-        settings: &Settings,
-        work: &Work,
-        id: ReceiptId,
-        owner: &'a str,
-        parents: &'a [ReceiptId],
-    ) -> Receipt<'a> {
-        let mut body = json!({ "status": Status::Succeeded });
-        if let Some(artifacts) = &work.artifacts {
-            body["artifacts"] = artifacts.clone();
-        }
-        Receipt {
-            id,
-            kind: ReceiptType::TaskResultReady,
-            from: SYSTEM,
-            to: owner,
-            task_id: Some(self.task_id),
-            lease_id: None,
-            schedule_id: None,
-            parents,
-            unlocated: false,
-            body: with_result(settings, body, work.told.as_ref()).into(),
         }
     }
 

@@ -10,7 +10,7 @@ use waybill_store::{Ctx, Operation, Reply, Row, Tx};
 use crate::Settings;
 use crate::lease::{self, Hold, LeaseId, lease_is_live};
 use crate::outcome::{EndReason, Ended, end_lease, unsuccessful};
-use crate::receipts::{self, Receipt, ReceiptId, ReceiptType, SYSTEM};
+use crate::receipts::{self, Receipt, ReceiptId, ReceiptType};
 use crate::rules::{AfterFailure, Status, after_failure};
 use crate::settings::seconds_of;
 use crate::task::TaskId;
@@ -193,18 +193,9 @@ impl Fail {
         }
         let failed_id = told.id;
         let result = unsuccessful(task_id, Status::Failed, self.error.as_str(), &failed_id, ctx.now);
-        let ready = Receipt {
-            id: ReceiptId(ctx.ids.next()),
-            kind: ReceiptType::TaskResultReady,
-            from: SYSTEM,
-            to: owner,
-            task_id: Some(self.task_id),
-            lease_id: None,
-            schedule_id: None,
-            parents: std::slice::from_ref(&failed_id),
-            unlocated: false,
-            body: json!({ "status": Status::Failed, "error": error }).into(),
-        };
+        let (ready_id, parent) = (ReceiptId(ctx.ids.next()), std::slice::from_ref(&failed_id));
+        let body = json!({ "status": Status::Failed, "error": error });
+        let ready = Receipt::result_ready(ready_id, self.task_id, owner, parent, body);
         receipts::emit_all(tx, ctx, vec![result, end], &[told, ready]).await?;
         tx.wake(self.task_id.topic(ctx.caller.tenant), u32::MAX);
         Ok(())

@@ -7,7 +7,7 @@ use waybill_kernel::id::{Uuid, digest_id_near};
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::{Ctx, Statement, Stored, Tx, Value};
 
-use super::{ReceiptId, ReceiptType, archive, inbox, written};
+use super::{ReceiptId, ReceiptType, SYSTEM, archive, inbox, written};
 use crate::Settings;
 use crate::lease::LeaseId;
 use crate::task::TaskId;
@@ -178,6 +178,30 @@ const LINK: &str = "INSERT INTO receipt_parents (tenant, parent_id, child_id, ch
 /// Not `open = 1`: PostgreSQL would take that as an invitation to look through all open obligations of the tenant.
 const END: &str =
     "UPDATE receipts SET open = 0 WHERE tenant = $1 AND receipt_id = $2 AND receipt_type = $3 AND open > 0";
+
+impl<'a> Receipt<'a> {
+    /// Tells the owner that a task is over and what came of it. Its parent is the receipt that ended the task.
+    pub(crate) fn result_ready(
+        id: ReceiptId,
+        task_id: TaskId,
+        owner: &'a str,
+        parents: &'a [ReceiptId],
+        body: Json,
+    ) -> Self {
+        Self {
+            id,
+            kind: ReceiptType::TaskResultReady,
+            from: SYSTEM,
+            to: owner,
+            task_id: Some(task_id),
+            lease_id: None,
+            schedule_id: None,
+            parents,
+            unlocated: false,
+            body: body.into(),
+        }
+    }
+}
 
 impl Receipt<'_> {
     fn must_end(&self) -> bool {
