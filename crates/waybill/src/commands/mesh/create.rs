@@ -44,16 +44,8 @@ pub async fn run(flags: Create) -> Result<()> {
     // Nobody else makes keys here meanwhile.
     let lock = Lock::take(&folder)?;
     refuse_member(&folder)?;
-    // Kept before the server knows of them: a mesh whose owner has lost the keys can be used by nobody. Whoever did not get the
-    // answer runs this again, and has the same mesh by the same keys.
-    let identity = match load_identity(&folder)? {
-        Some(identity) => identity,
-        None => {
-            let identity = Identity::generate(entropy().as_ref());
-            save_identity(&folder, &identity)?;
-            identity
-        }
-    };
+    // A mesh whose owner has lost the keys can be used by nobody.
+    let identity = kept_identity(&folder)?;
     let user_agent = concat!("waybill/", env!("CARGO_PKG_VERSION")).to_owned();
     let client = Client::new(Options { url: url.clone(), key: Some(key), user_agent })?;
     let mut input = json!({
@@ -87,6 +79,17 @@ async fn created(client: &Client, input: Json) -> Result<Json> {
     let request =
         Request { method: route.method, path: route.path, input, repeat: Repeat::Safe, wait: SERVER_PATIENCE };
     client.call(request).await.map(|answer| answer.json)
+}
+
+/// The keys that the folder holds, else new ones, written before the server hears of them. A command whose answer was lost is run
+/// again with the same keys, and finds the mesh or the membership that the first run made.
+pub fn kept_identity(folder: &Folder) -> Result<Identity> {
+    if let Some(identity) = load_identity(folder)? {
+        return Ok(identity);
+    }
+    let identity = Identity::generate(entropy().as_ref());
+    save_identity(folder, &identity)?;
+    Ok(identity)
 }
 
 /// A second identity in one folder would end the first.

@@ -3,13 +3,12 @@
 use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_client::{Client, Options, Repeat, Request};
-use waybill_daemon::identity::{load_identity, save_identity};
 use waybill_daemon::{Folder, Lock, Membership};
 use waybill_kernel::{Clock, Code, Error, Method, Result};
 use waybill_mesh_protocol::join::{JoinChallenge, JoinProof, Joining};
 use waybill_mesh_protocol::{Identity, Invite, MemberKeys, MemberName};
 
-use super::create::{field, refuse_member, told};
+use super::create::{field, kept_identity, refuse_member, told};
 use crate::commands::peer::home::{Home, entropy};
 use crate::commands::session::SERVER_PATIENCE;
 
@@ -40,16 +39,8 @@ pub async fn run(flags: Join) -> Result<()> {
     let folder = Folder::open(&flags.home.path()?, invite.slug.as_str())?;
     let lock = Lock::take(&folder)?;
     refuse_member(&folder)?;
-    // Kept before they are enrolled, and used again by whoever tries again: the invite may have been used up by an answer that was
-    // lost, and then the same keys are a member already.
-    let identity = match load_identity(&folder)? {
-        Some(identity) => identity,
-        None => {
-            let identity = Identity::generate(entropy().as_ref());
-            save_identity(&folder, &identity)?;
-            identity
-        }
-    };
+    // An answer that was lost may have used the invite up; the same keys are a member then.
+    let identity = kept_identity(&folder)?;
     let membership = enroll(text, &identity, &flags.name, flags.ttl).await?;
     membership.save(&folder)?;
     drop(lock);
