@@ -313,17 +313,22 @@ async fn race(pair: &[Contender; 2]) -> Report {
     report
 }
 
+/// Every schedule left what one of the two serial orders leaves.
+fn assert_serial(pair: &[Contender; 2], report: &Report) {
+    if let Some(stranger) = report.strangers.first() {
+        let [first, second] = &stranger.serial;
+        panic!(
+            "{} / {}, schedule {:?} left\n{}\nwhich is neither\n{first}\nnor\n{second}",
+            pair[0], pair[1], stranger.schedule, stranger.saw
+        );
+    }
+}
+
 async fn all_are_serial(entity: Entity) {
     for pair in pairs(&contenders(), entity) {
         let report = race(&pair).await;
         assert!(report.complete, "{} / {} has too many schedules", pair[0], pair[1]);
-        if let Some(stranger) = report.strangers.first() {
-            let [first, second] = &stranger.serial;
-            panic!(
-                "{} / {}, schedule {:?} left\n{}\nwhich is neither\n{first}\nnor\n{second}",
-                pair[0], pair[1], stranger.schedule, stranger.saw
-            );
-        }
+        assert_serial(&pair, &report);
     }
 }
 
@@ -402,13 +407,7 @@ async fn some_are_serial(entity: Entity) {
         let report = explore_some(&on, &pair, RUNS_OF_MAIL).await.unwrap();
         println!("{} / {}: {} schedules", pair[0], pair[1], report.runs);
         assert!(report.runs > 1, "{} / {} were not raced", pair[0], pair[1]);
-        if let Some(stranger) = report.strangers.first() {
-            let [first, second] = &stranger.serial;
-            panic!(
-                "{} / {}, schedule {:?} left\n{}\nwhich is neither\n{first}\nnor\n{second}",
-                pair[0], pair[1], stranger.schedule, stranger.saw
-            );
-        }
+        assert_serial(&pair, &report);
     }
 }
 
