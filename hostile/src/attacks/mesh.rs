@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use waybill_bench::member::{Heard, Member, Socket};
 
-use super::Field;
+use super::{Field, held, spared};
 use crate::holder::{Manner, hold};
 use crate::marks::Check;
 use crate::series::Series;
@@ -170,12 +170,6 @@ fn members(field: &Field) -> Vec<Member> {
     field.cast.mesh.members.iter().map(|member| member.at(field.to)).collect()
 }
 
-/// Nothing but time.
-async fn held(field: &Field) -> Result<Vec<Check>> {
-    sleep(field.scale.hold).await;
-    Ok(Vec::new())
-}
-
 /// What the attack has found, and what became of the innocent members' messages meanwhile.
 async fn beside(field: &Field, attack: impl Future<Output = Result<Vec<Check>>>) -> Result<Vec<Check>> {
     let [from, to] = field.cast.innocent_mesh.each_ref().map(|member| member.at(field.to));
@@ -184,17 +178,7 @@ async fn beside(field: &Field, attack: impl Future<Output = Result<Vec<Check>>>)
         checks = attack => checks?,
         never = write_to(&from, &to, &mut calls) => match never {},
     };
-    let longest = calls.max().unwrap_or_default();
-    let what = format!(
-        "a member of an innocent mesh connects and gets what another sends, within {} s ({} messages, {} failed: {:?}, the longest took {:.2} s)",
-        field.scale.answer_max.as_secs(),
-        calls.count(),
-        calls.failed(),
-        calls.errors,
-        longest.as_secs_f64()
-    );
-    let holds = calls.count() > 0 && calls.failed() == 0 && longest <= field.scale.answer_max;
-    checks.push(Check::new(holds, what));
+    checks.push(spared(field, "a member of an innocent mesh connects and gets what another sends", &calls));
     Ok(checks)
 }
 

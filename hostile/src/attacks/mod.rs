@@ -17,10 +17,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use tokio::time::sleep;
 
 use crate::caller::Target;
 use crate::marks::Check;
 use crate::scale::Scale;
+use crate::series::Series;
 use crate::stage::Cast;
 use crate::tally::Tally;
 use crate::wire;
@@ -49,6 +51,26 @@ impl Field {
     fn time(&self) -> Time {
         Time { began: Instant::now(), hold: self.scale.hold }
     }
+}
+
+/// For attacks that only hold what they have opened.
+async fn held(field: &Field) -> Result<Vec<Check>> {
+    sleep(field.scale.hold).await;
+    Ok(Vec::new())
+}
+
+/// Those whom the attack is not meant for were served all the while: none of their calls failed or took too long.
+fn spared(field: &Field, what: &str, calls: &Series) -> Check {
+    let (longest, max) = (calls.max().unwrap_or_default(), field.scale.answer_max);
+    let what = format!(
+        "{what}, within {} s ({} calls, {} failed: {:?}, the longest took {:.2} s)",
+        max.as_secs(),
+        calls.count(),
+        calls.failed(),
+        calls.errors,
+        longest.as_secs_f64()
+    );
+    Check::new(calls.count() > 0 && calls.failed() == 0 && longest <= max, what)
 }
 
 /// How long an attack goes on.

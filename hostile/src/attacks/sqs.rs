@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use waybill_bench::signed::Signer;
 
-use super::{Field, waits};
+use super::{Field, held, spared, waits};
 use crate::caller::Target;
 use crate::holder::{Manner, hold};
 use crate::marks::Check;
@@ -121,12 +121,6 @@ async fn stand(from: usize, to: SocketAddr, request: &[u8], tally: &Tally) -> Re
     Ok(())
 }
 
-/// Nothing but time.
-async fn held(field: &Field) -> Result<Vec<Check>> {
-    sleep(field.scale.hold).await;
-    Ok(Vec::new())
-}
-
 /// What the attack has found, and what became of an innocent tenant's messages meanwhile.
 async fn beside(field: &Field, attack: impl Future<Output = Result<Vec<Check>>>) -> Result<Vec<Check>> {
     let innocent = Innocent::new(field)?;
@@ -135,17 +129,7 @@ async fn beside(field: &Field, attack: impl Future<Output = Result<Vec<Check>>>)
         checks = attack => checks?,
         never = innocent.send_and_receive(&mut calls) => match never {},
     };
-    let longest = calls.max().unwrap_or_default();
-    let what = format!(
-        "an innocent tenant sends and receives by this listener, within {} s ({} calls, {} failed: {:?}, the longest took {:.2} s)",
-        field.scale.answer_max.as_secs(),
-        calls.count(),
-        calls.failed(),
-        calls.errors,
-        longest.as_secs_f64()
-    );
-    let holds = calls.count() > 0 && calls.failed() == 0 && longest <= field.scale.answer_max;
-    checks.push(Check::new(holds, what));
+    checks.push(spared(field, "an innocent tenant sends and receives by this listener", &calls));
     Ok(checks)
 }
 
