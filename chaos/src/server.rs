@@ -22,6 +22,8 @@ const POLL: Duration = Duration::from_millis(5);
 const SERVICE_POLL: Duration = Duration::from_millis(50);
 /// A thread inside fsync stops when the disk lets it.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A process that was killed in the middle of an fsync is gone when the disk lets it.
+const KILLED_MAX: Duration = Duration::from_secs(4);
 /// Longer than the server drains and then copies its log.
 const EXIT_MAX: Duration = Duration::from_secs(40);
 
@@ -190,17 +192,19 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Blocks until the process is gone, so that a file system below it can be unmounted next.
     fn drop(&mut self) {
-        if self.child.start_kill().is_err() {
-            return;
-        }
-        for _ in 0..400 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
+        kill_and_wait(&mut self.child);
+    }
+}
+
+/// For `Drop`: blocks until the process is gone, so that a file system below it can be unmounted next.
+pub fn kill_and_wait(child: &mut Child) {
+    if child.start_kill().is_err() {
+        return;
+    }
+    let killed = Instant::now();
+    while killed.elapsed() < KILLED_MAX && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(POLL);
     }
 }
 

@@ -147,17 +147,8 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Blocks until the process is gone, so that a file system below it can be unmounted next.
     fn drop(&mut self) {
-        if self.child.start_kill().is_err() {
-            return;
-        }
-        for _ in 0..400 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
+        server::kill_and_wait(&mut self.child);
     }
 }
 
