@@ -183,17 +183,10 @@ async fn rounds(
     let mut server = Server::start(&plan.launch, &data).await.context("the first start")?;
     // Operations of a round that was interrupted have used up its number.
     let before = journal.history().last_round();
-    for workload in work.all() {
-        workload.open(&server.site()).await.with_context(|| format!("preparing {}", workload.name()))?;
-    }
-    scenario.open(&server.endpoint).await?;
-    work.tasks.owned_by(scenario.owners());
-    if before > 0 {
-        let violations = work.check(before, &server.site()).await?;
-        if !violations.is_empty() {
-            found(report, violations);
-            return Ok(());
-        }
+    let violations = prepare(scenario, work, before, &server).await?;
+    if !violations.is_empty() {
+        found(report, violations);
+        return Ok(());
     }
     let mut strikes = Rng::new(plan.choices(), Stream::Strike);
     let pace = Pace { began: Instant::now(), done: report.passed, rounds: plan.rounds };
@@ -223,14 +216,7 @@ async fn rounds(
                 return Ok(());
             }
         };
-        work.tasks.tally.violations.retain(|(stamp, _)| !scenario.forgives(stamp));
-        if let Some((since, until)) = scenario.voids() {
-            work.all().for_each(|workload| workload.void(since, until));
-        }
-        let mut violations = scenario.account(&work.tasks.tally, &server.endpoint, journal).await?;
-        violations.extend(work.check(round, &server.site()).await?);
-        violations.extend(scenario.judge(&work.tasks.tally, work.tasks.created_us()));
-        violations.extend(ended(&mut server, "while it was checked")?);
+        let violations = judge_round(scenario, work, round, &mut server, journal).await?;
         report.resolved = work.resolved();
         report.longest = report.longest.max(started.elapsed());
         if !violations.is_empty() {
@@ -256,6 +242,40 @@ async fn rounds(
     report.summaries.extend(scenario.finish()?);
     report.summaries.extend(work.all().filter_map(|workload| workload.summary()));
     server.shut_down().await
+}
+
+/// Makes every workload ready, and checks what an interrupted run has left, whose last round was `before`.
+async fn prepare(
+    scenario: &mut impl Scenario,
+    work: &mut Work,
+    before: u32,
+    server: &Server,
+) -> Result<Vec<Violation>> {
+    for workload in work.all() {
+        workload.open(&server.site()).await.with_context(|| format!("preparing {}", workload.name()))?;
+    }
+    scenario.open(&server.endpoint).await?;
+    work.tasks.owned_by(scenario.owners());
+    if before > 0 { work.check(before, &server.site()).await } else { Ok(Vec::new()) }
+}
+
+/// Everything that is wrong with a round, once the server is back from its fault.
+async fn judge_round(
+    scenario: &mut impl Scenario,
+    work: &mut Work,
+    round: u32,
+    server: &mut Server,
+    journal: &Journal,
+) -> Result<Vec<Violation>> {
+    work.tasks.tally.violations.retain(|(stamp, _)| !scenario.forgives(stamp));
+    if let Some((since, until)) = scenario.voids() {
+        work.all().for_each(|workload| workload.void(since, until));
+    }
+    let mut violations = scenario.account(&work.tasks.tally, &server.endpoint, journal).await?;
+    violations.extend(work.check(round, &server.site()).await?);
+    violations.extend(scenario.judge(&work.tasks.tally, work.tasks.created_us()));
+    violations.extend(ended(server, "while it was checked")?);
+    Ok(violations)
 }
 
 /// How long the rest will take, at the pace so far.
