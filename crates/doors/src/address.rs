@@ -1,5 +1,4 @@
-//! What an address says: the fields in its path and query, as the input of an operation. REST, event streams and MCP's
-//! resources read addresses, and all read them here.
+//! Reads the fields in an address's path and query as the input of an operation: for REST, event streams and MCP resources.
 
 use std::collections::HashMap;
 
@@ -9,7 +8,7 @@ use waybill_kernel::{Error, Result};
 
 use crate::json::Checked;
 
-/// More than any operation has fields; each is compared with all others.
+/// More than any operation has fields. Each name is compared with all others.
 const QUERY_FIELDS_MAX: usize = 100;
 
 /// What text in an address means, by the schema of the input.
@@ -32,7 +31,7 @@ impl Kinds {
         self.0.contains_key(name)
     }
 
-    /// Text that is no number where one belongs stays text, and the operation says what it wants.
+    /// Text where a number belongs stays text, and the operation says what it wants.
     pub(crate) fn value(&self, name: &str, text: String) -> Json {
         match self.0.get(name) {
             Some(Kind::Integer) => text.parse::<i64>().map_or(Json::String(text), Json::from),

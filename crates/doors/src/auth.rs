@@ -1,4 +1,4 @@
-//! Who is asking: looked at on every request, before anything else of it.
+//! Identifies the caller of a request, before anything else of the request is looked at.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use waybill_kernel::{Caller, Code, Error, Result};
 #[derive(Clone)]
 pub struct Gatekeeper {
     access: Access,
-    /// With `--insecure-dev`: who everybody without a key is.
+    /// With `--insecure-dev`: the caller that every request without a key becomes.
     developer: Option<Arc<Caller>>,
-    /// A token that clients share instead of having keys, and who they are by it.
+    /// A token that clients share instead of having keys, and the caller it stands for.
     shared: Option<(Arc<str>, Arc<Caller>)>,
 }
 
@@ -42,14 +42,14 @@ impl Gatekeeper {
         }
     }
 
-    /// Who everybody is, where nobody needs a key: for protocols that have other credentials than bearers' keys.
+    /// The caller without a key, where none is needed: for protocols whose credentials are not bearer keys.
     pub fn developer(&self, headers: &HeaderMap, uri: &Uri) -> Result<Option<Arc<Caller>>> {
         let Some(developer) = &self.developer else { return Ok(None) };
         refuse_foreign_page(headers, uri)?;
         Ok(Some(Arc::clone(developer)))
     }
 
-    /// Work in the name of a caller, given up when the caller's key ends meanwhile.
+    /// Runs `work` for a caller, and gives it up if the caller's key ends meanwhile.
     pub(crate) async fn while_allowed<T>(&self, caller: &Caller, work: impl Future<Output = Result<T>>) -> Result<T> {
         let Some(key) = caller.key else { return work.await };
         tokio::select! {
@@ -72,7 +72,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>> {
     }
 }
 
-/// Without a key nothing but these headers tells a page in the developer's browser from the developer.
+/// Without keys, only these headers tell a web page in the developer's browser from the developer.
 fn refuse_foreign_page(headers: &HeaderMap, uri: &Uri) -> Result<()> {
     let host =
         headers.get(HOST).and_then(|host| host.to_str().ok()).or_else(|| uri.authority().map(|host| host.as_str()));

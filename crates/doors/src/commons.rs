@@ -10,7 +10,7 @@ use crate::connections::Connections;
 use crate::log::Lines;
 use crate::unproven::Unproven;
 
-/// Room for answers is counted in units of this.
+/// The unit in which room for answers is counted.
 pub(crate) const UNIT_BYTES: u64 = 1 << 10;
 
 /// Cheap to clone.
@@ -37,7 +37,7 @@ impl Commons {
         Self {
             connections: Connections::new(settings),
             places: Shares::new(limits("places for requests", settings.requests_max, settings.admin_places)),
-            // An admin must be able to read the figures that say who fills the rest.
+            // An admin must be able to read the metrics that show who has filled the rest.
             answers: Shares::new(limits("room for answers, in KiB", answers_kib, answers_kib / 8)),
             lines: Lines::new(settings.trusted_proxy, entropy),
             bodies: Bodies::new(settings),
@@ -45,7 +45,7 @@ impl Commons {
         }
     }
 
-    /// Refuses a call whose answer could be too large for the room that there is at this moment, before anything is done.
+    /// Refuses a call before it does anything if its answer could be larger than the room that is left now.
     pub fn look_for_room(&self, caller: &Caller, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());

@@ -1,7 +1,7 @@
 //! The one way from any door to an operation or a procedure: authorise from SPEC, run, wait, count.
 //!
-//! A door first has a call admitted, before it reads what came with it, and then has it made: by name with JSON text on both
-//! sides (REST, MCP), as one turn of a stream, or with the operation's own types (a protocol of one domain).
+//! A door first has a call admitted, before it reads the body, and then makes it: by name with JSON text in and out (REST, MCP), as one
+//! turn of a stream, or with the operation's own types (a protocol of one domain).
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::auth::Gatekeeper;
 use crate::log;
 use crate::metrics::OperationMeters;
 
-/// A call that takes longer than this is one that waits.
+/// A call that takes longer than this is counted as one that waits.
 const STAYS_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
@@ -52,12 +52,12 @@ impl Driver {
         &self.0.registry
     }
 
-    /// Everybody who waits, in whichever store, answers with what there is: the program stops.
+    /// Ends all waits, in every store, because the program stops: each call answers with what there is.
     pub fn stop_waiting(&self) {
         self.0.stores.stop_waiting();
     }
 
-    /// Before anything of the input is looked at: a caller without the right learns nothing about its shape.
+    /// Decided before the input is looked at, so that a caller without the right learns nothing about its shape.
     pub fn admit<'a>(&'a self, spec: &'static OperationSpec, caller: &'a Caller) -> Result<Admitted<'a>> {
         let admitted = Admitted { driver: &self.0, spec, caller };
         if let Err(refusal) = spec.authorise(caller).and_then(|()| self.0.check_room(spec, caller)) {
@@ -68,7 +68,7 @@ impl Driver {
 }
 
 impl Inner {
-    /// By what the process knows, so that it costs no statement: as many calls as are under way at once may pass the cap together.
+    /// Decided by what the process knows, without a statement. As many calls as are under way at once may pass the cap together.
     fn check_room(&self, spec: &OperationSpec, caller: &Caller) -> Result<()> {
         if !spec.stores || !self.caps.has(Stored::Rows) {
             return Ok(());
@@ -88,12 +88,12 @@ impl Admitted<'_> {
         self.watched(entry.turn(self.driver.stores.home(), self.caller, input).as_mut()).await
     }
 
-    /// With the turn of a read, to be kept until there is room for its answer.
+    /// Also gives the turn of a read, which the caller keeps until there is room for the answer.
     pub async fn run<P: Procedure>(self, procedure: P) -> Result<(Reply<P::Output>, Option<Share>)> {
         self.watched(pin!(procedure.call(&Flow::new(self.caller, &self.driver.stores)))).await
     }
 
-    /// Ends with the caller's key, and when it takes too long. Most calls are over before either need be looked at.
+    /// Ends when the caller's key does or when the call takes too long. Most calls are over before either has to be checked.
     async fn watched<T>(&self, mut work: Pin<&mut (impl Future<Output = Result<T>> + ?Sized)>) -> Result<T> {
         let outcome = match timeout(STAYS_AFTER, work.as_mut()).await {
             Ok(outcome) => outcome,

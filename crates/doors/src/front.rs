@@ -1,7 +1,7 @@
-//! What every request passes, whichever door it is for: its head is looked at, its caller identified and given a place, its
-//! answer bounded, and one line written about it.
+//! The steps that every request takes, whichever door it is for: check its head, identify its caller, give it a place, bound its
+//! answer, and write one log line about it.
 //!
-//! One service and no stack of layers: what one step learns (who is asking, which place it has) the next one needs, and each
+//! One service instead of a stack of layers, because each step needs what the one before learned (the caller, the place), and each
 //! layer would cost every request an allocation.
 
 use std::convert::Infallible;
@@ -23,9 +23,9 @@ use crate::log::{Line, Open};
 use crate::mount::Mount;
 use crate::takeover::Sessions;
 
-/// Answers up to this are not counted in bytes: there are no more of them than places for requests.
+/// Answers up to this size are not counted in bytes: the places for requests bound their number.
 const SMALL_BYTES_MAX: u64 = 4 << 10;
-/// One protocol on the commons.
+/// One protocol, on the bounds that all protocols share.
 pub(crate) struct Front<M>(Arc<Inner<M>>);
 
 struct Inner<M> {
@@ -40,7 +40,7 @@ impl<M> Clone for Front<M> {
     }
 }
 
-/// An answer with what it holds.
+/// An answer with the place and the bytes that it holds until it has been sent.
 struct Answered {
     response: axum::response::Response,
     place: Option<Share>,
@@ -80,7 +80,7 @@ impl<M: Mount> Front<M> {
         line.write(response.status().as_u16(), response.extensions());
         let headers = response.headers_mut();
         line.name(headers);
-        // Answers hold what callers sent: no browser may take them for something else.
+        // Answers repeat what callers sent, so no browser may guess another content type.
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response.map(|body| Held::new(body, connection, Kept { place, bytes, under_way, open })))
@@ -92,7 +92,7 @@ impl<M: Mount> Front<M> {
         if mount.is_open(&request) {
             return Ok(mount.answer_open(request).await.into());
         }
-        // Each in a box of its own: a call may wait for long, and what only the steps before needed is let go.
+        // Each step is boxed: a call may wait for long, and the state of the steps before it is dropped meanwhile.
         let (caller, asked) = Box::pin(mount.identify(request, line.peer)).await?;
         line.caller = Some(Arc::clone(&caller));
         let place = commons.places.try_take(&caller, 1)?;
@@ -101,7 +101,7 @@ impl<M: Mount> Front<M> {
         Ok(Answered { response, place: Some(place), open: Some(open) })
     }
 
-    /// What strangers are answered is small or shared, and counted by connections.
+    /// Answers to callers without a key are small or shared; the table of connections counts them.
     fn room_for(&self, response: &axum::response::Response, caller: Option<&Caller>) -> Result<Option<Share>> {
         let bytes = response.body().size_hint().exact().unwrap_or(0);
         let Some(caller) = caller.filter(|_| bytes > SMALL_BYTES_MAX) else { return Ok(None) };
@@ -131,7 +131,7 @@ impl<M: Mount> hyper::service::Service<Request<Incoming>> for Connected<M> {
     }
 }
 
-/// Which server is meant must be said once: a proxy before us may have gone by the other of two names.
+/// A request must name its server once: of two names a proxy before us may have used the other.
 fn check_head(request: &Request<Body>) -> Result<()> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());

@@ -1,6 +1,6 @@
-//! What stands behind a listener: a protocol with its own way to say who is asking, and its own way to say no.
+//! The protocol behind a listener: how it identifies a caller, and how it writes a refusal.
 //!
-//! Everything else (bounds, places, the log's line, the end of a connection) is the same for all of them and is in `front.rs`.
+//! Everything else (bounds, places, the log line, the end of a connection) is the same for all protocols and stands in `front.rs`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use axum::response::Response;
 use http::Request;
 use waybill_kernel::{Caller, Error, RequestId, Result};
 
-/// How an error is told, in the protocol of whoever is told.
+/// Writes an error in the protocol of the caller.
 pub type Refusal = fn(&Error, &RequestId) -> Response;
 
 /// One protocol.
 pub trait Mount: Send + Sync + 'static {
-    /// A request whose caller is known, with whatever was read of it to know that.
+    /// A request whose caller is known, with as much of it as had to be read for that.
     type Asked: Send;
 
     /// Decided by the head alone, because everything after it may fail.
     fn refusal(&self, request: &Request<Body>) -> Refusal;
 
-    /// True for what everybody may ask, also of a full server.
+    /// True for requests that anybody may make, even when the server is full.
     fn is_open(&self, request: &Request<Body>) -> bool;
 
     fn answer_open(&self, request: Request<Body>) -> impl Future<Output = Response> + Send;
 
-    /// Who is asking. `from` is the client's address.
+    /// Identifies the caller. `from` is the client's address.
     fn identify(
         &self,
         request: Request<Body>,
         from: IpAddr,
     ) -> impl Future<Output = Result<(Arc<Caller>, Self::Asked)>> + Send;
 
-    /// The caller has a place.
+    /// Answers the request. Its caller has a place.
     fn answer(&self, caller: Arc<Caller>, asked: Self::Asked, id: RequestId) -> impl Future<Output = Response> + Send;
 }
 

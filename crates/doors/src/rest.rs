@@ -1,4 +1,4 @@
-//! REST: one JSON object is written from path, query and body, and decoded once by the operation.
+//! REST: writes one JSON object from path, query and body, which the operation decodes once.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Endpoint {
             require_json(parts.headers.get(CONTENT_TYPE))?;
             input.with(&Checked::of(&bytes)?)?
         };
-        // The call may wait, and many may: what is not needed any more is not kept for them.
+        // Thousands of calls may wait here, so what is no longer needed is dropped first.
         drop((parts, bytes));
         let answer = admitted.call(self.entry.as_ref(), &input).await?;
         drop(room);

@@ -29,7 +29,7 @@ use crate::rest::Endpoint;
 use crate::routes::Routes;
 use crate::{Settings, docs, mcp, openapi, reply};
 
-/// What the doors of every domain open on.
+/// What the doors need, whichever domains are registered.
 pub struct Doors<'a> {
     pub driver: &'a Driver,
     pub store: Store,
@@ -43,15 +43,15 @@ pub struct Doors<'a> {
     pub stopping: CancellationToken,
 }
 
-/// What is for everybody.
+/// Routes for everybody, with or without a key.
 const OPEN_PATHS: &[&str] = &["/", "/healthz", "/v1/health", "/readyz", "/openapi.json", "/docs"];
 
 /// REST, MCP, event streams and documents, on one listener.
 pub struct Http {
     open: Router,
-    /// For callers.
+    /// Routes for callers with a key.
     kept: Router,
-    /// The short way for most of them.
+    /// Finds most operations without the router.
     routes: Routes<Arc<Endpoint>>,
     gatekeeper: Gatekeeper,
 }
@@ -118,7 +118,7 @@ async fn routed(router: &Router, request: Request<Body>) -> Response {
     }
 }
 
-/// The texts are made once and shared by all who read them.
+/// The documents are built once and shared by all requests.
 fn documents(driver: &Driver, readiness: Readiness, more: Arc<MoreHealth>) -> Router {
     let document = Bytes::from(openapi::document(driver.registry()).to_string());
     let page = Bytes::from(docs::page(driver.registry()));
@@ -169,7 +169,7 @@ fn events(driver: &Driver, streams: &Streams) -> Router {
     })
 }
 
-/// Waiting calls answer with what they have; nobody is kept until the deadline.
+/// When the program stops, waiting calls answer with what they have instead of using up their deadline.
 fn tell_when_stopping(readiness: Readiness, driver: Driver, stopping: CancellationToken) {
     tokio::spawn(async move {
         stopping.cancelled().await;
@@ -196,7 +196,7 @@ fn refused_method() -> Response {
 
 /// Two protocols at one listener, told apart by the path: each with its own callers and its own refusals.
 ///
-/// What `rest` does costs no more for the other's sake: the other's futures and what it has read are in boxes of their own.
+/// The futures and the state of `below` are boxed, so that requests to `rest` do not pay for their size.
 pub struct Beside<A, B> {
     /// The one below this prefix.
     pub prefix: &'static str,

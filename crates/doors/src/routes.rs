@@ -1,17 +1,17 @@
-//! The short way to an operation: by method and path alone, past the router.
+//! Finds an operation by method and path alone, without axum's router.
 //!
-//! The router clones a service, boxes a future and notes the path's parts in the request, which costs a call more than
-//! finding its route. Whatever is not found here (other methods, streams, documents, mistakes) goes through it as before.
+//! The router clones a service, boxes a future and stores the path's parts in the request, which costs more than finding the route.
+//! Requests that are not found here (other methods, streams, documents, mistakes) go through the router.
 
 use http::Method;
 use waybill_kernel::Method as Verb;
 
-/// Where each route leads, by how many parts their paths have.
+/// The routes, by the number of parts in their paths.
 pub(crate) struct Routes<T>(Vec<Vec<Route<T>>>);
 
 struct Route<T> {
     verb: Verb,
-    /// None stands for whatever the caller has written there.
+    /// None for a `{name}`, which matches any text.
     parts: Vec<Option<&'static str>>,
     to: T,
 }
@@ -31,7 +31,7 @@ impl<T> Routes<T> {
         }
         let same_length = &mut self.0[parts.len()];
         same_length.push(Route { verb, parts, to });
-        // A part that is written out goes before one that is not, as in the router.
+        // A literal part goes before a `{name}`, as in the router.
         same_length.sort_by(|one, other| order(&one.parts).cmp(order(&other.parts)));
     }
 
@@ -51,7 +51,7 @@ fn order<'a>(parts: &'a [Option<&'static str>]) -> impl Iterator<Item = (bool, &
 }
 
 impl<T> Route<T> {
-    /// The path has as many parts.
+    /// `path` has as many parts as this route.
     fn fits(&self, path: &str) -> bool {
         self.parts.iter().zip(path.split('/')).all(|(part, found)| match part {
             Some(part) => *part == found,

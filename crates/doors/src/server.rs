@@ -20,26 +20,26 @@ use crate::mount::Mount;
 use crate::takeover::Sessions;
 use crate::wire::Wire;
 
-/// More than any client sends; hyper answers 431 beyond.
+/// More than any client sends. Above it hyper answers 431.
 const HEADERS_MAX: usize = 100;
 const HEADER_BYTES_MAX: usize = 64 << 10;
 const HTTP2_HEADER_BYTES_MAX: u32 = 16 << 10;
 const STREAMS_PER_CONNECTION_MAX: u32 = 128;
-/// What one stream and one connection may send before somebody has read it: all of it is kept in memory.
+/// How much one stream and one connection may send before the server has read it. All of it is kept in memory.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
-/// What is made ready of one stream's answer before its client has taken it.
+/// How much of one stream's answer is prepared before its client has taken it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 
-/// All listeners of one server, and the end of all of them together.
+/// All listeners of one server. They stop together.
 pub struct Server {
     commons: Commons,
     protocols: Arc<Protocols>,
     accepting: TaskTracker,
     connections: TaskTracker,
-    /// No more is accepted; what is under way is answered.
+    /// No new connection is accepted; requests under way are answered.
     stopping: CancellationToken,
-    /// What is still open is closed.
+    /// Connections that are still open are closed.
     closing: CancellationToken,
     drain: Duration,
 }
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Whoever comes to `listener` speaks to `mount`.
+    /// Serves `mount` on `listener`.
     pub fn open<M: Mount>(&self, listener: Listener, mount: M) {
         let sessions = Sessions {
             running: self.connections.clone(),
@@ -106,7 +106,7 @@ impl Opened {
                 accepted = listener.accept() => accepted,
                 () = self.stopping.cancelled() => break,
             };
-            // Without room the connection is closed here: left to wait, it would look as if the server were slow.
+            // Without room the connection is closed here. Left waiting, it would make the server look slow.
             let Some(entered) = self.commons.connections.enter(peer) else { continue };
             let service = Connected { front: front.clone(), connection: Arc::clone(&entered.0) };
             let served = Served {
@@ -136,17 +136,17 @@ impl Served {
         };
         match is_http2 {
             Ok(false) => self.serve_http1(wire, service, &connection).await,
-            // In a box of its own: what it needs is several times what most connections ever need.
+            // Boxed: this future is several times larger than what most connections ever need.
             Ok(true) => Box::pin(self.serve_http2(wire, service, &connection)).await,
             Err(_) => {}
         }
     }
 
-    /// Between the requests of a connection that is seldom used, only its socket is kept: HTTP's code holds two buffers for as
-    /// long as it runs, five times what the rest of a connection takes.
+    /// Between the requests of a seldom used connection only its socket is kept. hyper holds two buffers for as long as it runs,
+    /// which is five times what the rest of a connection takes.
     async fn serve_http1<M: Mount>(self, mut wire: Wire, mut service: Connected<M>, connection: &Connection) {
         loop {
-            // In a box, so that a connection that rests does not have room for it.
+            // Boxed, so that a resting connection does not carry its size.
             let mut http = Box::new(self.protocols.http1.serve_connection(wire, service).with_upgrades());
             loop {
                 tokio::select! {
@@ -162,7 +162,7 @@ impl Served {
                     }
                 }
             }
-            // One that was taken over has come to its end above: its session is a task of its own.
+            // A connection that was upgraded has ended for this loop: its session is a task of its own.
             let Some(parts) = http.into_parts() else { return };
             wire = parts.io.with_read_before(parts.read_buf);
             service = parts.service;
@@ -185,7 +185,7 @@ impl Served {
         self.finish(http, connection).await;
     }
 
-    /// What is under way is answered, until the drain time is over.
+    /// Answers requests under way until the drain time is over.
     async fn finish(&self, http: impl Future<Output = hyper::Result<()>>, connection: &Connection) {
         tokio::select! {
             _ = http => {}
