@@ -12,9 +12,9 @@ use waybill_kernel::{Caller, Code, Error, Result};
 use crate::Settings;
 use waybill_store::shares::{Limits, Share, Shares};
 
-/// Bodies up to this are read without asking for room: there are no more of them than places for requests.
+/// Bodies up to this size need no room: the places for requests bound their number.
 const SMALL_BYTES_MAX: usize = 4 << 10;
-/// Room is counted in units of this.
+/// The unit in which room is counted.
 const UNIT_BYTES: usize = 1 << 10;
 
 /// Cheap to clone.
@@ -25,7 +25,7 @@ pub struct Bodies {
     room: Shares,
 }
 
-/// A whole body, with its part of the room for as long as somebody works on it.
+/// A whole body, with the room that it takes until the work on it is done.
 pub struct Read {
     pub bytes: Bytes,
     pub room: Option<Share>,
@@ -46,13 +46,13 @@ impl Bodies {
         Self { bytes_max: settings.body_bytes_max, patience, room: Shares::new(limits) }
     }
 
-    /// In the same room, with another bound for one body. It is at most a key's part of that room.
+    /// Shares the room, with another bound for one body, which is at most a key's part of that room.
     #[must_use]
     pub fn up_to(&self, bytes_max: usize) -> Self {
         Self { bytes_max, ..self.clone() }
     }
 
-    /// A body that is too large is refused by what it says of itself, before a byte of it is asked for.
+    /// A body whose announced length is too large is refused before a byte of it is read.
     pub async fn read(&self, headers: &HeaderMap, body: Body, caller: &Caller) -> Result<Read> {
         let said = length(headers);
         if said.is_some_and(|bytes| bytes > self.bytes_max) {
@@ -73,7 +73,7 @@ impl Bodies {
                 return Err(self.too_large());
             }
             if room.is_none() && whole.len() + data.len() > SMALL_BYTES_MAX {
-                // At once for all of it: two who each have half would wait for each other.
+                // All of it at once: two bodies with half each would wait for each other.
                 let wanted = said.unwrap_or(self.bytes_max);
                 room = Some(self.room.take(caller, wanted.div_ceil(UNIT_BYTES)).await?);
                 whole.reserve(wanted - whole.len());

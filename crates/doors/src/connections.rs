@@ -1,11 +1,11 @@
-//! Who is connected, since when it does nothing, and which answers it has not taken. From this table connections are bounded,
-//! in all and per address, and those that do nothing make room for others.
+//! The table of connections: since when each is idle, and which answers it has not read. It bounds connections in all and per
+//! address, and closes idle ones to make room for others.
 //!
 //! # Contract
 //! An answer is *unread* from when it is made until the last byte of it has been given to the socket. A connection with an
-//! answer older than `write_ms` is closed, whatever else its client does: HTTP/2's pings are answered by those who never
-//! read as well. One without requests and unread answers is idle. One that has been idle for a while, with nothing half read
-//! and nothing half written, is told to rest: HTTP's code and its buffers are dropped, and the socket alone is kept.
+//! answer older than `write_ms` is closed, whatever else its client does: a client that never reads may still answer HTTP/2's
+//! pings. A connection without requests and unread answers is idle. After a while, with nothing half read and nothing half written,
+//! it is told to rest: hyper and its buffers are dropped, and only the socket is kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -20,17 +20,17 @@ use tokio_util::sync::CancellationToken;
 use crate::Settings;
 
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
-/// Whoever is to be closed for room is looked for among all; so many are remembered for the next who need room.
+/// A search for idle connections looks at all of them, and keeps this many for the next callers who need room.
 const VICTIMS_MAX: usize = 256;
 
 /// One of so many connections may be a newcomer's, and these at least.
 const NEWCOMERS_PART: usize = 4;
 const NEWCOMERS_MIN: usize = 64;
 
-/// Long enough that whoever calls often pays nothing, short enough that who calls each minute costs little.
+/// Long enough that a busy client pays nothing, short enough that one that calls each minute costs little.
 const REST_AFTER: Duration = Duration::from_secs(2);
 
-/// Counted from the first on, so that nobody looks at series of zeros.
+/// Registered at the first event, so that `/metrics` shows no series of zeros.
 fn closed(why: &'static str) {
     metrics::counter!(crate::metrics::CONNECTIONS_CLOSED, "why" => why).increment(1);
 }
@@ -40,15 +40,15 @@ pub(crate) struct Connections(Arc<Inner>);
 
 struct Inner {
     connections_max: usize,
-    /// None behind a proxy, where one address stands for everybody.
+    /// None behind a proxy, which is the one address of all clients.
     per_address_max: Option<usize>,
     unread_max: usize,
     first_request: Duration,
     idle: Duration,
     write: Duration,
     table: Mutex<Table>,
-    /// Connections that have not asked for anything yet. Whoever means it does so at once; one that does not costs as much as one
-    /// that works, so there is room for a part of all.
+    /// Connections that have not sent a request yet. Honest clients send one at once, and a silent connection costs as much as a
+    /// working one, so only a part of all may be silent.
     newcomers: AtomicUsize,
     newcomers_max: usize,
     /// Unread answers of all connections.
@@ -61,16 +61,16 @@ struct Table {
     next: u64,
     open: HashMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Who was idle longest when last looked.
+    /// The connections that were idle longest at the last search.
     victims: HashMap<Among, VecDeque<(u64, Instant)>>,
 }
 
-/// Among whom somebody is looked for who makes room.
+/// Which connections may be closed to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Among {
     All,
     Address(IpAddr),
-    /// Who has not asked for anything yet.
+    /// Those that have not sent a request yet.
     Newcomers,
 }
 
@@ -81,15 +81,15 @@ pub(crate) struct Connection {
     connections: Connections,
     told: Notify,
     is_to_close: AtomicBool,
-    /// Bytes have come since the last request was done: they may be the half of a next one.
+    /// Bytes have come since the last request was done. They may be half of the next one.
     has_read: AtomicBool,
-    /// HTTP's code has begun to write and has not come to its end.
+    /// hyper has begun a write and has not ended it.
     is_writing: AtomicBool,
     is_resting: AtomicBool,
     activity: Mutex<Activity>,
 }
 
-/// What the table has to say to a connection.
+/// What the table tells a connection to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Close,
@@ -99,7 +99,7 @@ pub(crate) enum Order {
 struct Activity {
     asked: bool,
     requests: usize,
-    /// Since when it has had nothing to do.
+    /// When it became idle.
     idle_since: Instant,
     /// When each of the unread answers was made, in that order.
     unread: VecDeque<(u64, Instant)>,
@@ -109,10 +109,10 @@ struct Activity {
 /// In the table as long as this lives.
 pub(crate) struct Entered(pub(crate) Arc<Connection>);
 
-/// A request whose answer has not been made up.
+/// A request without an answer yet.
 pub(crate) struct UnderWay(Arc<Connection>);
 
-/// An answer, or a part of it, that the socket has not taken.
+/// An answer, or the part of one, that the socket has not taken.
 pub(crate) struct Unread {
     connection: Arc<Connection>,
     number: u64,
@@ -136,7 +136,7 @@ impl Connections {
         }))
     }
 
-    /// None when there is no room and nobody idle who could make some.
+    /// None when there is no room and no idle connection that could be closed for it.
     pub(crate) fn enter(&self, peer: IpAddr) -> Option<Entered> {
         let mut table = self.lock();
         let address = peer.to_canonical();
@@ -201,7 +201,7 @@ impl Connections {
         false
     }
 
-    /// Looks after all of them until the server has stopped.
+    /// Tends all connections until the server has stopped.
     pub(crate) async fn watch(self, stopped: CancellationToken) {
         loop {
             tokio::select! {
@@ -223,7 +223,7 @@ impl Connections {
         }
     }
 
-    /// Too many answers lie about in all: whoever has left most of them goes.
+    /// Too many answers are unread in all: closes the connection that has left the most.
     fn close_who_reads_least(&self) {
         let table = self.lock();
         let worst = table.open.values().max_by_key(|connection| connection.lock().unread.len());
@@ -251,7 +251,7 @@ impl Table {
         }
     }
 
-    /// Addresses with more than their share first: who opens connections without end meets its own, and who has one keeps it.
+    /// Takes from addresses with more than their share first, so that a client that opens connections without end closes its own.
     fn idle_longest(&self, among: Among) -> VecDeque<(u64, Instant)> {
         let share = self.open.len() / self.by_address.len().max(1);
         let candidate = |connection: &Arc<Connection>| {
@@ -335,7 +335,7 @@ impl Connection {
         Resting(self)
     }
 
-    /// Whether nothing would be lost if HTTP's code were stopped here.
+    /// Whether nothing would be lost if hyper were dropped now.
     pub(crate) fn may_rest(&self, now: Instant) -> bool {
         let [resting, read, writing] =
             [&self.is_resting, &self.has_read, &self.is_writing].map(|flag| flag.load(Ordering::Relaxed));
@@ -362,7 +362,7 @@ impl Connection {
         activity.requests == 0 && now.duration_since(activity.idle_since) >= *patience
     }
 
-    /// What was read until now was read by requests that are done.
+    /// Everything read so far belongs to requests that are done.
     fn becomes_idle(&self, activity: &mut Activity) {
         activity.idle_since = Instant::now();
         if activity.requests == 0 && activity.unread.is_empty() {
@@ -375,7 +375,7 @@ impl Connection {
     }
 }
 
-/// A connection of which the socket alone is kept.
+/// A connection of which only the socket is kept.
 pub(crate) struct Resting<'a>(&'a Connection);
 
 impl Drop for Resting<'_> {

@@ -1,4 +1,4 @@
-//! An answer that keeps what it was admitted with (its place, its bytes) until it has been read, not only until it was made.
+//! An answer that keeps the place and the bytes it was admitted with until its client has read it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 use crate::connections::{Connection, UnderWay, Unread};
 use waybill_store::shares::Share;
 
-/// What is given back when the last byte has been taken, or the connection is gone.
+/// Given back when the socket has taken the last byte, or the connection is gone.
 #[expect(dead_code, reason = "they are held for the sake of their ends")]
 pub(crate) struct Kept {
     pub(crate) place: Option<Share>,

@@ -1,5 +1,5 @@
-//! The one reader of JSON from the network, for every door and before any other parser: bounded in depth, strict about names,
-//! and without building anything. What it has passed is handed on as text; each value is built once, by whoever needs it.
+//! Checks all JSON from the network, for every door and before any other parser: bounded in depth, strict about names, and without
+//! building anything. It hands the text on, and each value is built once, where it is needed.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,13 +7,13 @@ use std::collections::HashSet;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use waybill_kernel::{Error, Result};
 
-/// Deeper JSON is refused: no honest request has it, and every later reader would have to survive it.
+/// Deeper JSON is refused: no honest request is deeper, and every later reader would have to survive it.
 pub const DEPTH_MAX: usize = 64;
 
-/// serde_json takes the text under such a name for JSON in its raw form, and reads it again past every bound.
+/// serde_json reads the text under such a name as raw JSON once more, outside of every bound.
 const RESERVED: &str = "$serde_json::private::";
 
-/// So many names of one object are compared one by one, which for a few is quicker than hashing them.
+/// Up to this many names of one object are compared one by one, which is quicker than hashing a few.
 const NAMES_COMPARED_MAX: usize = 16;
 
 /// A text that holds one JSON value within the bounds.
@@ -56,7 +56,7 @@ impl<'a> Checked<'a> {
 
 /// Walks through a value. `names` takes those of the outermost object.
 struct Walk<'n, 'de> {
-    /// How many levels may still come.
+    /// How many more levels are allowed.
     room: usize,
     /// In values.
     lets_nul: bool,
@@ -175,7 +175,7 @@ struct Names<'de> {
 }
 
 impl<'de> Names<'de> {
-    /// Gives back a name that was there already.
+    /// Gives the name back if the object has it already.
     fn add(&mut self, name: Cow<'de, str>) -> Option<Cow<'de, str>> {
         if self.seen.len() < NAMES_COMPARED_MAX {
             if self.seen.contains(&name) {

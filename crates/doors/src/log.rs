@@ -17,7 +17,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REQUEST_ID_CHARS_MAX: usize = 64;
 const PATH_CHARS_MAX: usize = 200;
-/// So many letters and digits in a row are taken for a secret. A key without its prefix has 50, a UUID without dashes 32.
+/// This many letters and digits in a row count as a secret. A key without its prefix has 50, a UUID without dashes 32.
 const SECRET_CHARS_MIN: usize = 40;
 /// How our keys begin.
 const KEY_PREFIX: &str = "aga_";
@@ -77,7 +77,7 @@ impl Lines {
         RequestId::new(&format!("{:08x}-{count:x}", self.0.run))
     }
 
-    /// The proxy adds whom it has heard at the end; what stands before that is the client's own word.
+    /// The proxy appends the address that it saw. Everything before it is the client's own claim.
     fn client(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
         if !self.0.trusted_proxy {
             return peer;
@@ -92,7 +92,7 @@ pub fn header_of(id: &RequestId) -> HeaderValue {
     HeaderValue::from_str(id.as_str()).unwrap_or(HeaderValue::from_static("-"))
 }
 
-/// People paste keys where ids belong, and logs are kept.
+/// People paste keys where ids belong, and logs are kept for long.
 fn may_be_secret(text: &str) -> bool {
     let mut runs = text.split(|char: char| !char.is_ascii_alphanumeric());
     text.to_ascii_lowercase().contains(KEY_PREFIX) || runs.any(|run| run.len() >= SECRET_CHARS_MIN)
@@ -122,7 +122,7 @@ impl Drop for Open {
 #[derive(Clone)]
 pub struct Answers(pub Cow<'static, str>);
 
-/// A refusal is a decision, so it is kept: who was refused what. Not the message, which may repeat what was sent.
+/// Logs a refusal: who was refused what. Not the message, which may repeat what was sent.
 pub(crate) fn refusal(operation: impl FnOnce() -> Cow<'static, str>, caller: &Caller, error: &Error) {
     if error.code() == Code::Forbidden {
         let operation = &*operation();
@@ -130,10 +130,10 @@ pub(crate) fn refusal(operation: impl FnOnce() -> Cow<'static, str>, caller: &Ca
     }
 }
 
-/// What others call the status of an answer that nobody waited for.
+/// The status that nginx logs for a client that closed its connection before the answer.
 const CLIENT_LEFT: u16 = 499;
 
-/// The line of one request, also of one whose caller has gone: what it asked for may have been done.
+/// The line of one request. It is written even if the caller has gone, because what it asked for may have been done.
 pub(crate) struct Line {
     lines: Lines,
     id: RequestId,

@@ -21,7 +21,7 @@ pub(crate) fn answer(answer: Answer, status: u16) -> Response {
     response
 }
 
-/// There is a better way now, and this is it.
+/// Adds the headers that name the successor of a deprecated operation.
 pub(crate) fn deprecate(response: &mut Response, successor: &'static str) {
     let headers = response.headers_mut();
     headers.insert(PROTOCOL_DEPRECATED, HeaderValue::from_static("true"));
@@ -37,7 +37,7 @@ pub fn json(status: StatusCode, text: impl Into<Body>) -> Response {
     response
 }
 
-/// What only the log may see.
+/// Logs the cause of an error, which no client may see.
 pub fn log_cause(error: &Error) {
     let (Some(cause), entry) = (error.cause(), error.code().entry()) else { return };
     if entry.http >= 500 {
