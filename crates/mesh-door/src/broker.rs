@@ -13,7 +13,9 @@ use waybill_mesh::ops::messages::{
 };
 use waybill_mesh::ops::topics::{FindEpochWork, ListEpochKeys, UploadEpoch};
 use waybill_mesh_protocol::frames::{Deliver, EpochBoxes, EpochWanted, HistoryPage, HistoryRequest, Send, SendResult};
-use waybill_mesh_protocol::{ClientMessageId, DeliveryId, EpochKey, FRAME_BYTES_MAX, MemberId, PublicKey, TopicName};
+use waybill_mesh_protocol::{
+    ClientMessageId, CloseCode, DeliveryId, EpochKey, FRAME_BYTES_MAX, MemberId, PublicKey, TopicName,
+};
 
 use crate::door::Door;
 use crate::keeper::{Keeper, Kept};
@@ -41,7 +43,8 @@ pub(crate) async fn connect(door: &Arc<Door>, member: &Membership) -> Result<(Op
 }
 
 pub(crate) struct Found {
-    pub(crate) is_replaced: bool,
+    /// What ends the socket: the connection is not the member's own any more.
+    pub(crate) end: Option<CloseCode>,
     pub(crate) deliveries: Vec<Deliver>,
     pub(crate) more: bool,
 }
@@ -58,12 +61,16 @@ pub(crate) async fn deliveries(
     let limit = u32::try_from(limit).ok();
     let find = FindDeliveries { mesh: member.mesh, member: member.member, connection: Some(connection), after, limit };
     let (found, _) = door.run(&member.caller, find).await?;
-    if found.link == Link::Ended {
-        return Err(Error::new(Code::MemberRevoked, Code::MemberRevoked.entry().title));
-    }
+    let end = match found.link {
+        Link::Current => None,
+        Link::Replaced => Some(CloseCode::Replaced),
+        // Nothing is pushed to it any more, and nobody is in its place: the member comes again.
+        Link::Lost => Some(CloseCode::GoingAway),
+        Link::Ended => return Err(Error::new(Code::MemberRevoked, Code::MemberRevoked.entry().title)),
+    };
     let frame = |Delivery { delivery_id, message }| Deliver { delivery_id, message };
     let deliveries = found.deliveries.into_iter().map(frame).collect();
-    Ok(Found { is_replaced: found.link == Link::Replaced, deliveries, more: found.more })
+    Ok(Found { end, deliveries, more: found.more })
 }
 
 pub(crate) async fn acknowledge(door: &Door, member: &Membership, ids: &[DeliveryId]) -> Result<()> {

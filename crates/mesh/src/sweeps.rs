@@ -13,6 +13,7 @@ use crate::check::NightlyCheck;
 use crate::ending::{Ending, end};
 use crate::ops::members::ConnectionId;
 use crate::settings::before;
+use crate::wakes::wake_member;
 use crate::{Settings, connections, metrics};
 
 /// Chunks of files that one transaction removes, each of a megabyte.
@@ -230,8 +231,10 @@ async fn ended_connections(ctx: &Ctx<'_>, tx: &mut Tx<'_>, limit: i64) -> Result
     let rows = tx.query(FIND, &[Value::from(before(ctx.now, GRACE_S)), Value::from(limit)]).await?;
     for row in &rows {
         let (mesh, member) = (MeshId::from_slice(row.bytes(1)?)?, MemberId::from_slice(row.bytes(2)?)?);
-        let connection = ConnectionId::from_slice(row.bytes(3)?)?;
-        connections::remove(ctx, &mut tx.as_tenant(Tenant(row.int(0)?)), mesh, member, connection).await?;
+        let (tenant, connection) = (Tenant(row.int(0)?), ConnectionId::from_slice(row.bytes(3)?)?);
+        connections::remove(ctx, &mut tx.as_tenant(tenant), mesh, member, connection).await?;
+        // Its process may be there after all, and its socket learns by this that it is not the member's any more.
+        wake_member(tx, tenant, mesh, member);
     }
     Ok(rows.len() as u64)
 }

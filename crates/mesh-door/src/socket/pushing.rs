@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use waybill_kernel::{Code, Error};
-use waybill_mesh_protocol::{CloseCode, ServerFrame};
+use waybill_mesh_protocol::ServerFrame;
 use waybill_store::shares::Share;
 
 use super::session::{PAUSE, Session, flags, revoked};
@@ -59,8 +59,8 @@ impl Session<'_> {
             Err(error) if error.code() == Code::MemberRevoked => return Err(revoked(self.socket, &self.member).await),
             Err(error) => return self.look_later(&error),
         };
-        if found.is_replaced {
-            return Err(Leave::Close(CloseCode::Replaced));
+        if let Some(code) = found.end {
+            return Err(Leave::Close(code));
         }
         (self.look_at, self.is_behind) = (None, !reads);
         if reads {

@@ -79,3 +79,18 @@ async fn what_a_killed_server_has_left_keeps_nobody_out() {
     assert_eq!(audited(&world).await, 0);
     world.connections(1).await;
 }
+
+#[tokio::test]
+async fn a_connection_that_was_taken_for_dead_is_closed_so_that_its_member_comes_again() {
+    let world = world("prefer_oldest").await;
+    let bob = world.join("bob").await;
+    let mut receiver = world.connect(&bob).await;
+    world.connections(1).await;
+    // As a server finds them that did not come to renew them in time: its host slept, or the database was away.
+    assert_eq!(waybill_mesh::forget_connections(&world.test.store).await.unwrap(), 1);
+    let message = json!({ "client_message_id": "m-1", "envelope": crate::world::dm(&bob, "to bob") });
+    assert_eq!(world.post(&world.owner, "/mesh/v1/messages", &message).await.status, 201);
+    assert_eq!(receiver.closed().await, (1001, "going_away".to_owned()));
+    let mut again = world.connect(&bob).await;
+    assert_eq!(again.expect("deliver").await["client_message_id"], "m-1");
+}

@@ -103,6 +103,11 @@ async fn both_connections_stay(on: TestStore) {
         ok(&on, alice.caller(), end).await;
         assert_eq!(kinds(&on, &alice).await.contains(&EventKind::PeerLeave), gone);
     }
+    // One that was not renewed in time is forgotten when another comes, and nobody has taken its place.
+    let (late, _) = connect(&on, &alice).await;
+    pass(&on, Settings::default().connection_lease_s);
+    connect(&on, &alice).await;
+    assert_eq!(link(&on, &alice, late).await, Link::Lost);
 }
 
 async fn a_connection_that_nobody_renews_ends(on: TestStore) {

@@ -11,6 +11,7 @@ use waybill_mesh_protocol::{DeliveryId, MemberId, MeshId};
 use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use super::{message, message_columns, message_tables};
+use crate::mesh::Policy;
 use crate::ops::members::ConnectionId;
 use crate::spec;
 
@@ -95,7 +96,15 @@ impl FindDeliveries {
         if connections.iter().any(|row| row.bytes(0).is_ok_and(|id| id == own.as_bytes())) {
             return Ok(Link::Current);
         }
-        Ok(if connections.is_empty() { Link::Lost } else { Link::Replaced })
+        // Where the newest is not preferred nobody takes another's place: it was not renewed in time and then forgotten.
+        let is_replaced = !connections.is_empty() && self.policy(tx).await? == Policy::PreferNewest;
+        Ok(if is_replaced { Link::Replaced } else { Link::Lost })
+    }
+
+    async fn policy(&self, tx: &mut Tx<'_>) -> Result<Policy> {
+        const POLICY: &str = "SELECT policy FROM meshes WHERE tenant = $1 AND mesh_id = $2";
+        let row = tx.query_opt(POLICY, &[Value::from(self.mesh.as_bytes())]).await?;
+        Policy::read(row.ok_or_else(|| Error::not_found("mesh"))?.text(0)?)
     }
 }
 
