@@ -101,7 +101,7 @@ impl Rotator {
         let folder = self.folder()?;
         self.finish_pending(folder).await?;
         let old = self.0.keyring.identity();
-        let archived_until = self.archive(folder, &old)?;
+        let archived_until = self.archive(folder, &old).map_err(|error| aborted(&error))?;
         let new = Identity::generate(self.0.entropy.as_ref());
         if let Err(error) = folder.write(KEYPAIR_NEXT, new.to_json()?.as_bytes()) {
             self.take_back(folder, &old)?;
@@ -137,6 +137,8 @@ impl Rotator {
             Err(error) if is_refusal(&error) => self.tell(folder, &old, &old, &new).await?,
             Err(error) => return Err(error),
         }
+        // Until now others have sealed for the old key, however long ago it was archived: its time begins anew.
+        self.archive(folder, &old)?;
         self.adopt(folder, &old, new).await
     }
 
@@ -145,12 +147,13 @@ impl Rotator {
         let (now, settings) = (self.0.clock.now(), &self.0.settings);
         let mut archive = self.0.keyring.archive();
         let grace = Duration::from_millis(settings.grace_ms);
-        let created = archive.keys().first().map_or(waybill_kernel::Time::EPOCH, |newest| newest.rotated_out_at);
+        let before = archive.keys().iter().find(|key| key.ed25519 != old.public_key());
+        let created = before.map_or(waybill_kernel::Time::EPOCH, |newest| newest.rotated_out_at);
         let key = ArchivedKey::new(old.public_key(), old.box_secret().clone(), created, now, grace);
         let until = key.expires_at;
         let _ = archive.expire(now);
         let dropped = archive.add(key, settings.archived_max);
-        archive.save(&folder.file(folder::KEYPAIR_ARCHIVE)).map_err(|error| aborted(&error))?;
+        archive.save(&folder.file(folder::KEYPAIR_ARCHIVE))?;
         if dropped > 0 {
             metrics::archive_force_expired(dropped as u64);
             tracing::warn!(keys = dropped, "the archive of keys was full: its oldest were dropped before their time");

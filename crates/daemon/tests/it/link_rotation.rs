@@ -100,6 +100,31 @@ async fn a_lost_answer_is_cleared_up_before_the_next_connection() {
     }
 }
 
+#[tokio::test]
+async fn the_time_of_an_old_key_begins_when_the_broker_has_the_new_one() {
+    for lost in [Rotating::AnswerLost, Rotating::RequestLost] {
+        let mut broker = FakeBroker::start(false).await;
+        let daemon = Linked::start(&broker, CONFIG).await;
+        let connection = broker.ready().await;
+        broker.http.lock().unwrap().rotating = lost;
+        daemon.handle.link().parts().rotator.rotate().await.unwrap_err();
+        // The host may be away for longer than an old key is good for.
+        let asked = daemon.handle.link().parts().clock.now();
+        broker.http.lock().unwrap().rotating = Rotating::Taken;
+        let daemon = daemon.restarted().await;
+        drop(connection);
+        let mut connection = broker.ready().await;
+        let archive = daemon.handle.link().parts().keyring.archive();
+        let [old] = archive.keys() else { panic!("{} keys", archive.keys().len()) };
+        assert_eq!(old.ed25519, identity(1).public_key(), "{lost:?}");
+        assert!(old.rotated_out_at >= asked, "{lost:?}: what others have sealed meanwhile is still on its way");
+        connection.deliver(boxed(1, &identity(2), &identity(1), "old key")).await;
+        connection.acknowledged().await;
+        assert_eq!(daemon.inbox().await[0].body, "old key");
+        daemon.stop().await;
+    }
+}
+
 /// As bob reads what alice has sent with these keys: the box opens, and the text is signed by them.
 fn read_by_bob(sent: &Send, alice: &Identity) -> String {
     let plain = open_dm(identity(2).box_secret(), &alice.public().x25519, &sent.envelope.body.0).unwrap();
