@@ -11,6 +11,8 @@ use crate::config::Inbox as Settings;
 const BATCH: i64 = 500;
 /// Batches of one run; what is left is for the next.
 const BATCHES_MAX: usize = 10_000;
+/// Of the budget, for what cannot be opened. Any member can send what no key opens, and messages are what the file is for.
+const HELD_SHARE: u64 = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -38,6 +40,9 @@ pub(super) async fn prune(store: &Store, settings: &Settings) -> Result<Pruned> 
             break;
         }
     }
+    if system.run(Measure).await? > settings.bytes_max {
+        forget_excess(store, settings).await?;
+    }
     for _ in 0..BATCHES_MAX {
         if system.run(Measure).await? <= settings.bytes_max {
             break;
@@ -55,6 +60,27 @@ pub(super) async fn prune(store: &Store, settings: &Settings) -> Result<Pruned> 
         );
     }
     Ok(pruned)
+}
+
+/// Held messages beyond their part of a file that is too large, the oldest first.
+async fn forget_excess(store: &Store, settings: &Settings) -> Result<()> {
+    let system = store.system();
+    let mut excess = system.run(MeasureHeld).await?.saturating_sub(settings.bytes_max / HELD_SHARE);
+    if excess == 0 {
+        return Ok(());
+    }
+    tracing::warn!(
+        inbox.held_bytes = excess,
+        "messages that cannot be opened take too much of the inbox: the oldest of them are removed"
+    );
+    for _ in 0..BATCHES_MAX {
+        let freed = system.run(ForgetOldestHeld { bytes: excess }).await?;
+        excess = excess.saturating_sub(freed);
+        if freed == 0 || excess == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn ago(now: Time, time_ms: u64) -> Time {
@@ -105,6 +131,50 @@ impl Work for ForgetHeld {
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<()> {
         const FORGET: &str = "DELETE FROM inbox_sealed WHERE held_at < $1";
         tx.execute(FORGET, &[Value::from(self.before)]).await.map(drop)
+    }
+}
+
+struct MeasureHeld;
+
+impl Work for MeasureHeld {
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        const BYTES: &str = "SELECT coalesce(sum(length(delivery)), 0) FROM inbox_sealed";
+        let row = tx.query_opt(BYTES, &[]).await?;
+        Ok(row.map_or(Ok(0), |row| row.int(0))?.try_into().unwrap_or(0))
+    }
+}
+
+/// Removes so many bytes of held messages, in at most [`BATCH`] of them.
+struct ForgetOldestHeld {
+    bytes: u64,
+}
+
+impl Work for ForgetOldestHeld {
+    /// Bytes that were removed.
+    type Output = u64;
+
+    fn mode(&self) -> Mode {
+        Mode::Write
+    }
+
+    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+        const OLDEST: &str = "SELECT client_message_id, length(delivery) FROM inbox_sealed ORDER BY held_at LIMIT $1";
+        const FORGET: &str = "DELETE FROM inbox_sealed WHERE client_message_id = $1";
+        let mut freed = 0_u64;
+        for row in tx.query(OLDEST, &[BATCH.into()]).await? {
+            if freed >= self.bytes {
+                break;
+            }
+            tx.execute(FORGET, &[Value::from(row.text(0)?)]).await?;
+            freed += u64::try_from(row.int(1)?).unwrap_or(0);
+        }
+        Ok(freed)
     }
 }
 

@@ -250,6 +250,30 @@ async fn what_was_pruned_for_room_is_a_repeat_and_ids_take_a_part_of_the_room_at
 }
 
 #[tokio::test]
+async fn what_cannot_be_opened_does_not_push_out_what_can_be_read() {
+    let settings = Settings { bytes_max: 4 << 20, ..Settings::default() };
+    let Box_ { inbox, .. } = open(settings).await;
+    insert(&inbox, (1..=50).map(|n| message(n, None, "bob", "read me")).collect(), None).await;
+    for batch in 1..=12_i64 {
+        let boxes = (0..100).map(|number| Arrived::Sealed {
+            client_message_id: format!("s{batch}-{number}"),
+            seq: batch * 1_000 + number,
+            delivery: vec![7; 10_000],
+            reason: "key_unknown",
+        });
+        insert(&inbox, boxes.collect(), None).await;
+    }
+    let (before, max) = inbox.bytes().await.unwrap();
+    assert!(before > max);
+    assert_eq!(inbox.prune().await.unwrap(), Pruned::default(), "no message had to go");
+    assert!(inbox.bytes().await.unwrap().0 <= max);
+    assert_eq!(inbox.page(Query::default()).await.unwrap().messages.len(), 50);
+    let held = inbox.held(-1, 1_000).await.unwrap();
+    assert!(held.len() > 50 && held.len() <= 105, "{}: a quarter of the budget", held.len());
+    assert_eq!(held.last().unwrap().seq, 12_099, "the newest are left");
+}
+
+#[tokio::test]
 async fn what_cannot_be_opened_is_held_until_it_can() {
     let Box_ { inbox, .. } = open(Settings::default()).await;
     insert(&inbox, vec![sealed(1), sealed(2), sealed(1)], None).await;
