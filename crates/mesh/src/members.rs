@@ -268,6 +268,23 @@ pub(crate) fn revoked() -> Error {
     Error::new(Code::MemberRevoked, Code::MemberRevoked.entry().title)
 }
 
+/// Names and places of members are given out one by one.
+pub(crate) async fn in_turn(ctx: &Ctx<'_>, tx: &mut Tx<'_>, mesh: MeshId) -> Result<()> {
+    tx.in_turn(Topic::new("mesh.members", ctx.caller.tenant, mesh.as_bytes())).await
+}
+
+/// Until the transaction ends the owner stays what it is now: whoever revokes it waits, and finds who has joined meanwhile.
+pub(crate) async fn keep_owner(tx: &mut Tx<'_>, mesh: MeshId) -> Result<()> {
+    const KEEP: Sql = Sql {
+        sqlite: "SELECT 1 FROM meshes h JOIN mesh_members o ON o.tenant = $1 AND o.mesh_id = h.mesh_id AND o.member_id = h.owner \
+                 WHERE h.tenant = $1 AND h.mesh_id = $2",
+        postgres: "SELECT 1 FROM meshes h JOIN mesh_members o ON o.tenant = $1 AND o.mesh_id = h.mesh_id AND o.member_id = h.owner \
+                   WHERE h.tenant = $1 AND h.mesh_id = $2 FOR SHARE OF o",
+    };
+    let sql = tx.text(KEEP);
+    tx.query_opt(sql, &[Value::from(mesh.as_bytes())]).await.map(drop)
+}
+
 pub(crate) struct NewMember<'a> {
     pub id: MemberId,
     pub name: &'a MemberName,
@@ -285,7 +302,7 @@ pub(crate) async fn insert(ctx: &Ctx<'_>, tx: &mut Tx<'_>, mesh: MeshId, new: &N
     const TAKEN: &str =
         "SELECT 1 FROM mesh_members WHERE tenant = $1 AND mesh_id = $2 AND name = $3 AND state = 'live'";
     let max = ctx.settings::<Settings>().members_max;
-    tx.in_turn(Topic::new("mesh.members", ctx.caller.tenant, mesh.as_bytes())).await?;
+    in_turn(ctx, tx, mesh).await?;
     if tx.query_opt(TAKEN, &[Value::from(mesh.as_bytes()), Value::from(new.name.as_str())]).await?.is_some() {
         return Err(name_taken(new.name));
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use waybill_kernel::entropy::OsEntropy;
 use waybill_kernel::{Code, Time};
+use waybill_mesh::ops::manage::CloseMesh;
 use waybill_mesh::ops::members::{IssueInvite, RevokeMember, RotateKeys};
 use waybill_mesh_protocol::rotation::Rotation;
 use waybill_mesh_protocol::{Identity, InviteId};
@@ -22,6 +23,7 @@ mod usual {
         an_expired_or_used_up_invite_is_refused,
         an_invite_is_void_once_its_issuer_is_revoked_or_has_another_key,
         an_invite_for_one_is_used_by_one_of_twenty,
+        nobody_is_left_in_a_mesh_that_is_closed_while_others_join,
         a_joiner_proves_both_its_keys_in_time,
         whoever_did_not_get_the_answer_joins_again,
         a_name_and_a_key_belong_to_one_member,
@@ -125,6 +127,26 @@ async fn an_invite_for_one_is_used_by_one_of_twenty(on: TestStore) {
     assert_eq!(on.count("SELECT used FROM mesh_invites").await.unwrap(), 1);
 }
 
+async fn nobody_is_left_in_a_mesh_that_is_closed_while_others_join(on: TestStore) {
+    const GUESTS: u32 = 20;
+    let alice = plain_mesh(&on).await;
+    let invite = Arc::new(signed(&alice, &issue(&on, &alice, GUESTS).await));
+    let (on, mut all) = (Arc::new(on), JoinSet::new());
+    for number in 0..GUESTS {
+        let (on, invite) = (Arc::clone(&on), Arc::clone(&invite));
+        all.spawn(async move {
+            join_with(&on, &invite, &anybody(), &format!("guest {number}")).await.map_err(|error| error.code())
+        });
+    }
+    // One of them is in it, and the others are on their way.
+    all.join_next().await.unwrap().unwrap().unwrap();
+    while ok(&on, &on.admin, CloseMesh { mesh: "team".parse().unwrap() }).await.remaining > 0 {}
+    for outcome in all.join_all().await {
+        assert!(matches!(outcome, Ok(_) | Err(Code::InviteVoid)), "{outcome:?}");
+    }
+    assert_eq!(on.count("SELECT count(*) FROM mesh_members WHERE state = 'live'").await.unwrap(), 0);
+}
+
 async fn a_joiner_proves_both_its_keys_in_time(on: TestStore) {
     let alice = plain_mesh(&on).await;
     let invite = signed(&alice, &issue(&on, &alice, 5).await);
@@ -163,6 +185,11 @@ async fn whoever_did_not_get_the_answer_joins_again(on: TestStore) {
     assert!(replay);
     assert_eq!((again.member_id, again.owner), (first.member_id, alice.identity.public()));
     assert_eq!(count(&on, "mesh_members").await, 2);
+    // Also where the first request is still under way.
+    let (invite, carol) = (signed(&alice, &issue(&on, &alice, 1).await), anybody());
+    let (one, two) = tokio::join!(join_with(&on, &invite, &carol, "carol"), join_with(&on, &invite, &carol, "carol"));
+    assert_eq!(one.map_err(readable).unwrap().member_id, two.map_err(readable).unwrap().member_id);
+    assert_eq!(count(&on, "mesh_members").await, 3);
 }
 
 async fn a_name_and_a_key_belong_to_one_member(on: TestStore) {

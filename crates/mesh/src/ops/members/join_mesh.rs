@@ -110,9 +110,13 @@ impl Operation for Admit {
 
     async fn run(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Reply<Joined>> {
         let mesh = self.invite.mesh;
+        // Before anything is looked at: of two that ask at the same moment with the same keys the second is to find the first. Before
+        // the owner's row, too: whoever renames the owner has the turn, and then waits for that row.
+        members::in_turn(ctx, tx, mesh).await?;
         if let Some(joined) = self.joined_before(tx).await? {
             return Ok(Reply::Replay(joined));
         }
+        members::keep_owner(tx, mesh).await?;
         self.use_invite(ctx, tx).await?;
         let id = MemberId(ctx.ids.next());
         let new = members::NewMember { id, name: &self.name, keys: &self.keys, ttl: self.ttl };

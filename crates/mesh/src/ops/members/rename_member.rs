@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use waybill_kernel::{OperationSpec, Result};
 use waybill_mesh_protocol::{MemberId, MemberName, MeshId, PublicKey};
-use waybill_store::{Ctx, Operation, Reply, Topic, Tx, Value};
+use waybill_store::{Ctx, Operation, Reply, Tx, Value};
 
 use crate::events::{self, EventKind, NewEvent};
 use crate::{members, spec};
@@ -44,7 +44,7 @@ impl Operation for RenameMember {
             members::owner(tx, self.mesh, self.member, "rename others").await?;
         }
         // Names are given out where members are made, too.
-        tx.in_turn(Topic::new("mesh.members", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        members::in_turn(ctx, tx, self.mesh).await?;
         let before = members::live(tx, self.mesh, member_id).await?;
         let renamed = RenamedMember { member_id, name: self.name.clone() };
         if before.name == self.name.as_str() {
