@@ -3,11 +3,17 @@
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::Duration;
 
 use waybill_kernel::{Code, Error, Result};
 use waybill_store::safety;
 
 use crate::folder::{self, Folder};
+
+/// How often the lock is tried, and the pause between: whoever looks for its holder has it for a moment, too.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Held until it is dropped, or until the process ends in whichever way.
 #[derive(Debug)]
@@ -22,14 +28,18 @@ impl Lock {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = safety::open_private(&mut options, &path).map_err(unusable)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::Error(error)) => return Err(unusable(error)),
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                let message = format!("Process {} runs a daemon in {}.", holder.trim(), folder.path().display());
-                return Err(Error::new(Code::DaemonRunning, message));
+        let mut left = TRIES;
+        while let Err(refusal) = file.try_lock() {
+            left -= 1;
+            match refusal {
+                TryLockError::Error(error) => return Err(unusable(error)),
+                TryLockError::WouldBlock if left > 0 => thread::sleep(PAUSE),
+                TryLockError::WouldBlock => {
+                    let mut holder = String::new();
+                    let _ = file.read_to_string(&mut holder);
+                    let message = format!("Process {} runs a daemon in {}.", holder.trim(), folder.path().display());
+                    return Err(Error::new(Code::DaemonRunning, message));
+                }
             }
         }
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(unusable)?;
@@ -79,5 +89,21 @@ mod tests {
         drop(lock);
         assert_eq!(Lock::holder(&folder).unwrap(), None);
         Lock::take(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_only_looks_keeps_no_daemon_from_starting() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path(), "acme").unwrap();
+        drop(Lock::take(&folder).unwrap());
+        // In the middle of a look.
+        let file = File::open(folder.file(folder::PID)).unwrap();
+        file.try_lock_shared().unwrap();
+        let looking = thread::spawn(move || {
+            thread::sleep(PAUSE);
+            drop(file);
+        });
+        Lock::take(&folder).unwrap();
+        looking.join().unwrap();
     }
 }
