@@ -220,6 +220,32 @@ async fn a_mesh_whose_answer_was_lost_is_had_by_asking_again() {
 }
 
 #[tokio::test]
+async fn a_copy_whose_answer_was_lost_becomes_its_new_member_by_asking_again() {
+    let world = World::start().await;
+    let (alice, bob, carol) = (User::new(&world), User::new(&world), User::new(&world));
+    let invite = |slug: &str| alice.json(&["mesh", "invite", slug])["invite"].as_str().unwrap().to_owned();
+    for slug in ["team", "crew"] {
+        alice.json(&["mesh", "create", slug, "--name", "alice"]);
+    }
+    bob.json(&["mesh", "join", &invite("team"), "--name", "bob"]);
+    // Of another mesh: it is refused before it is used up.
+    let crew = invite("crew");
+    let refused = bob.run(&["daemon", "remint", "--mesh", "team", "--invite", &crew, "--name", "copy", "--json"]);
+    refused.must_be(Code::InvalidRequest, "an invite for another mesh");
+    carol.json(&["mesh", "join", &crew, "--name", "carol"]);
+    // The server knows the new keys, and the answer was lost.
+    let team = invite("team");
+    let lost = carol.json(&["mesh", "join", &team, "--name", "copy"]);
+    let kept = bob.folder("team").join("keypair-remint.json");
+    std::fs::copy(carol.folder("team").join("keypair.json"), &kept).unwrap();
+    let made = bob.json(&["daemon", "remint", "--mesh", "team", "--invite", &team, "--name", "copy"]);
+    assert_eq!((&made["member_id"], &made["key"]), (&lost["member_id"], &lost["key"]));
+    assert!(!kept.exists());
+    bob.up("team");
+    bob.connected("team").await;
+}
+
+#[tokio::test]
 async fn members_send_to_a_queue_that_the_owner_has_allowed_until_an_operator_ends_the_mesh() {
     let world = World::start().await;
     let (alice, bob) = (User::new(&world), User::new(&world));

@@ -7,12 +7,12 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_daemon::backup::{self, Summary};
 use waybill_daemon::directory::Directory;
-use waybill_daemon::identity::save_identity;
+use waybill_daemon::identity::{load_identity, save_identity};
 use waybill_daemon::rotation::KEYPAIR_NEXT;
 use waybill_daemon::{Folder, Lock, Membership, folder, host, inbox};
 use waybill_kernel::{Clock, Code, Error, Result};
 use waybill_mesh_protocol::names::MEMBER_NAME_CHARS_MAX;
-use waybill_mesh_protocol::{Base64, Identity, MemberName};
+use waybill_mesh_protocol::{Base64, Identity, Invite, MemberName};
 use waybill_store::safety;
 use zeroize::Zeroizing;
 
@@ -26,6 +26,8 @@ use crate::output;
 const BACKUP_BYTES_MAX: u64 = 80 << 20;
 /// What belongs to the member itself, beside its outbox and inbox.
 const OF_MEMBER: &[&str] = &[folder::KEYPAIR, KEYPAIR_NEXT, folder::KEYPAIR_ARCHIVE, folder::MEMBERSHIP];
+/// The keys of the member that a copy is to become, until it is one.
+const KEYPAIR_REMINT: &str = "keypair-remint.json";
 /// Where a passphrase is looked for that is in no file.
 const PASSPHRASE: &str = "WAYBILL_PASSPHRASE";
 
@@ -148,17 +150,20 @@ pub async fn remint(flags: Remint) -> Result<()> {
         Some(name) => name,
         None => another_name(&membership.name, up::host_name()?.as_str())?,
     };
-    let identity = Identity::generate(entropy().as_ref());
-    let fresh = join::enroll(flags.invite.trim(), &identity, &name, None).await?;
-    if fresh.mesh != membership.mesh {
+    // Before it is used up.
+    let invite = Invite::parse(flags.invite.trim())?;
+    if invite.mesh != membership.mesh {
         return Err(Error::invalid(format!(
             "The invite is for {}, and the folder is of {}.",
-            fresh.slug, membership.slug
+            invite.slug, membership.slug
         )));
     }
+    let identity = new_keys(&folder)?;
+    let fresh = join::enroll(flags.invite.trim(), &identity, &name, None).await?;
     let aside = set_aside(&folder, Clock::system().now().micros() / 1_000_000)?;
     save_identity(&folder, &identity)?;
     fresh.save(&folder)?;
+    folder.remove(KEYPAIR_REMINT)?;
     host::accept(&folder, &host::Host::read(Path::new("/")))?;
     if flags.at.json {
         return output::json(&json!({
@@ -171,6 +176,21 @@ pub async fn remint(flags: Remint) -> Result<()> {
     }
     output::line(&format!("{}: a new member, {}, with new keys.", fresh.slug, fresh.name))?;
     output::note(&format!("What the folder had of the old member is in {}.", aside.display()))
+}
+
+/// Kept before they are enrolled, and used again by whoever tries again: the answer may have been lost, and then they are a member's
+/// already.
+fn new_keys(folder: &Folder) -> Result<Identity> {
+    if let Some(text) = folder.read_text(KEYPAIR_REMINT)? {
+        let kept = Identity::from_json(&text)?;
+        // Those of a member that the folder has become already are for no other.
+        if load_identity(folder)?.is_none_or(|own| own.public_key() != kept.public_key()) {
+            return Ok(kept);
+        }
+    }
+    let identity = Identity::generate(entropy().as_ref());
+    folder.write(KEYPAIR_REMINT, identity.to_json()?.as_bytes())?;
+    Ok(identity)
 }
 
 /// The old member goes on under its own name where the folder came from, and a mesh has a name once.
