@@ -123,46 +123,56 @@ const STAMP: Sql = Sql {
     postgres: "UPDATE parts SET counting_xact = pg_current_xact_id()::text::bigint WHERE tenant = $1 AND part = $2",
 };
 
-/// One step forward, if there is one to make.
-pub(crate) async fn fold(tx: &mut Tx<'_>, part: &Part, tally: &Tally) -> Result<()> {
+/// One step forward, if there is one to make. True when it has left more than one step counts.
+pub(crate) async fn fold(tx: &mut Tx<'_>, part: &Part, tally: &Tally) -> Result<bool> {
     let above = tally.newest.map_or(part.counted, |newest| newest + 1).max(part.counted);
     if is_alone(tx) {
-        return if above > part.counted { fold_to(tx, part, above).await.map(drop) } else { Ok(()) };
+        return if above > part.counted { Ok(fold_to(tx, part, above).await?.is_more) } else { Ok(false) };
     }
-    let mut counted = part.counted;
+    let mut folded = Folded { to: part.counted, is_more: false };
     let is_certain = tally.counting_xact > 0 && tally.counting_xact <= tally.horizon;
-    if tally.counting > counted && is_certain {
-        counted = fold_to(tx, part, tally.counting).await?;
-    } else if tally.first_gone.is_some_and(|gone| gone < counted) {
-        fold_to(tx, part, counted).await?;
+    if tally.counting > part.counted && is_certain {
+        folded = fold_to(tx, part, tally.counting).await?;
+    } else if tally.first_gone.is_some_and(|gone| gone < part.counted) {
+        folded = fold_to(tx, part, part.counted).await?;
     }
-    if counted >= tally.counting {
-        if above > counted {
+    if folded.to >= tally.counting {
+        if above > folded.to {
             tx.execute(NOTE, &[part.number.into(), part.number_of(above).into()]).await?;
         }
     } else if tally.counting_xact == 0 {
         tx.execute(tx.text(STAMP), &[part.number.into()]).await?;
     }
-    Ok(())
+    Ok(folded.is_more)
 }
 
-/// Answers with how far it has come.
-async fn fold_to(tx: &mut Tx<'_>, part: &Part, to: i64) -> Result<i64> {
-    let range = || vec![part.counted.into(), Value::from(to), Value::from(FOLDED_MAX)];
-    let mut to = to;
-    for rows in tx.query_all(&[(NTH_MESSAGE, range()), (NTH_GONE, range())]).await? {
-        if let Some(row) = rows.first() {
-            to = to.min(row.int(0)?);
-        }
+/// How far one step has come, and whether it had to leave something.
+struct Folded {
+    to: i64,
+    is_more: bool,
+}
+
+async fn fold_to(tx: &mut Tx<'_>, part: &Part, to: i64) -> Result<Folded> {
+    let range = |from: i64, to: i64| vec![Value::from(from), Value::from(to), Value::from(FOLDED_MAX)];
+    // What has gone below is taken off, as many at a time.
+    let beyond = [
+        (NTH_MESSAGE, range(part.counted, to)),
+        (NTH_GONE, range(part.counted, to)),
+        (NTH_GONE, range(part.begin(), part.counted)),
+    ];
+    let found = tx.query_all(&beyond).await?;
+    let mut folded = Folded { to, is_more: found.iter().any(|rows| !rows.is_empty()) };
+    for row in found.iter().take(2).filter_map(|rows| rows.first()) {
+        folded.to = folded.to.min(row.int(0)?);
     }
     let params = [
         part.number.into(),
         part.counted.into(),
-        Value::from(to),
+        Value::from(folded.to),
         part.begin().into(),
         FOLDED_MAX.into(),
-        part.number_of(to).into(),
+        part.number_of(folded.to).into(),
     ];
     tx.execute(tx.text(FOLD), &params).await?;
-    Ok(to)
+    Ok(folded)
 }
