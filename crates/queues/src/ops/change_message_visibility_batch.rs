@@ -89,9 +89,9 @@ impl Operation for ChangeMessageVisibilityBatch {
         let statements: Vec<_> = changes.iter().map(Change::statement).collect();
         let written = if statements.is_empty() { Vec::new() } else { tx.execute_together(&statements).await? };
         visibility::settle_groups(tx, &held, ctx.now).await?;
-        let sooner = changes.iter().filter(|change| change.sooner).count();
-        if sooner > 0 {
-            tx.wake(topic(ctx.caller.tenant, &queue.name), u32::try_from(sooner).unwrap_or(u32::MAX));
+        // Whoever is woken before its time finds nothing and wakes the next, through all who wait.
+        for change in changes.iter().filter(|change| change.sooner) {
+            tx.wake_at(topic(ctx.caller.tenant, &queue.name), ctx.now, change.visible_at);
         }
 
         let mut batch = ChangedBatch { successful: Vec::new(), failed: Vec::new() };

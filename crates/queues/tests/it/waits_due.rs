@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use waybill_queues::Message;
+use waybill_queues::ops::change_message_visibility_batch::{ChangeEntry, ChangeMessageVisibilityBatch};
 use waybill_queues::ops::receive_message::ReceiveMessage;
 use waybill_queues::ops::send_message_batch::{SendEntry, SendMessageBatch};
 use waybill_testkit::both;
@@ -21,6 +23,7 @@ both! {
     whoever_waits_for_a_short_time_leaves_the_rest_to_others,
     what_stood_behind_a_deleted_message_ends_a_wait,
     what_stood_behind_an_expired_message_ends_a_wait,
+    what_a_batch_makes_visible_sooner_wakes_nobody_before,
 }
 
 /// A message that somebody has received, and that is visible again after so many seconds.
@@ -133,6 +136,44 @@ async fn what_stood_behind_an_expired_message_ends_a_wait(on: TestStore) {
     upkeep(&on).await;
     pass(&on, 5);
     assert_eq!(ended(waiter).await, ["b"]);
+}
+
+/// However many wait: each look of theirs would be a transaction.
+async fn what_a_batch_makes_visible_sooner_wakes_nobody_before(on: TestStore) {
+    const WAITERS: u64 = 20;
+    jobs(&on, &[("VisibilityTimeout", "1000")]).await;
+    for text in ["a", "b"] {
+        send(&on, text).await;
+    }
+    let received = receive(&on, 2).await;
+    let on = Arc::new(on);
+    let before = on.store.pool().acquires;
+    let waiters: Vec<_> = (0..WAITERS).map(|_| waiting(&on, Some(LONG_S))).collect();
+    let all_wait = async {
+        while on.store.pool().acquires < before + WAITERS {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(Duration::from_secs(10), all_wait).await.is_ok(), "not all have looked");
+    tokio::time::sleep(SHORT).await;
+    let before = on.store.pool().acquires;
+    let entry = |message: &Message| ChangeEntry {
+        id: message.message_id.to_string(),
+        receipt_handle: message.receipt_handle.clone(),
+        visibility_timeout: Some(10),
+    };
+    let entries = received.iter().map(entry).collect();
+    let queue_url = JOBS.to_owned();
+    let changed = ChangeMessageVisibilityBatch { queue_url, entries, ..ChangeMessageVisibilityBatch::default() };
+    assert_eq!(ok(&on, changed).await.successful.len(), 2);
+    tokio::time::sleep(SHORT).await;
+    let looks = on.store.pool().acquires - before;
+    assert!(looks < WAITERS, "{looks} looks for what nobody could find");
+    pass(&on, 11);
+    received_again(&on, 2).await;
+    for waiter in waiters {
+        waiter.abort();
+    }
 }
 
 /// Messages that go to another store.
