@@ -6,14 +6,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use waybill_kernel::{Caller, Error, Example, OperationSpec, PrincipalKind, Result, Role, Route, Scope};
 use waybill_store::effects::Cursor;
-use waybill_store::{Ctx, Event, Operation, Reply, Row, Turn, Tx, Until, Wait};
+use waybill_store::{Ctx, Event, Operation, Reply, Turn, Tx, Until, Wait};
 
 use crate::actor::named;
 use crate::receipts::inbox::{self, INBOX, Of, RECEIPT_AT};
 use crate::receipts::{ReceiptId, ReceiptRecord, example_receipt};
 
-/// Receipts of one turn.
-const EVENTS_MAX: i64 = 100;
+/// Receipts of one turn …
+const EVENTS_MAX: usize = 100;
+/// … and bytes of them: a client that reads slowly leaves a turn in memory, and may have many streams.
+const EVENTS_BYTES_MAX: usize = 256 << 10;
+/// Receipts that are read at once. A turn may have room for a few alone.
+const READ_AT_ONCE: i64 = 20;
 /// After this long a receipt that an older transaction held back is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -73,15 +77,24 @@ impl Operation for FollowReceipts {
             }
         };
         let horizon = tx.horizon().await?;
-        let page = INBOX.read_below(tx, horizon, after, EVENTS_MAX, &[(&addressee).into()]).await?;
-        let event = |row: &Row| {
-            let position = Cursor { xact: row.int(0)?, seq: row.int(1)? };
-            let receipt = ReceiptRecord::from_row(row, RECEIPT_AT)?;
-            let data = serde_json::to_string(&receipt).map_err(Error::internal)?;
-            Ok(Event { id: position.to_text(&scope), kind: "receipt", data })
-        };
-        let events: Vec<Event> = page.rows.iter().map(event).collect::<Result<_>>()?;
-        let turn = Turn { events, position: page.next.to_text(&scope) };
+        let (mut events, mut bytes, mut position) = (Vec::new(), 0, after);
+        'turn: while events.len() < EVENTS_MAX {
+            let page = INBOX.read_below(tx, horizon, position, READ_AT_ONCE, &[(&addressee).into()]).await?;
+            for row in &page.rows {
+                let receipt = ReceiptRecord::from_row(row, RECEIPT_AT)?;
+                let data = serde_json::to_string(&receipt).map_err(Error::internal)?;
+                position = Cursor { xact: row.int(0)?, seq: row.int(1)? };
+                bytes += data.len();
+                events.push(Event { id: position.to_text(&scope), kind: "receipt", data });
+                if bytes >= EVENTS_BYTES_MAX {
+                    break 'turn;
+                }
+            }
+            if !page.more {
+                break;
+            }
+        }
+        let turn = Turn { events, position: position.to_text(&scope) };
         if !turn.events.is_empty() {
             return Ok(Reply::Done(turn));
         }
