@@ -297,9 +297,11 @@ pub enum Webhook {
     Create {
         /// Where to post them: http or https.
         endpoint: String,
-        /// Only receipts of this type, as in task.completed; may be given several times [default: all].
+        /// Only receipts of this type, as in task.completed, or events of meshes, as in mesh.member_joined; may be given several
+        /// times [default: all receipts].
         #[arg(long, value_name = "TYPE")]
         kind: Vec<String>,
+        /// For people, in lists.
         #[arg(long)]
         description: Option<String>,
         #[command(flatten)]
@@ -326,7 +328,7 @@ pub enum Webhook {
     Deliveries {
         webhook_id: String,
         /// How many at most.
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         limit: u64,
         #[command(flatten)]
         reach: Reach,

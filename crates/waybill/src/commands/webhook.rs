@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use waybill_kernel::Result;
 
-use super::session::{call, call_all};
+use super::session::{Session, call, call_all};
 use crate::cli::{Reach, Webhook};
 use crate::output;
 
@@ -19,6 +19,8 @@ const WEBHOOKS: &[&str] = &[
 ];
 const DELIVERIES: &[&str] =
     &["delivery_id", "receipt_type", "status", "attempts", "last_status", "last_error", "next_attempt_at", "ended_at"];
+/// Deliveries asked for at a time.
+const PAGE: u64 = 200;
 
 pub async fn run(command: Webhook) -> Result<()> {
     match command {
@@ -42,11 +44,7 @@ pub async fn run(command: Webhook) -> Result<()> {
             let text = if answer["ok"] == true { "Enabled." } else { "It was not disabled; nothing was changed." };
             output::answer(reach.json, &answer, text)
         }
-        Webhook::Deliveries { webhook_id, limit, reach } => {
-            let input = json!({ "webhook_id": webhook_id, "limit": limit });
-            let answer = call(&reach, "list_webhook_deliveries", input).await?;
-            output::list(reach.json, &answer, "deliveries", DELIVERIES)
-        }
+        Webhook::Deliveries { webhook_id, limit, reach } => deliveries(&webhook_id, limit, &reach).await,
         Webhook::Redeliver { webhook_id, delivery_id, reach } => {
             let input = json!({ "webhook_id": webhook_id, "delivery_id": delivery_id });
             let answer = call(&reach, "redeliver_webhook", input).await?;
@@ -66,4 +64,37 @@ fn show_secret(reach: &Reach, answer: &Json) -> Result<()> {
         output::cell(&answer["url"])
     );
     output::note(&note)
+}
+
+async fn deliveries(webhook_id: &str, limit: u64, reach: &Reach) -> Result<()> {
+    let session = Session::open(reach).await?;
+    let gathered = gather(&session, webhook_id, limit).await;
+    session.close().await;
+    let answer = gathered?;
+    output::list(reach.json, &answer, "deliveries", DELIVERIES)?;
+    if reach.json || answer["next_cursor"].is_null() {
+        Ok(())
+    } else {
+        output::note("There are older ones: raise --limit.")
+    }
+}
+
+/// Page by page, until there are enough. With a cursor where there are more.
+async fn gather(session: &Session, webhook_id: &str, limit: u64) -> Result<Json> {
+    let (mut deliveries, mut cursor) = (Vec::new(), Json::Null);
+    loop {
+        let missing = limit.saturating_sub(deliveries.len() as u64);
+        let input = json!({ "webhook_id": webhook_id, "limit": missing.min(PAGE), "cursor": cursor });
+        let mut page = session.call("list_webhook_deliveries", input).await?;
+        deliveries.extend(page["deliveries"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        cursor = page["next_cursor"].take();
+        if cursor.is_null() || deliveries.len() as u64 >= limit {
+            break;
+        }
+    }
+    let mut answer = json!({ "deliveries": deliveries });
+    if !cursor.is_null() {
+        answer["next_cursor"] = cursor;
+    }
+    Ok(answer)
 }

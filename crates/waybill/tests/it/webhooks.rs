@@ -166,3 +166,31 @@ async fn an_inner_address_is_refused_and_only_admins_make_webhooks() {
     .await;
     assert!(requests.try_recv().is_err(), "something reached it");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_deliveries_are_shown_as_were_asked_for() {
+    const TASKS: usize = 205;
+    let world = World::with(Engine::Sqlite, SETTINGS, &[]).await;
+    let (url, _requests) = endpoint();
+    let made = asked(&world, &["create", &url, "--kind", "task.assigned"]);
+    let id = made["webhook_id"].as_str().unwrap();
+    for _ in 0..TASKS {
+        world.task(&world.server.admin_key).await;
+    }
+    let listed = |limit: &str| asked(&world, &["deliveries", id, "--limit", limit]);
+    let count = |listed: &Json| listed["deliveries"].as_array().unwrap().len();
+    until("all are there", || async { count(&listed("1000")) == TASKS }).await;
+    let all = listed("1000");
+    assert!(all["next_cursor"].is_null(), "{all}");
+    let mut ids: Vec<&str> =
+        all["deliveries"].as_array().unwrap().iter().map(|row| row["delivery_id"].as_str().unwrap()).collect();
+    assert!(ids.is_sorted_by(|newer, older| newer > older), "each once, newest first");
+    ids.truncate(3);
+    let three = listed("3");
+    assert!(count(&three) == 3 && three["next_cursor"].is_string(), "{three}");
+    assert_eq!(three["deliveries"][2]["delivery_id"], ids[2]);
+    let told = webhook(&world, &["deliveries", id, "--limit", "3"]);
+    assert!(told.exit == 0 && told.stderr.contains("raise --limit"), "{}", told.stderr);
+    let told = webhook(&world, &["deliveries", id, "--limit", "1000"]);
+    assert!(told.exit == 0 && !told.stderr.contains("raise --limit"), "{}", told.stderr);
+}
