@@ -55,8 +55,7 @@ struct Open {
     input: Input,
     position: String,
     ended: bool,
-    /// Of the request that opened it: its later turns are found by the same id.
-    /// The request that opened it: what goes wrong later is still its matter.
+    /// Of the request that opened it: what goes wrong in a later turn is found by the same id.
     id: Option<RequestId>,
     _place: Share,
 }
@@ -92,14 +91,15 @@ impl Streams {
         let place = self.0.places.try_take(caller, 1)?;
         let (parts, _) = request.into_parts();
         let mut input = Input::default();
-        let mut position = String::new();
+        let mut given = None;
         for (name, text) in query_fields(parts.uri.query().unwrap_or(""))? {
-            if name == POSITION && position.is_empty() {
-                position = text;
-            } else {
+            if name != POSITION {
                 input.add(&name, &Json::String(text))?;
+            } else if given.replace(text).is_some() {
+                return Err(Error::invalid(format!("{POSITION} is given twice.")));
             }
         }
+        let mut position = given.unwrap_or_default();
         if let Some(id) = parts.headers.get(LAST_EVENT_ID) {
             id.to_str().map_err(|_| Error::invalid("The Last-Event-ID header is not text."))?.clone_into(&mut position);
         }

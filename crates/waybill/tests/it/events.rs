@@ -77,6 +77,9 @@ async fn follow(engine: Engine) {
     let refused = world.http.get(world.url("/v1/events")).bearer_auth(&bob).header("Last-Event-ID", &cursor);
     crate::world::Reply::of(refused).await.must_be(Code::InvalidCursor, "another's place");
     world.get(&bob, "/v1/events?principal_kind=agent&principal_id=alice").await.must_be(Code::Forbidden, "another's");
+    for twice in ["last_event_id=&last_event_id=x", "last_event_id=x&last_event_id="] {
+        world.get(&alice, &format!("/v1/events?{twice}")).await.must_be(Code::InvalidRequest, twice);
+    }
 
     assert!(world.server.term().unwrap().success(), "an open stream does not hold a stopping server up");
     // A turn that the stop has woken may say that there was nothing, and then it ends.
