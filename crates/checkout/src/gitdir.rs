@@ -52,14 +52,14 @@ impl GitDir {
         }
     }
 
-    /// The folder of objects; None where some of them are elsewhere, or a link leads there.
-    pub(crate) fn objects(&self) -> Result<Option<PathBuf>> {
+    /// The folder of objects; None where some of them are elsewhere, or where a link, a pipe or the like stands in the place of a file.
+    pub(crate) fn objects(&self) -> Result<Option<Folder>> {
         let Some(objects) = self.common().find("objects").map_err(unusable)? else { return Ok(None) };
-        let leads_away = |folder: &Folder| -> Result<bool> {
+        let is_odd = |folder: &Folder| -> Result<bool> {
             let all = folder.list().map_err(unusable)?;
-            Ok(all.iter().any(|(_, kind)| *kind == FileType::Symlink))
+            Ok(all.iter().any(|(_, kind)| !matches!(kind, FileType::RegularFile | FileType::Directory)))
         };
-        if leads_away(&objects)? {
+        if is_odd(&objects)? {
             return Ok(None);
         }
         if let Some(info) = objects.find("info").map_err(unusable)?
@@ -68,11 +68,11 @@ impl GitDir {
             return Ok(None);
         }
         if let Some(packs) = objects.find("pack").map_err(unusable)?
-            && leads_away(&packs)?
+            && is_odd(&packs)?
         {
             return Ok(None);
         }
-        Ok(Some(objects.path().to_owned()))
+        Ok(Some(objects))
     }
 }
 

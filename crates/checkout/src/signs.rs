@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use waybill_archive::repo::Oid;
-use waybill_archive::repo::reading::{Commit, Entry, FileType, Folder, Kind, Objects, entries};
+use waybill_archive::repo::reading::{Commit, Entry, FileType, Folder, Kind, Objects, Seen, entries};
 use waybill_kernel::Result;
 
 use crate::closed::Closed;
@@ -76,7 +76,7 @@ impl Look<'_> {
         }
         let Some(seen) = above.look(name).map_err(unusable)? else { return Ok(None) };
         match seen.kind {
-            FileType::RegularFile => Ok(self.is_recent(&base, seen.modified_s)),
+            FileType::RegularFile => Ok(self.is_recent(&base, seen)),
             FileType::Directory => match self.closed.find(above, name)? {
                 Some(folder) => self.walk(&folder, &base, 0),
                 None => Ok(None),
@@ -85,8 +85,9 @@ impl Look<'_> {
         }
     }
 
-    fn is_recent(&self, path: &str, at_s: i64) -> Option<Sign> {
-        let recent = at_s >= self.since_s && (self.holds)(path);
+    fn is_recent(&self, path: &str, seen: Seen) -> Option<Sign> {
+        let at_s = seen.modified_s;
+        let recent = at_s >= self.since_s && !self.closed.is(seen.inode) && (self.holds)(path);
         recent.then(|| Sign::Changed { path: path.to_owned(), at_s })
     }
 
@@ -111,7 +112,7 @@ impl Look<'_> {
                 },
                 FileType::RegularFile => {
                     let seen = folder.look(&name).map_err(unusable)?;
-                    seen.and_then(|seen| self.is_recent(&path, seen.modified_s))
+                    seen.and_then(|seen| self.is_recent(&path, seen))
                 }
                 _ => None,
             };
@@ -125,22 +126,23 @@ impl Look<'_> {
     /// Of the commits that the working tree stands on.
     fn committed(&mut self, git: &GitDir) -> Result<Option<Sign>> {
         let (Some(head), Some(objects)) = (git.head()?, git.objects()?) else { return Ok(None) };
-        let mut objects = Objects::open(&objects).map_err(unusable)?;
+        let mut objects = Foreign::open(objects)?;
         let (mut seen, mut next) = (HashSet::from([head]), VecDeque::from([head]));
         while let Some(id) = next.pop_front() {
             // What a shallow clone does not have is not recent.
-            let Ok(data) = objects.read(Kind::Commit, id) else { continue };
-            let commit = Commit::decode(&data).map_err(unusable)?;
+            let Some(commit) = objects.commit(id)? else { continue };
             if commit.committed_s < self.since_s {
                 continue;
             }
             // A merge brings what others have committed before.
             if let [] | [_] = commit.parents.as_slice() {
-                let before = match commit.parents.first().map(|parent| objects.read(Kind::Commit, *parent)) {
+                let before = match commit.parents.first() {
                     None => None,
-                    Some(Ok(parent)) => Some(Commit::decode(&parent).map_err(unusable)?.tree),
-                    // The first commit of a shallow clone: what it changed nobody can say.
-                    Some(Err(_)) => continue,
+                    Some(parent) => match objects.commit(*parent)? {
+                        Some(parent) => Some(parent.tree),
+                        // The first commit of a shallow clone: what it changed nobody can say.
+                        None => continue,
+                    },
                 };
                 if let Some(path) = self.differing(&mut objects, before, Some(commit.tree), "", 0)? {
                     return Ok(Some(Sign::Committed { path, at_s: commit.committed_s }));
@@ -158,7 +160,7 @@ impl Look<'_> {
     /// The first file that is meant and that two trees do not have alike.
     fn differing(
         &mut self,
-        objects: &mut Objects,
+        objects: &mut Foreign,
         before: Option<Oid>,
         after: Option<Oid>,
         prefix: &str,
@@ -167,8 +169,12 @@ impl Look<'_> {
         if before == after || depth > DEPTH_MAX {
             return Ok(None);
         }
-        let mut read = |tree: Option<Oid>| tree.map_or_else(|| Ok(Default::default()), |id| objects.tree(id));
-        let (Ok(old_tree), Ok(new_tree)) = (read(before), read(after)) else {
+        let mut read = |tree: Option<Oid>| match tree {
+            None => Some(Default::default()),
+            Some(id) if objects.is_file(id) => objects.objects.tree(id).ok(),
+            Some(_) => None,
+        };
+        let (Some(old_tree), Some(new_tree)) = (read(before), read(after)) else {
             // A clone that has not all of its trees.
             self.is_partial = true;
             return Ok(None);
@@ -199,6 +205,40 @@ impl Look<'_> {
             }
         }
         Ok(None)
+    }
+}
+
+/// The objects of a repository that others write to. They are opened by their paths, and a pipe in the place of one would be waited for
+/// without end: what is no file is not opened.
+struct Foreign {
+    folder: Folder,
+    objects: Objects,
+}
+
+impl Foreign {
+    fn open(folder: Folder) -> Result<Self> {
+        let objects = Objects::open(folder.path()).map_err(unusable)?;
+        Ok(Self { folder, objects })
+    }
+
+    /// None for one that is not there, or cannot be had.
+    fn commit(&mut self, id: Oid) -> Result<Option<Commit>> {
+        if !self.is_file(id) {
+            return Ok(None);
+        }
+        let Ok(data) = self.objects.read(Kind::Commit, id) else { return Ok(None) };
+        Commit::decode(&data).map(Some).map_err(unusable)
+    }
+
+    /// Whether its own place has a file or nothing: then it is in a pack, all of which are files.
+    fn is_file(&self, id: Oid) -> bool {
+        let id = id.to_string();
+        let (folder, name) = id.split_at(2);
+        let look = || -> waybill_archive::Result<bool> {
+            let Some(below) = self.folder.find(folder)? else { return Ok(self.folder.look(folder)?.is_none()) };
+            Ok(below.look(name)?.is_none_or(|seen| seen.kind == FileType::RegularFile))
+        };
+        look().unwrap_or(false)
     }
 }
 
@@ -302,6 +342,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_the_server_keeps_for_itself_is_no_sign_either() {
+        let tree = Tree::new();
+        std::fs::write(tree.at().join("closed"), "new").unwrap();
+        for pattern in ["closed", "*"] {
+            assert_eq!(tree.look(pattern), Looked::default(), "{pattern}");
+        }
+    }
+
+    #[test]
     fn a_commit_is_a_sign_for_the_files_that_it_changed() {
         let tree = Tree::new();
         tree.git(OLD_S, &["init", "-q"]);
@@ -329,6 +378,30 @@ mod tests {
         tree.git(SINCE_S, &["commit", "-qm", "one"]);
         assert!(tree.look("src").sign.is_some());
         std::fs::write(tree.at().join(".git/objects/info/alternates"), "/elsewhere\n").unwrap();
+        assert_eq!(tree.look("src").sign, None);
+    }
+
+    /// A link leads elsewhere, and a pipe would be waited for without end.
+    #[test]
+    fn objects_that_are_no_files_are_not_opened() {
+        let tree = Tree::new();
+        tree.git(OLD_S, &["init", "-q"]);
+        tree.git(OLD_S, &["add", "."]);
+        tree.git(SINCE_S, &["commit", "-qm", "one"]);
+        let (git, kept) = (tree.at().join(".git"), tree.temp.path().join("kept"));
+        let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        let head = std::fs::read_to_string(git.join("refs/heads/main")).unwrap();
+        let (folder, name) = head.trim().split_at(2);
+        let object = git.join("objects").join(folder).join(name);
+        std::fs::rename(&object, &kept).unwrap();
+        std::os::unix::fs::symlink(&kept, &object).unwrap();
+        assert_eq!(tree.look("src").sign, None);
+        std::fs::remove_file(&object).unwrap();
+        pipe(&object);
+        assert_eq!(tree.look("src").sign, None);
+        std::fs::rename(&kept, &object).unwrap();
+        assert!(tree.look("src").sign.is_some());
+        pipe(&git.join("objects/pack/pack-1.idx"));
         assert_eq!(tree.look("src").sign, None);
     }
 }

@@ -18,7 +18,7 @@ mod tree;
 pub mod reading {
     pub use rustix::fs::FileType;
 
-    pub use super::disk::Folder;
+    pub use super::disk::{Folder, Seen};
     pub use super::objects::{Kind, Objects};
     pub use super::refs::read as read_ref;
     pub use super::tree::{Commit, Entry, entries};

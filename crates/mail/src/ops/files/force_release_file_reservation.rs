@@ -9,6 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use waybill_checkout::{Checkout, LOOKED_MAX, Looked, Sign, signs};
 use waybill_kernel::{Code, Error, Example, OperationSpec, Profile, Result, Route, Time};
 use waybill_store::{Answered, Ctx, Flow, Operation, Procedure, Reply, Tx};
@@ -32,6 +33,9 @@ const MAIL_GRACE: Duration = Duration::from_secs(900);
 /// A file that was changed or committed so recently is worked on.
 const FILE_GRACE: Duration = Duration::from_secs(900);
 const NOTE_CHARS_MAX: usize = 1_000;
+
+/// Working trees that are looked at at a time: each look has a thread to itself, and a tree may keep it waiting.
+static LOOKING: Semaphore = Semaphore::const_new(4);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -162,7 +166,11 @@ async fn look(flow: &Flow<'_>, of: &ForceReleaseFileReservation) -> Result<Optio
         flow.run(flow.home(), find_files).await?;
     let Some(pattern) = found.path else { return Ok(None) };
     let since_s = found.now.micros() / 1_000_000 - i64::try_from(FILE_GRACE.as_secs()).unwrap_or(i64::MAX);
+    let place = LOOKING.acquire().await;
+    let place = place.map_err(|_| Error::new(Code::ShuttingDown, "The server is stopping."))?;
     let look = move || -> Result<Option<Looked>> {
+        // For as long as the thread works, also where its caller has gone.
+        let _place = place;
         let Some(checkout) = Checkout::open(&roots, Path::new(&found.human_key))? else { return Ok(None) };
         let reach = Reach::of(&pattern, false);
         let holds = |path: &str| reach.holds(&Target::of(path, false));
