@@ -35,6 +35,10 @@ impl GitDir {
         Ok(checkout.beneath(&common)?.map(|common| Self { own, linked_to: Some(common) }))
     }
 
+    pub(crate) fn own(&self) -> &Folder {
+        &self.own
+    }
+
     pub(crate) fn common(&self) -> &Folder {
         self.linked_to.as_ref().unwrap_or(&self.own)
     }
@@ -76,7 +80,7 @@ impl GitDir {
     }
 }
 
-pub(crate) fn text(folder: &Folder, name: &str) -> Result<Option<String>> {
+fn text(folder: &Folder, name: &str) -> Result<Option<String>> {
     let content = folder.read_up_to(name, POINTER_MAX).map_err(unusable)?;
     Ok(content.map(|content| String::from_utf8_lossy(&content).into_owned()))
 }

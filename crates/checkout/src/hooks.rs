@@ -3,7 +3,7 @@
 use waybill_archive::repo::reading::{FileType, Folder};
 use waybill_kernel::{Code, Error, Result};
 
-use crate::gitdir::{GitDir, text as text_of};
+use crate::gitdir::GitDir;
 use crate::{Checkout, unusable};
 
 /// In every file of ours, and in no other.
@@ -11,6 +11,10 @@ const MARK: &str = "# made by `waybill guard install`";
 /// After the name of a hook: the one that was there before.
 const KEPT: &str = "orig";
 const CONFIG: &str = "config";
+/// What a working tree has besides, where the repository's own configuration allows it.
+const CONFIG_OF_TREE: &str = "config.worktree";
+/// Bytes of a configuration: each branch that follows another adds some hundred.
+const CONFIG_MAX: u64 = 1 << 20;
 
 /// Before what git asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +106,12 @@ fn is_ours(text: &[u8]) -> bool {
 pub fn folder(checkout: &Checkout) -> Result<Folder> {
     let none = || Error::invalid("There is no repository of git there, or it lies elsewhere.").with_cure(BY_HAND);
     let git = GitDir::of(checkout)?.ok_or_else(none)?;
-    let config = text_of(git.common(), CONFIG)?.unwrap_or_default().to_ascii_lowercase();
-    if config.contains("hookspath") || config.contains("[include") {
+    let says_where = |folder: &Folder, name: &str| -> Result<bool> {
+        let config = folder.read_up_to(name, CONFIG_MAX).map_err(|error| unusable(error).with_cure(BY_HAND))?;
+        let config = String::from_utf8_lossy(&config.unwrap_or_default()).to_ascii_lowercase();
+        Ok(config.contains("hookspath") || config.contains("[include"))
+    };
+    if says_where(git.common(), CONFIG)? || says_where(git.own(), CONFIG_OF_TREE)? {
         let message = "The configuration of the repository says where its hooks are, or includes another that may.";
         return Err(Error::invalid(message).with_cure(BY_HAND));
     }
@@ -178,6 +186,13 @@ mod tests {
         let refused = folder(&checkout).unwrap_err();
         assert_eq!(refused.code(), Code::InvalidRequest);
         assert!(refused.cure().contains("waybill guard install"));
+        // One with many branches says nothing of hooks, and one that is of the working tree alone does.
+        let branch = |nth: u32| format!("[branch \"b{nth}\"]\n\tremote = origin\n\tmerge = refs/heads/b{nth}\n");
+        fs::write(tree.join(".git/config"), (0..500).map(branch).collect::<String>()).unwrap();
+        assert!(folder(&checkout).is_ok());
+        fs::write(tree.join(".git/config.worktree"), "[core]\n\thooksPath = .husky\n").unwrap();
+        assert_eq!(folder(&checkout).unwrap_err().code(), Code::InvalidRequest);
+        fs::remove_file(tree.join(".git/config.worktree")).unwrap();
         fs::remove_file(tree.join(".git/config")).unwrap();
         fs::remove_dir(tree.join(".git/hooks")).unwrap();
         std::os::unix::fs::symlink(temp.path(), tree.join(".git/hooks")).unwrap();
