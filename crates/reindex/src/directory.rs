@@ -20,29 +20,35 @@ pub(crate) struct Directory {
     /// The highest number of an agent that is to come.
     coming: i64,
     archived: bool,
-    /// By path and by slug.
+    /// By path and by the slug that the database gives.
     projects: HashMap<String, Project>,
+    /// Those of the archive by what it calls them: another project may have that slug in the database. None for one that was not taken.
+    own: HashMap<String, Option<Project>>,
     agents: HashMap<(i64, String), Agent>,
 }
 
 impl Directory {
     pub async fn new(store: &Store, options: &Options, policy: Option<&'static str>, coming: i64) -> Result<Self> {
         let Options { tenant, principal, admin, archived } = options.clone();
-        let (projects, agents) = (HashMap::new(), HashMap::new());
-        let mut own = Self { tenant, principal, admin, policy, coming, archived, projects, agents };
+        let (projects, own, agents) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut directory = Self { tenant, principal, admin, policy, coming, archived, projects, own, agents };
         for project in store.system().run(KnownProjects(tenant)).await? {
-            let slug = project.slug.clone();
-            own.add_project(project, &slug);
+            directory.add_known(project);
         }
-        Ok(own)
+        Ok(directory)
     }
 
-    /// `slug` is what the archive calls it.
-    pub fn add_project(&mut self, project: Project, slug: &str) {
-        // A slug that the database gives to another project means that one.
-        self.projects.entry(slug.to_owned()).or_insert_with(|| project.clone());
+    fn add_known(&mut self, project: Project) {
         self.projects.insert(project.slug.clone(), project.clone());
         self.projects.insert(project.human_key.clone(), project);
+    }
+
+    /// `slug` is what the archive calls it; no project where it was not taken.
+    pub fn add_project(&mut self, project: Option<Project>, slug: &str) {
+        self.own.entry(slug.to_owned()).or_insert_with(|| project.clone());
+        if let Some(project) = project {
+            self.add_known(project);
+        }
     }
 
     pub fn project(&self, key: &str) -> Option<&Project> {
@@ -50,7 +56,11 @@ impl Directory {
         if projects::is_absolute(key) {
             return self.projects.get(&projects::human_key(key));
         }
-        self.projects.get(key)
+        // Who is named in the archive is named as it calls them: mail for one project is not to reach another.
+        match self.own.get(key) {
+            Some(own) => own.as_ref(),
+            None => self.projects.get(key),
+        }
     }
 
     pub fn add_agent(&mut self, agent: Agent) {

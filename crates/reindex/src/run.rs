@@ -106,6 +106,7 @@ impl Run<'_> {
             let Some(human_key) = scanned.human_key.clone() else {
                 self.report.projects.refused += 1;
                 self.report.refuse(&scanned.label, "nothing in it says which path it is about");
+                self.directory.add_project(None, &scanned.slug);
                 continue;
             };
             let first = scanned.agents.iter().map(|agent| agent.inception_ts).min();
@@ -116,8 +117,8 @@ impl Run<'_> {
             let work = PutProject { tenant, record, coming, archived };
             let (put, project) = self.store.system().run(work).await?;
             self.report.count(|report| &mut report.projects, put, || scanned.label.clone());
+            self.directory.add_project(project.clone(), &scanned.slug);
             if let Some(project) = project {
-                self.directory.add_project(project.clone(), &scanned.slug);
                 self.rows.insert(at, project);
             }
         }

@@ -12,13 +12,14 @@ use waybill_store::Row;
 use waybill_store::effects::{Holder, sweep_once};
 use waybill_testkit::stores::{self, TestStore, person, readable};
 
-use crate::support::{Written, import as legacy_import, rows};
+use crate::support::{Written, import as legacy_import, inbox, rows};
 
 waybill_testkit::both! {
     rule_42_and_43_an_empty_database_and_the_archive_give_back_every_row,
     rule_42_what_the_database_has_stays_as_it_is,
     a_tenant_whose_name_is_cut_in_its_folder_is_found,
     agents_whose_names_are_cut_in_their_folders_have_what_is_theirs,
+    a_slug_means_the_project_that_the_archive_calls_so,
     a_project_whose_files_are_gone_is_read_from_its_repository,
     a_message_without_what_came_with_it_is_refused,
     files_of_ours_that_contradict_are_refused,
@@ -206,6 +207,31 @@ async fn agents_whose_names_are_cut_in_their_folders_have_what_is_theirs(on: Tes
     let report = import(&empty, temp.path()).await;
     assert_eq!((report.refused, report.read), (Vec::new(), 1));
     assert_eq!(archived(&empty).await, archived(&on).await);
+}
+
+/// In the database it is another project's: what is for an agent there must not reach an agent of the same name here.
+async fn a_slug_means_the_project_that_the_archive_calls_so(on: TestStore) {
+    lived_in(&on).await;
+    let product = json!({ "product_key": "shop", "project_key": OTHER });
+    call(&on, &person(&on, "alice"), "products_link", product).await;
+    let temp = exported(&on).await;
+    let other = beside(&on).await;
+    let (here, eve) = ("/data/projects/front-end", person(&other, "eve"));
+    let made = call(&other, &eve, "ensure_project", json!({ "human_key": here })).await;
+    assert_eq!(made["slug"], "data-projects-front-end");
+    let input = json!({ "project_key": here, "program": "codex-cli", "model": "gpt", "name": "BrownBear" });
+    call(&other, &eve, "register_agent", input).await;
+    let report = import(&other, temp.path()).await;
+    assert_eq!(report.refused, []);
+    assert_eq!(inbox(&other, here, "BrownBear").await, []);
+    let got: Vec<String> = inbox(&other, OTHER, "BrownBear").await.into_iter().map(|(_, kind)| kind).collect();
+    assert_eq!(got, ["to", "to"], "the request for contact and the plan");
+    let meant = format!("SELECT project FROM mail_projects WHERE human_key IN ('{HOME}', '{OTHER}') ORDER BY project");
+    let linked = other.rows("SELECT project FROM mail_product_projects ORDER BY project").await.unwrap();
+    assert_eq!(linked, other.rows(&meant).await.unwrap());
+    let before = archived(&other).await;
+    import(&other, temp.path()).await;
+    assert_eq!(archived(&other).await, before, "a second run writes nothing");
 }
 
 async fn a_project_whose_files_are_gone_is_read_from_its_repository(on: TestStore) {
