@@ -74,6 +74,10 @@ async fn a_product_is_made_once_and_looked_through_for_its_parties_alone(on: Tes
     let inbox = ok(&on, &bob, "fetch_inbox_product", json!({ "product_key": "shop", "agent_name": "bluelake" })).await;
     let shown: Vec<i64> = inbox["result"].as_array().unwrap().iter().map(|item| number(item, "id")).collect();
     assert_eq!(shown, [there, here]);
+    let newest = json!({ "product_key": "shop", "agent_name": "BlueLake", "limit": 1 });
+    let newest = ok(&on, &bob, "fetch_inbox_product", newest).await;
+    assert_eq!((number(&newest["result"][0], "id"), &newest["has_more"]), (there, &json!(true)));
+    assert_eq!(newest["result"].as_array().unwrap().len(), 1);
     assert_eq!(on.count("SELECT count(*) FROM mail_recipients WHERE read_at IS NOT NULL").await.unwrap(), 0);
     let thread = json!({ "product_key": "shop", "thread_id": "T" });
     let summed = ok(&on, &bob, "summarize_thread_product", thread.clone()).await;

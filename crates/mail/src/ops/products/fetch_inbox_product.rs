@@ -82,18 +82,15 @@ impl Operation for FetchInboxProduct {
             all.extend(
                 shown.messages.into_iter().map(|message| ProductMessage { project: project.slug.clone(), message }),
             );
+            // Only the newest of all are kept, so what is held does not grow with the number of projects.
+            all.sort_by_key(|item| std::cmp::Reverse((item.message.created_ts, item.message.id)));
+            has_more |= all.len() > limit as usize;
+            all.truncate(limit as usize);
         }
         if !is_known {
             return Err(nobody());
         }
-        all.sort_by(|one, other| {
-            let key = |item: &ProductMessage| (item.message.created_ts, item.message.id);
-            key(other).cmp(&key(one))
-        });
-        has_more |= all.len() > limit as usize;
-        all.truncate(limit as usize);
         let (slugs, messages): (Vec<_>, Vec<_>) = all.into_iter().map(|item| (item.project, item.message)).unzip();
-        // Of all projects together: what is held does not grow with their number.
         let shown = pages::fitted(tx, messages, self.include_bodies.unwrap_or(false)).await?;
         let pairs = slugs.into_iter().zip(shown.messages);
         let result = pairs.map(|(project, message)| ProductMessage { project, message }).collect();
