@@ -2,6 +2,7 @@
 //! hold up.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ use waybill_store::{Answered, Ctx, Flow, Operation, Procedure, Reply, Tx};
 use crate::acting;
 use crate::images::{Format, as_webp};
 use crate::rules::pictures::{self, Source};
-use crate::sending::{File, Files, Named, decoded};
+use crate::sending::{File, Files, Named, check_name, decoded};
 use crate::{Settings, keys, rules};
 
 /// Messages whose files are decoded at a time: each may take a hundred megabytes while it lasts.
@@ -285,8 +286,10 @@ fn not_offered(message: &str) -> Error {
 }
 
 fn from_disk(settings: &Settings, checkout: &Checkout, root: &Path, path: &str) -> Result<Named> {
+    // As the file itself is found: a path may end in what is no part of it, as in `docs/a.png/`.
+    let name = Path::new(path).file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
     let content = checkout.read(root, path, settings.attachment_bytes_max as u64)?;
-    let name = path.rsplit('/').next().unwrap_or(path).to_owned();
+    check_name(&name)?;
     let media_type = rules::message::media_type_of(&name).to_owned();
     Ok((name, media_type, content))
 }

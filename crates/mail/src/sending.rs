@@ -134,14 +134,7 @@ fn digested((name, media_type, content): Named) -> (Attachment, [u8; 32], Vec<u8
 
 impl File {
     fn decode(&self, max: usize) -> Result<Named> {
-        let length = self.name.chars().count();
-        if length == 0 || length > FILE_NAME_CHARS_MAX || self.name.contains(['/', '\\']) {
-            let message = format!("An attachment's name has 1 to {FILE_NAME_CHARS_MAX} characters and no path.");
-            return Err(Error::invalid(message));
-        }
-        if let Some(why) = unseen(&self.name) {
-            return Err(Error::invalid(format!("An attachment's name {why}.")));
-        }
+        check_name(&self.name)?;
         let media_type = self.media_type.as_deref().unwrap_or("application/octet-stream");
         let plain = |c: char| c.is_ascii_alphanumeric() || "!#$&^_.+-/".contains(c);
         if media_type.len() > FILE_NAME_CHARS_MAX || !media_type.contains('/') || !media_type.chars().all(plain) {
@@ -153,6 +146,19 @@ impl File {
         let content = decoded(&self.content_base64, max)
             .ok_or_else(|| Error::invalid(format!("content_base64 of {:?} is not base64.", self.name)))?;
         Ok((self.name.clone(), media_type.to_owned(), content))
+    }
+}
+
+/// Of a file that comes with a message, wherever it comes from.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let length = name.chars().count();
+    if length == 0 || length > FILE_NAME_CHARS_MAX || name.contains(['/', '\\']) {
+        let message = format!("An attachment's name has 1 to {FILE_NAME_CHARS_MAX} characters and no path.");
+        return Err(Error::invalid(message));
+    }
+    match unseen(name) {
+        Some(why) => Err(Error::invalid(format!("An attachment's name {why}."))),
+        None => Ok(()),
     }
 }
 

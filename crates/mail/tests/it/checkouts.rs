@@ -123,8 +123,15 @@ async fn files_are_attached_by_their_paths(on: TestStore) {
         "project_key": tree.key(), "sender_name": "BlueLake", "message_id": id, "body_md": "z", "attachment_paths": [absolute],
     });
     assert_eq!(ok(&on, &bob, "reply_message", reply).await["attachments"][0]["name"], "notes.md");
+    // The name is that of the file, however its path is written, and one that people can see.
+    let input = tree.letter(json!({ "attachment_paths": ["src/notes.md/", "src/notes.md/."] }));
+    let named = ok(&on, &alice, "send_message", input).await;
+    let of = |nth: usize| (&named["attachments"][nth]["name"], &named["attachments"][nth]["media_type"]);
+    assert_eq!([of(0), of(1)], [(&json!("notes.md"), &json!("text/markdown")); 2]);
+    fs::write(tree.at("src/a\nb.md"), "hello").unwrap();
     let before = on.count("SELECT count(*) FROM mail_messages").await.unwrap();
     for (path, code) in [
+        ("src/a\nb.md", Code::InvalidRequest),
         ("src/link", Code::NotFound),
         ("src/absent", Code::NotFound),
         ("../outside", Code::InvalidRequest),
