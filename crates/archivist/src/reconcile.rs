@@ -212,6 +212,7 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
     async fn rebuild_one(&mut self, owner: &Owner) -> Result<()> {
         let covered = self.store.system().run(Covered(owner.whose())).await?;
         let unfileable = self.report.unfileable;
+        self.replace_damaged(owner).await?;
         let mut left = self.listing(owner).await?;
         let mut begun = String::new();
         let mut walk = owner.walk(PIECE_BYTES);
@@ -242,10 +243,28 @@ impl<'a, F: FnMut(&Progress)> Reconcile<'a, F> {
         self.store.system().run(Clear { whose: owner.whose(), covered, all }).await
     }
 
+    /// A repository that lacks what its tree names begins again with the files: it would not be given that a second time.
+    async fn replace_damaged(&self, owner: &Owner) -> Result<()> {
+        let (archive, key, now) = (Arc::clone(self.archive), owner.key(), self.store.now());
+        let replace = move || -> waybill_archive::Result<()> {
+            let damage = || archive.look(&key).map(|look| look.and_then(|look| look.damage));
+            if !archive.exists(&key) || damage()?.is_none() {
+                return Ok(());
+            }
+            // Opening it heals what the newest commit tells.
+            archive.listing(&key, now)?;
+            match damage()? {
+                Some(why) => archive.begin_again(&key, &why, now),
+                None => Ok(()),
+            }
+        };
+        blocking(replace).await?.map_err(unwritable)
+    }
+
     /// Empty where there is no archive yet: none is made before there is something to write.
     async fn listing(&self, owner: &Owner) -> Result<BTreeMap<String, Oid>> {
         let (archive, key, now) = (Arc::clone(self.archive), owner.key(), self.store.now());
-        if !archive.exists(&key) {
+        if !archive.exists(&key) && !archive.has_files(&key) {
             return Ok(BTreeMap::new());
         }
         blocking(move || archive.listing(&key, now)).await?.map_err(unwritable)

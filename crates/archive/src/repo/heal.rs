@@ -21,6 +21,8 @@ const IMPORT_OBJECTS: usize = 4096;
 const IMPORT_BYTES: usize = 32 << 20;
 /// Files by which git is led to objects or refs elsewhere: we write none of them.
 const LEADS_AWAY: &[&str] = &["commondir", "gitdir", "objects/info/alternates", "objects/info/http-alternates"];
+/// There while the files are written from the repository: those of a program that was killed meanwhile are not all of them.
+const RESTORING: &str = "restoring";
 const HEAD: &str = "ref: refs/heads/main\n";
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n[gc]\n\tauto = 0\n[receive]\n\tautogc = false\n";
 
@@ -104,7 +106,10 @@ fn init(folder: &Folder) -> Result<Folder> {
 /// Brings repository and files together where one of them is missing.
 pub fn complete(project: &mut Project, now: Time) -> Result<()> {
     let has_commit = refs::read(&project.git, OURS)?.is_some();
-    let has_files = project.folder.find(FILES)?.is_some();
+    if !has_commit {
+        project.folder.remove(RESTORING)?;
+    }
+    let has_files = project.folder.find(FILES)?.is_some() && project.folder.look(RESTORING)?.is_none();
     match (has_commit, has_files) {
         (true, false) => restore_files(project),
         (false, true) => {
@@ -124,12 +129,14 @@ pub fn complete(project: &mut Project, now: Time) -> Result<()> {
 fn restore_files(project: &mut Project) -> Result<()> {
     let Some((_, commit)) = project.ours()? else { return Ok(()) };
     let (folder, sync) = (&project.folder, project.fsync == Fsync::Files);
+    folder.put(RESTORING, b"", true)?;
     tree::walk(&mut project.objects, commit.tree, &mut |objects, path, id| {
         // What others have brought in under other names is not ours to write.
         let Ok(path) = ArchivePath::new(path) else { return Ok(()) };
         let content = objects.read(Kind::Blob, id)?;
         mirror::write(folder, &[(&path, Some(&content))], sync)
-    })
+    })?;
+    folder.remove(RESTORING).map(drop)
 }
 
 /// Writes files that are missing or different as the tree has them. What the tree does not have is no part of the archive: it is given a name

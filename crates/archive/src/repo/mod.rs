@@ -258,6 +258,12 @@ impl Archive {
         self.with(project, now, |open| heal::restore(open, &found))
     }
 
+    /// For a repository that has lost something: it is moved aside, and another one begins with the files.
+    pub fn begin_again(&self, project: &ProjectKey, why: &str, now: Time) -> Result<()> {
+        self.with(project, now, |open| heal::move_aside(&open.folder, now, why))?;
+        self.with(project, now, |_| Ok(()))
+    }
+
     /// Lets go of every repository: their locks, files and memory.
     pub fn close(&self) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -276,6 +282,11 @@ impl Archive {
     /// Whether a project has an archive at all. Nothing is made.
     pub fn exists(&self, project: &ProjectKey) -> bool {
         project.below(&self.root).join(project::GIT).is_dir()
+    }
+
+    /// Whether there are files of it, with or without a repository beside them.
+    pub fn has_files(&self, project: &ProjectKey) -> bool {
+        project.below(&self.root).join(mirror::FILES).is_dir()
     }
 
     fn with<T>(&self, key: &ProjectKey, now: Time, work: impl Fn(&mut Project) -> Result<T>) -> Result<T> {

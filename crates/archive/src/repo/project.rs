@@ -84,9 +84,23 @@ impl Project {
             started,
             begun: String::new(),
         };
-        heal::complete(&mut project, now)?;
+        match heal::complete(&mut project, now) {
+            // The files cannot be made from it any more.
+            Err(Error::Damaged(why)) => project.begin_again(now, &why)?,
+            completed => completed?,
+        }
         project.note_begun(now)?;
         Ok(project)
+    }
+
+    /// With another repository, and the files that there are.
+    fn begin_again(&mut self, now: Time, why: &str) -> Result<()> {
+        heal::move_aside(&self.folder, now, why)?;
+        let (git, started) = heal::prepare(&self.folder, now)?;
+        self.packs = git.enter("objects/pack")?;
+        self.objects = Objects::open(&git.path().join("objects"))?;
+        (self.git, self.started) = (git, started);
+        heal::complete(self, now)
     }
 
     /// On disk: whoever dies before the rest is asked for must not leave an archive that looks whole.

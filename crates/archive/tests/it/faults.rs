@@ -94,12 +94,10 @@ fn corrupt_objects_move_the_repository_aside() {
     fixture.judge();
 }
 
-#[test]
-fn a_tree_that_is_damaged_deep_down_is_found_when_it_is_needed() {
-    let fixture = Fixture::new();
-    fixture.apply(1);
+/// Leaves an empty file in the place of an object.
+fn spoil(fixture: &Fixture, object: &str) {
     git(&fixture.git_dir(), &["gc", "--quiet"]);
-    let tree = git(&fixture.git_dir(), &["rev-parse", "HEAD:messages/2026/11"]);
+    let id = git(&fixture.git_dir(), &["rev-parse", object]);
     // As a loose object that is empty, in the place of the packed one.
     fixture.archive.close();
     let pack = std::fs::read_dir(fixture.git_dir().join("objects/pack"))
@@ -120,12 +118,46 @@ fn a_tree_that_is_damaged_deep_down_is_found_when_it_is_needed() {
         .status()
         .unwrap();
     assert!(unpack.success());
-    let loose = fixture.git_dir().join("objects").join(&tree.trim()[..2]).join(&tree.trim()[2..]);
+    let loose = fixture.git_dir().join("objects").join(&id.trim()[..2]).join(&id.trim()[2..]);
     std::fs::remove_file(&loose).unwrap();
     std::fs::write(&loose, "").unwrap();
+}
+
+#[test]
+fn a_tree_that_is_damaged_deep_down_is_found_when_it_is_needed() {
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    spoil(&fixture, "HEAD:messages/2026/11");
     fixture.apply(2);
     assert_eq!(asides(&fixture.project()), 1);
     fixture.judge();
+}
+
+#[test]
+fn a_repository_that_cannot_give_the_files_back_is_moved_aside() {
+    let fixture = Fixture::new();
+    fixture.apply(1);
+    spoil(&fixture, "HEAD:state/counter.json");
+    std::fs::remove_dir_all(fixture.project().join("files")).unwrap();
+    assert_ne!(fixture.apply(2).started, Started::Found, "whoever asked learns that the rest has to be written again");
+    assert_eq!(asides(&fixture.project()), 1);
+    fixture.judge();
+}
+
+/// Whoever was killed in between has left some of the files.
+#[test]
+fn files_that_were_not_all_written_from_the_repository_are_written_again() {
+    let fixture = Fixture::new();
+    for n in 1..4 {
+        fixture.apply(n);
+    }
+    fixture.archive.close();
+    std::fs::remove_dir_all(fixture.project().join("files/messages")).unwrap();
+    std::fs::write(fixture.project().join("restoring"), "").unwrap();
+    fixture.apply(4);
+    fixture.judge();
+    assert!(!fixture.project().join("restoring").exists());
+    assert_eq!(asides(&fixture.project()), 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::support::*;
 waybill_testkit::both! {
     rule_40_a_check_finds_both_directions_and_changes_nothing,
     rule_41_after_a_rebuild_a_check_is_clean_and_a_second_one_writes_nothing,
+    rule_41_a_rebuild_replaces_a_repository_that_has_lost_something,
     rule_43_an_archive_built_from_nothing_is_the_one_that_grew,
     what_cannot_be_filed_is_told_and_stays_known,
 }
@@ -99,6 +100,29 @@ async fn rule_41_after_a_rebuild_a_check_is_clean_and_a_second_one_writes_nothin
     assert_eq!(rebuild().await.waiting_rows, 1);
     assert_eq!(world.rows("skipped").await, 0);
     assert!(world.check().await.consistent);
+}
+
+async fn rule_41_a_rebuild_replaces_a_repository_that_has_lost_something(on: TestStore) {
+    let world = filled(on).await;
+    let rebuild = async || reconcile::rebuild(&world.on.store, &world.archive, |_| {}).await.map_err(readable).unwrap();
+    let rebuilt = async || {
+        assert!(rebuild().await.consistent);
+        world.judge().await;
+        let again = rebuild().await;
+        assert_eq!((again.written, again.removed), (0, 0));
+    };
+    // The content of a file, which nothing needs that writes further ones.
+    world.spoil("HEAD:agents/BlueLake/profile.json");
+    let report = world.check().await;
+    assert_eq!((report.consistent, report.damaged), (false, 1), "{report:?}");
+    rebuilt().await;
+    // All of it, and beside it a file of a reservation that no row stands for.
+    world.archive.close();
+    let extra = world.project().join("files/file_reservations/0/id-99.json");
+    fs::remove_dir_all(world.project().join("archive.git")).unwrap();
+    fs::write(&extra, "{}").unwrap();
+    rebuilt().await;
+    assert!(!extra.exists());
 }
 
 async fn rule_43_an_archive_built_from_nothing_is_the_one_that_grew(on: TestStore) {

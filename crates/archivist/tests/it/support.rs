@@ -116,6 +116,21 @@ impl World {
         }
     }
 
+    /// Leaves an empty file in the place of an object of the repository.
+    pub fn spoil(&self, object: &str) {
+        const UNPACK: &str = "mv objects/pack \"$1\" && mkdir objects/pack && \
+            for pack in \"$1\"/*.pack; do git unpack-objects -q < \"$pack\" || exit 1; done";
+        self.archive.close();
+        let git_dir = self.project().join("archive.git");
+        let id = git(&git_dir, &["rev-parse", object]);
+        let packs = self.folder.path().join("packs");
+        let unpacked = Command::new("sh").current_dir(&git_dir).args(["-c", UNPACK, "sh"]).arg(&packs).status();
+        assert!(unpacked.unwrap().success());
+        let loose = git_dir.join("objects").join(&id.trim()[..2]).join(&id.trim()[2..]);
+        std::fs::remove_file(&loose).unwrap();
+        std::fs::write(&loose, "").unwrap();
+    }
+
     pub fn files(&self) -> BTreeMap<String, String> {
         files_of(&self.project().join("files"))
     }
