@@ -210,6 +210,7 @@ impl Base {
             link: link_handle,
             stop: CancellationToken::new(),
             lining_up: Mutex::default(),
+            profiling: Mutex::default(),
             folder,
             settings,
             membership,

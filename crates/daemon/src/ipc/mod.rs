@@ -88,6 +88,8 @@ pub struct Local {
     pub stop: CancellationToken,
     /// Held by whoever looks for the line of a member that has rotated, until the message is in it.
     pub lining_up: Mutex<()>,
+    /// Held by whoever changes the profile, from reading its file to writing it.
+    pub profiling: Mutex<()>,
 }
 
 impl Local {

@@ -110,6 +110,8 @@ struct Profile {
 
 /// What is given changes, and the rest stays. The broker has it first: what the file says was shown to the others.
 pub async fn profile(local: &Local, method: &Method, body: &Bytes) -> Result<Reply> {
+    // Of two changes at the same moment the second adds to what the first has written.
+    let _turn = if method == Method::POST { Some(local.profiling.lock().await) } else { None };
     let text = local.folder.read_text(PROFILE)?;
     let mut profile: Profile = text.map_or_else(|| Ok(Profile::default()), |text| decode(text.as_bytes()))?;
     if method == Method::POST {

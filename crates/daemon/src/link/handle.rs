@@ -150,7 +150,10 @@ impl LinkHandle {
     pub async fn unsubscribe(&self, topic: &str) -> Result<()> {
         let name: TopicName = topic.parse()?;
         let _: Value = self.parts.broker.post(&format!("mesh/v1/topics/{name}/unsubscribe"), &json!({})).await?;
-        self.note(&name, false).await
+        self.note(&name, false).await?;
+        // A list that was on its way meanwhile may have said otherwise.
+        self.parts.refresh.notify_one();
+        Ok(())
     }
 
     async fn note(&self, name: &TopicName, subscribed: bool) -> Result<()> {

@@ -182,6 +182,7 @@ fn answer(head: &str, body: Vec<u8>, http: &mut Http) -> Option<(u16, Vec<u8>)> 
             http.uploads.push(target.to_owned());
             Some((201, json!({ "file_id": id }).to_string().into_bytes()))
         }
+        ("POST", "/mesh/v1/profile" | "/mesh/v1/topics/ops/unsubscribe") => Some((200, b"{}".to_vec())),
         ("GET", path) => match path.strip_prefix("/mesh/v1/files/") {
             Some(id) => http.files.get(id).map(|file| (200, file.clone())),
             None => Some((200, listed(path, http).to_string().into_bytes())),

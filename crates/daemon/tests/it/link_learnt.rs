@@ -67,6 +67,38 @@ async fn a_topics_key_is_believed_of_a_minter_that_has_rotated_or_left_since() {
     daemon.stop().await;
 }
 
+async fn asked(daemon: &Linked, method: &str, target: &str, body: &Value) -> Value {
+    let mut socket = UnixStream::connect(daemon.handle.folder().socket().unwrap()).await.unwrap();
+    exchange(&mut socket, method, target, &[], &body.to_string()).await.expect(200)
+}
+
+#[tokio::test]
+async fn topics_are_read_anew_after_one_was_left() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, EAGER).await;
+    let _connection = broker.ready().await;
+    // When the connection begins, and when the history has been read.
+    broker.asked(TOPICS, 2).await;
+    tokio::time::sleep(QUIET).await;
+    let count = broker.count(TOPICS);
+    asked(&daemon, "POST", "/v1/topic/unsubscribe", &json!({ "topic": "ops" })).await;
+    broker.asked(TOPICS, count + 1).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn two_changes_of_the_profile_at_once_are_both_kept() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let _connection = broker.ready().await;
+    let (summary, status) = (json!({ "summary": "builds" }), json!({ "status": "busy" }));
+    let change = |body| asked(&daemon, "POST", "/v1/profile", body);
+    tokio::join!(change(&summary), change(&status));
+    let profile = asked(&daemon, "GET", "/v1/profile", &json!({})).await;
+    assert_eq!((&profile["summary"], &profile["status"]), (&json!("builds"), &json!("busy")));
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn a_minter_whom_nobody_knows_is_no_reason_to_read_the_lists_for_ever() {
     let mut broker = FakeBroker::start(false).await;
