@@ -1,9 +1,8 @@
 //! Events: what comes for a principal, over one connection that stays open.
 //!
-//! A stream is an operation run again and again, each turn from where the one before has ended. A turn waits for something
-//! to give; one that found nothing becomes a comment, which keeps proxies from closing the connection and tells a client
-//! that hears none that the server is gone. Who is asking is looked at anew before every turn, so that a key that was
-//! revoked ends its streams.
+//! A stream is an operation that is run again and again, each turn from where the one before has ended. A turn waits for
+//! something to send. One that found nothing becomes a comment, which keeps proxies from closing the connection; a client that
+//! hears no comments knows that the server is gone. The key is checked before every turn, so that a revoked key ends its streams.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -55,7 +54,7 @@ struct Open {
     input: Input,
     position: String,
     ended: bool,
-    /// Of the request that opened it: what goes wrong in a later turn is found by the same id.
+    /// Of the request that opened it. Whatever goes wrong in a later turn is logged under the same id.
     id: Option<RequestId>,
     _place: Share,
 }
@@ -84,7 +83,7 @@ impl Streams {
         }
     }
 
-    /// The first turn waits for nothing: what is wrong with the request is said as an answer, not in the stream.
+    /// The first turn does not wait, so that a wrong request is refused by an answer and not within the stream.
     async fn start(self, entry: Arc<dyn StreamEntry>, request: Request<Body>) -> Result<Response> {
         let caller = request.extensions().get::<Arc<Caller>>();
         let caller = caller.ok_or_else(|| Error::internal("a request came past the gatekeeper"))?;
