@@ -1,11 +1,12 @@
 //! Lines: the claimable tasks that the same workers can do, best first.
 //!
-//! A line has one key of needs ([`crate::needs`]) and is of one type or of any: whoever names types looks up the lines of
-//! those, and whoever names none need not know any. Which lines there are is read from an index, from each key to the next
-//! that might fit, so a backlog that does not fit costs a step however long it is, and so do a thousand kinds of it.
+//! A line has one key of needs ([`crate::needs`]) and holds the tasks of one type, or of all types: a worker that names types looks
+//! up the lines of those, and a worker that names none need not know which types there are. The lines are found in an index,
+//! from each key to the next one that might fit, so a backlog that does not fit costs one step however long it is, and so does a
+//! backlog of a thousand kinds.
 //!
-//! Nothing here locks or writes. Lines are merged by what is read of each; which of those in front are free is found out
-//! by whoever takes them.
+//! Nothing here locks or writes. Lines are merged by the positions read from each. Which of the tasks in front are free turns out
+//! when a claim tries to take them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,18 +20,18 @@ use crate::task::{Requirements, TaskId};
 const KEYS_MAX: i64 = 64;
 /// The same after a key that does not fit: the next step is likely to pass over many.
 const KEYS_FEW: i64 = 8;
-/// Statements by which one claim looks for keys. Only among very many needs that begin with what the worker has does a claim
-/// not come to the end; it begins anywhere then, so that all get their turn.
+/// Statements that one claim spends on keys. A claim reaches this bound only among very many needs that begin with what the worker
+/// has. Because walks also begin at a random key, every line gets its turn over several claims.
 const LOOKS_MAX: usize = 512;
-/// Read of each line beyond what is wanted: others may be about to take those in front.
+/// Tasks read from each line beyond those wanted, because other claims may be taking the first ones.
 const AHEAD: i64 = 7;
-/// Times as many are read when none of the first was free.
+/// The factor by which the next read is larger, when none of the tasks read before was free.
 const FURTHER: i64 = 4;
-/// One statement takes the first that is free of so many tasks.
+/// How many tasks are offered to one statement, which takes the first free one.
 pub(crate) const CANDIDATES_MAX: usize = 16;
 
-/// One line, by the parameter that has its key and further conditions: for its type, if it is of one. The order is said in full: a planner that
-/// knows none for it may look for such a task from the beginning of the table.
+/// The tasks of one line in order, given the parameter that holds its key and further conditions, such as its type. The ORDER BY is
+/// written out in full: without it a planner may look for such a task from the beginning of the table.
 macro_rules! line {
     ($needs:literal, $($further:literal),+) => {
         concat!(
@@ -88,7 +89,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The one line that there may be anything in for this worker, if that is known without a look.
+    /// The only line that can have tasks for this worker, if that is known without reading any keys.
     pub(crate) fn only(kinds: &BTreeSet<&'a str>, offer: &Offer<'_>) -> Option<Self> {
         let is_known = kinds.len() <= 1 && offer.is_nothing();
         is_known.then(|| Self { kind: kinds.first().copied(), needs: Vec::new() })
@@ -103,17 +104,17 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What there is for a worker.
+/// The lines that fit a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Look<'a> {
     pub lines: Vec<Line<'a>>,
-    /// When the first of those that wait for their time may be put in line.
+    /// When the first task that waits for its time becomes claimable.
     pub next_due: Option<Time>,
-    /// There are more lines than one claim looks at.
+    /// One claim did not reach all lines.
     pub partial: bool,
 }
 
-/// The lines of these types, or of any when none is named, that fit the worker. `anywhere` is a mark by chance.
+/// The lines that fit the worker, of these types or of all when none is named. `anywhere` is a random mark.
 pub(crate) async fn look<'a>(
     tx: &mut Tx<'_>,
     kinds: &BTreeSet<&'a str>,
@@ -125,7 +126,7 @@ pub(crate) async fn look<'a>(
     let mut walks: VecDeque<Walk<'a>> =
         kinds.iter().map(|kind| Some(*kind)).chain(any).map(|kind| Walk::begin(kind, offer)).collect();
     let (mut older, mut looks) = (Vec::new(), 0);
-    // Asked together with the first keys.
+    // Sent together with the first statements for keys.
     let mut due = Some((NEXT_DUE, Vec::new()));
     while !walks.is_empty() {
         if looks >= LOOKS_MAX {
@@ -157,7 +158,7 @@ pub(crate) async fn look<'a>(
     Ok(look)
 }
 
-/// Of lines whose key does not say what they need, those that fit.
+/// Those of the older lines that fit. Their keys do not say what their tasks need, so one task of each is read.
 async fn fitting_by_their_tasks<'a>(tx: &mut Tx<'_>, older: Vec<Line<'a>>, offer: &Offer<'_>) -> Result<Vec<Line<'a>>> {
     let mut fitting = Vec::new();
     for some in older.chunks(STATEMENTS_MAX) {
@@ -174,7 +175,7 @@ async fn fitting_by_their_tasks<'a>(tx: &mut Tx<'_>, older: Vec<Line<'a>>, offer
     Ok(fitting)
 }
 
-/// A way along the keys of one type, or of any.
+/// A walk along the keys of one type, or of all types.
 #[derive(Debug)]
 struct Walk<'a> {
     kind: Option<&'a str>,
@@ -198,7 +199,7 @@ impl<'a> Walk<'a> {
         self.until.as_deref().is_none_or(|until| key < until)
     }
 
-    /// What is left to walk after these keys.
+    /// The walks that remain after these keys. A first walk splits in two, and the second half begins at a random key.
     fn go_on(self, found: &[&[u8]], offer: &Offer<'_>, anywhere: Mark) -> Vec<Self> {
         let last = found.last().filter(|_| found.len() as i64 >= self.keys);
         let Some((last, next)) = last.and_then(|last| Some((last, offer.next(last)?))) else { return Vec::new() };
@@ -221,16 +222,16 @@ fn position(row: &Row) -> Result<Position> {
     Ok((-row.int(0)?, row.int(1)?, TaskId::from_slice(row.bytes(2)?)?))
 }
 
-/// Several lines as one.
+/// Several lines, merged into one.
 #[derive(Debug)]
 pub(crate) struct Merged<'a> {
     lines: Vec<Known<'a>>,
-    /// In order; nothing that has not been read comes before any of them.
+    /// In order. No unread task comes before any of these.
     ready: VecDeque<Position>,
     passed: Option<Position>,
 }
 
-/// What has been read of a line.
+/// A line, and the positions read from it so far.
 #[derive(Debug)]
 struct Known<'a> {
     line: Line<'a>,
@@ -246,17 +247,17 @@ impl<'a> Merged<'a> {
         Self { lines, ready: VecDeque::new(), passed: None }
     }
 
-    /// Those in front. When there are none, more must be read.
+    /// The tasks in front. When there are none, more must be read.
     pub(crate) fn front(&self) -> Vec<TaskId> {
         self.ready.iter().take(CANDIDATES_MAX).map(|(.., task_id)| *task_id).collect()
     }
 
-    /// So many of those in front have been taken, by this claim or by others.
+    /// Passes over `count` tasks in front, which this claim or others have taken.
     pub(crate) fn pass(&mut self, count: usize) {
         self.passed = self.ready.drain(..count).next_back().or(self.passed);
     }
 
-    /// False when there is nothing more.
+    /// Reads more of the lines. False when there is nothing more.
     pub(crate) async fn read_on(&mut self, tx: &mut Tx<'_>, wanted: i64) -> Result<bool> {
         let mut unread: Vec<&mut Known<'_>> = self.lines.iter_mut().filter(|known| !known.whole).collect();
         if unread.is_empty() {

@@ -1,5 +1,5 @@
-//! Leases that were used though they were over or another's. Once is a worker that was too slow; three times on one task is
-//! a worker that does not listen, and the task's owner is told.
+//! Counts calls that use a lease that has ended or belongs to another worker. A single one is a worker that was too slow. After the
+//! third on one task the task's owner gets a receipt, because that worker does not listen.
 //!
 //! A refused call is rolled back and cannot count itself, so the process remembers it and the count is written later.
 
@@ -28,7 +28,7 @@ pub(crate) struct Pair {
     pub worker: String,
 }
 
-/// Since the last flush: which calls, by an id of each. A call that is run twice has the same id both times.
+/// The misuses since the last flush, by an id of each call. A call that is run twice has the same id both times.
 #[derive(Debug, Default)]
 pub(crate) struct Misuses(HashMap<Pair, Vec<Uuid>>);
 
@@ -38,7 +38,7 @@ impl Misuses {
             return;
         }
         let calls = self.0.entry(pair).or_default();
-        // More than that make no difference.
+        // Further ones make no difference.
         if calls.len() < USES_REPORTED as usize && !calls.contains(&call) {
             calls.push(call);
         }
@@ -49,7 +49,7 @@ impl Misuses {
     }
 }
 
-/// Adds to the counts, and reports those that have come to the third.
+/// Adds to the stored counts, and reports each that has reached three.
 pub(crate) struct Count(pub Vec<(Pair, Vec<Uuid>)>);
 
 impl Work for Count {

@@ -1,15 +1,15 @@
-//! How many lines of each tenant are in hand on this node. A tenant whose endpoints are slow leaves hands to others: a quarter of
-//! them is always for it, and beyond that it has no more than it leaves free. Whoever is alone has half of them, and so comes
-//! past many endpoints that are silent; and whoever comes then finds a hand.
+//! Shares this node's hands (lines of deliveries in work at a time) among tenants. A tenant may always have a quarter of the hands, and more only
+//! as long as it leaves as many free, so that slow endpoints of one tenant leave hands to others. A tenant that is alone therefore
+//! gets half of them, enough to pass many silent endpoints, and the next tenant still finds a free hand.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use waybill_kernel::Tenant;
 
-/// One in so many of the hands is for a tenant, whatever the others have. So no more tenants than this have all of theirs at a time.
+/// Every tenant may have this fraction of the hands, whatever the others have. So no more tenants than this are full at a time.
 pub(crate) const PARTS: usize = 4;
-/// One that does not answer must not keep its tenant's only hand.
+/// At least two, so that an endpoint that does not answer does not hold its tenant's only hand.
 const LINES_MIN: usize = 2;
 
 pub(crate) struct InHand {
@@ -22,7 +22,7 @@ impl InHand {
         Self { hands: at_once, lines: Mutex::default() }
     }
 
-    /// Of one tenant, whatever the others have.
+    /// What one tenant may always have.
     fn lines_min(&self) -> usize {
         self.hands.div_ceil(PARTS).max(LINES_MIN)
     }
@@ -31,12 +31,12 @@ impl InHand {
         self.hands.saturating_sub(lines.values().sum())
     }
 
-    /// Of one tenant, as things are now.
+    /// What one tenant may have now.
     fn lines_max(&self, lines: &HashMap<Tenant, usize>) -> usize {
         self.lines_min().max(self.free(lines))
     }
 
-    /// To be claimed at a time: all of them may be one tenant's, the one that has most of those that are not full.
+    /// How many lines to claim at a time. All of them may belong to one tenant, so the tenant nearest to being full sets the bound.
     pub(crate) fn claim_max(&self) -> usize {
         let lines = self.lines();
         let most = self.lines_max(&lines);
@@ -53,7 +53,7 @@ impl InHand {
         Held { in_hand: self, tenant }
     }
 
-    /// Tenants that have all they may. Nobody, where there are fewer.
+    /// The tenants that have all they may, filled up with nobody.
     pub(crate) fn full(&self) -> [Tenant; PARTS] {
         let lines = self.lines();
         let most = self.lines_max(&lines);

@@ -172,7 +172,7 @@ impl Complete {
         let proof = small(&self.delivery_proof)?.filter(|proof| !is_empty(proof));
         check_artifacts(settings, artifacts.as_ref())?;
         proof.as_ref().map_or(Ok(()), check_proof)?;
-        // The tree of a large result lives no longer than this function.
+        // The tree of a large result is dropped when this function returns.
         let result: Tree = serde_json::from_str(self.result.as_str()).map_err(Error::internal)?;
         let work = Work {
             summary: summary(&result),
@@ -287,8 +287,8 @@ impl Complete {
         anomaly::report(tx, ctx, anomaly).await
     }
 
-    /// The lease is not live. If this worker ended it by the same words, it is told so again; if it now adds where the
-    /// work is, that is added.
+    /// For a lease that is not live. If this worker ended it with the same call, it gets the same answer again; if the call now adds
+    /// where the work is, that is added.
     async fn repeat(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, hold: &Hold<'_>, work: &Work) -> Result<Reply<Completed>> {
         let Some(ended) = Ended::find(tx, hold).await? else { return Err(lease::refusal(ctx, tx, hold).await) };
         let recorded = if work.is_located() { self.with_recorded_result(tx).await? } else { None };
@@ -300,7 +300,7 @@ impl Complete {
         if ended.went_back_to_the_queue() {
             return Err(lease::refusal(ctx, tx, hold).await);
         }
-        // What the success said is known by its digest, and it did not say where the work is.
+        // The digest tells whether this is the success that did not say where its work is.
         let is_same_result = ended.is_repeated_by(ctx, EndReason::Completed, work.unlocated_digest);
         if is_same_result && work.is_located() && call.locate(ctx, tx, hold, work).await? {
             return Ok(Reply::Done(Completed { ok: true }));

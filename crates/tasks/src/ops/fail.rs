@@ -87,7 +87,7 @@ impl Operation for Fail {
             AfterFailure::Again { delay_s, .. } => Some(ctx.now.after(seconds_of(delay_s))),
             AfterFailure::Final => None,
         };
-        // What tells the owner that there is a result says less around it.
+        // The receipt that the result is ready has less around the error, so it fits as well.
         receipts::check_body(settings, "The error makes", &self.told(&error, &task, next_eligible_at))?;
         if !self.end(ctx, tx, &hold, after, next_eligible_at).await? {
             // Ended by somebody else between the two statements.
@@ -212,7 +212,7 @@ impl Fail {
         }
     }
 
-    /// The lease is not live. If this worker gave the task up by the same words, it is told so again.
+    /// For a lease that is not live. If this worker gave the task up with the same call, it gets the same answer again.
     async fn repeat(
         &self,
         ctx: &Ctx<'_>,

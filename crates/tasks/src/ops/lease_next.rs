@@ -1,8 +1,8 @@
 //! Lease: the best tasks a worker can do, given to it alone for a time.
 //!
-//! Claimable tasks stand in lines ([`crate::lines`]), each of what the same workers can do. A claim takes the first of its
-//! line that nobody else is about to take, or of its lines as if they were one. On PostgreSQL it locks what it takes and
-//! nothing else: whatever another claim passes over has really been taken.
+//! Claimable tasks stand in lines ([`crate::lines`]), one for each set of workers that can do them. A claim takes the first task of
+//! its line that no other claim is taking; if it has several lines, it treats them as one. On PostgreSQL it locks only the tasks
+//! that it takes, so whatever another claim passes over has really been taken.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::task::{NAME_CHARS_MAX, NAMES_MAX, TaskId};
 
 /// More is cut to this, not refused.
 const TASKS_MAX: i64 = 100;
-/// Tasks whose waiting is over that one claim puts back in line.
+/// How many tasks whose waiting time is over one claim puts back in line at once.
 const RELEASED_MAX: i64 = 256;
-/// Times that it does so or waits for another that does, while what was put back is for others.
+/// How often a claim does so, or waits for another claim that does, while the tasks put back do not fit its worker.
 const RELEASES_MAX: usize = 16;
-/// Times that a claim looks for tasks while those it has seen are taken by others.
+/// How often a claim looks for tasks, while other claims take those that it has seen.
 const LOOKS_MAX: usize = 4;
-/// A waiting claim that could not look at all lines looks at others after this.
+/// A waiting claim that could not reach all lines looks at others after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -122,7 +122,7 @@ impl Operation for LeaseNext {
         let offer = Offer::new(&self.capabilities);
         let kinds: BTreeSet<&str> = self.accept_types.iter().map(String::as_str).collect();
         let mut taken = Taken { claim: self, worker: &worker, limit, tasks: Vec::new(), bytes: 0 };
-        // Almost every claim: all that it can be given stands in one line, and nobody has to be put in line first.
+        // Almost every claim: one line has everything for this worker, and no task has to be put back in line first.
         if let Some(line) = Line::only(&kinds, &offer) {
             taken.take_from_line(ctx, tx, &line, ctx.now).await?;
         }
@@ -135,7 +135,7 @@ impl Operation for LeaseNext {
     }
 }
 
-/// By a look at what there is. Answers with when to look again, if nothing was taken.
+/// Finds the lines that fit and takes from them. Returns when to look again, if nothing was taken.
 async fn search(
     ctx: &Ctx<'_>,
     tx: &mut Tx<'_>,
@@ -148,7 +148,7 @@ async fn search(
     let mut until = Until::default();
     for _ in 0..LOOKS_MAX {
         let mut found = lines::look(tx, kinds, offer, anywhere).await?;
-        // Once is enough, but for a crowd whose time has come and that is not for this worker.
+        // Once is enough, unless a crowd of tasks has become due that does not fit this worker.
         while found.next_due.is_some_and(|due| due <= ctx.now)
             && turns < RELEASES_MAX
             && (!released || found.lines.is_empty())
@@ -157,7 +157,7 @@ async fn search(
             turns += 1;
             found = lines::look(tx, kinds, offer, anywhere).await?;
         }
-        // Of too many lines only some were looked at: other ones soon, and not when something happens.
+        // There were too many lines for one claim: look at others soon, without waiting for a wake.
         until.look = found.partial.then(|| ctx.now.after(LOOK_AGAIN));
         until.due = found.next_due;
         match &found.lines[..] {
@@ -172,9 +172,9 @@ async fn search(
     Ok(until)
 }
 
-/// Whose time has come goes back in line. Here and not in a sweep, so that nobody waits for one. Two claims do not do it at
-/// once: what one has put in line and not taken, the other could neither take nor know that it is free. False when this one
-/// has waited for another instead.
+/// Puts the tasks whose time has come back in line. Claims do this instead of a sweep, so that no task waits for one. Only one claim
+/// does it at a time: a second one could neither take a task that the first has put back and not committed, nor know that it is
+/// free. False when this claim has waited for another one instead.
 async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
     const RELEASE: &str = "WITH due (found) AS MATERIALIZED (SELECT task_id FROM tasks WHERE tenant = $1 \
         AND status = 'queued' AND held = 1 AND next_eligible_at <= $2 \
@@ -185,15 +185,15 @@ async fn release_due(ctx: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<bool> {
         return Ok(false);
     }
     let released = tx.execute(RELEASE, &[ctx.now.into(), RELEASED_MAX.into()]).await?;
-    // They are for others too.
+    // One is for this claim; other workers may take the rest.
     if released > 1 {
         tx.wake(lease::claimable(ctx.caller.tenant), u32::try_from(released - 1).unwrap_or(u32::MAX));
     }
     Ok(true)
 }
 
-/// `$which` is the task; [`Claimed`] reads the answer. The guard is not `held = 0`, or PostgreSQL might look for the task's id in the line of all claimable
-/// tasks, which is not ordered by it.
+/// `$which` selects the task, and [`Claimed`] reads the answer. The guard is `held < 1` and not `held = 0`: with that PostgreSQL
+/// might look for the task's id in the index of all claimable tasks, which is not ordered by it.
 macro_rules! take {
     ($which:expr) => {
         concat!(
@@ -232,7 +232,7 @@ impl<'r> Claimed<'r> {
     }
 }
 
-/// The first of the line of `$6`, unless there is one that is not in line although its time had come at `$7`.
+/// The first task of the line `$6`. None if some task should be back in line because its time had come at `$7`.
 macro_rules! first_of_line {
     ($of_type:literal) => {
         line!(
@@ -246,15 +246,15 @@ macro_rules! first_of_line {
 
 pub(crate) const TAKE_FIRST: ByType = [take!(first_of_line!("")), take!(first_of_line!(" AND t.type = $8"))];
 
-/// The first of these tasks that is claimable and free. Its status is not compared as the index of owners would have it:
-/// PostgreSQL might look through all that is queued.
+/// The first of these tasks that is claimable and free. The status goes through `coalesce` so that PostgreSQL does not choose an
+/// index on it and read every queued task.
 pub(crate) const TAKE_ONE_OF: &str = take!(
     "FROM tasks t WHERE t.tenant = $1 AND t.task_id IN \
      ($6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
      AND coalesce(t.status, '') = 'queued' AND t.held < 1 ORDER BY t.priority DESC, t.created_at, t.task_id"
 );
 
-/// What a claim has got so far.
+/// The tasks that a claim has taken so far.
 struct Taken<'a> {
     claim: &'a LeaseNext,
     worker: &'a str,
@@ -265,18 +265,18 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// How many may follow. What one answer holds has a bound; the rest is for the next claim.
+    /// How many more tasks this claim may take. An answer is bounded in bytes; the rest is for the next claim.
     fn missing(&self, ctx: &Ctx<'_>) -> i64 {
         if self.bytes > ctx.settings::<Settings>().list_bytes_max { 0 } else { self.limit - self.tasks.len() as i64 }
     }
 
-    /// From one line, unless somebody is not in line whose time had come at `due`.
+    /// Takes from one line, unless some task should be back in line because its time had come at `due`.
     async fn take_from_line(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, line: &Line<'_>, due: Time) -> Result<()> {
         while self.missing(ctx) > 0 && self.take(ctx, tx, Which::First(line, due)).await?.is_some() {}
         Ok(())
     }
 
-    /// From several, as if they were one.
+    /// Takes from several lines as if they were one.
     async fn take_from_lines(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, lines: Vec<Line<'_>>) -> Result<()> {
         let mut merged = Merged::new(lines);
         while self.missing(ctx) > 0 {
@@ -288,14 +288,14 @@ impl Taken<'_> {
                 break;
             }
             let got = self.take(ctx, tx, Which::OneOf(&front)).await?;
-            // Those before the one that was free are others'.
+            // Other claims have taken those before the one that was free.
             let passed = got.and_then(|got| front.iter().position(|task_id| *task_id == got));
             merged.pass(passed.map_or(front.len(), |at| at + 1));
         }
         Ok(())
     }
 
-    /// None when others were quicker.
+    /// None when other claims were quicker.
     async fn take(&mut self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, which: Which<'_>) -> Result<Option<TaskId>> {
         let lease_id = LeaseId(ctx.ids.next());
         let expires_at = ctx.settings::<Settings>().lease_end(ctx.now, self.claim.lease_ttl_seconds);
