@@ -1,12 +1,14 @@
 //! From the key a request carries to its caller.
 //!
 //! # Contract
-//! A key that this process has not seen costs one read of its row and one HMAC, which refuses unknown and wrong ones alike
-//! and in the same time (`digest.rs`). A good one is then verified with Argon2id, once in a process; after that a request
-//! costs one HMAC and one lookup in memory. Its row is read again so soon that a revocation holds everywhere after
-//! `key_recheck`; for new calls to the process that carried it out it holds at once, as does an expiry that was known; those
-//! who were let in before ask for [`Access::ended`]. Whatever is wrong with a key, the answer is the same. A database that
-//! cannot be read is told as such: it says nothing about the key.
+//! A key that this process has not seen costs one read of its row and one HMAC, which refuses unknown and wrong keys alike and in
+//! the same time (`digest.rs`). A good key is then verified with Argon2id, once in each process; after that a request costs one
+//! HMAC and one lookup in memory.
+//!
+//! The row of a key is read again often enough that a revocation holds everywhere after `key_recheck`. New calls to the process
+//! that carried the revocation out are refused at once, and so is a key whose known expiry has passed. Calls that were let in
+//! before wait for [`Access::ended`]. Whatever is wrong with a key, the answer is the same. A database that cannot be read is an
+//! error of its own, because it says nothing about the key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,20 +29,19 @@ use crate::server_key::ServerKey;
 use crate::signing::{self, SigningSecret};
 use crate::verifier::{Class, Verifier};
 
-/// Keys not seen before whose rows are read at a time; the others wait in the order they came. Nobody can tell a good one
-/// from those that somebody makes up before its row is read, so this read must stay cheap and its line short: by its index
-/// it takes some 40 µs on SQLite and half a millisecond on PostgreSQL. Some hundred made-up keys at a time hold a good one
-/// up for less than a tenth of a second, as many as a server takes at all for about one; and the reads of those who have
-/// been let in stand behind no more than these.
+/// How many rows of new keys are read at a time; further keys wait in the order they came. A good key cannot be told from a made-up
+/// one before its row is read, so this read must be cheap and the line short. It goes by an index and takes some 40 µs on SQLite and
+/// half a millisecond on PostgreSQL: a hundred made-up keys at a time delay a good one by less than a tenth of a second, and as many
+/// as the server admits by about a second. Reads of callers that have been let in wait behind no more than these.
 const LOOKUPS_MAX: usize = 64;
 
-/// Requests that wait for such a read. More than a server takes by its usual settings: it is the door that refuses first.
+/// How many requests may wait for such a read. With the default settings the doors refuse before this is reached.
 const LOOKUPS_WAITING_MAX: usize = 16_384;
 
-/// Keys whose end may be looked for at a time.
+/// How many keys may be checked for their end at a time.
 const LOOKERS: usize = 16;
 
-/// Those who wait for a key's end look no more often than this, unless word comes; so late an expiry may reach them.
+/// Without a wake, waiters for a key's end look no more often than this, so an expiry may reach them this late.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Cheap to clone; all clones remember together.
@@ -59,7 +60,7 @@ struct Inner {
     memory: Memory,
     lookups: Semaphore,
     lookups_waiting: AtomicUsize,
-    /// Of those who look for a key's end; two keys on one turn wait for each other.
+    /// Locks for checking a key's end. Keys that share a lock wait for each other.
     lookers: [Mutex<()>; LOOKERS],
     verifier: Verifier,
 }
@@ -105,8 +106,8 @@ impl Access {
         }
     }
 
-    /// Who signs with this access key, and with what; None where nobody does. Nothing is proven by the id: that is for
-    /// whoever checks the signature.
+    /// The caller and the secret behind an access key id, or None. The id proves nothing: the caller of this function must check
+    /// the signature.
     pub async fn signer(&self, access_key_id: &str) -> Result<Option<Signer>> {
         let Some(id) = signing::key_id(access_key_id) else { return Ok(None) };
         let known = self.0.memory.named(id).filter(|known| known.secret.is_some());
@@ -125,8 +126,8 @@ impl Access {
         }
     }
 
-    /// Ends when the key does: for calls and streams that were let in with it and stay. Of a revocation it hears as soon as
-    /// anybody in this process does; an expiry ends it by the clock, a second later at most; whatever goes unheard, after `key_recheck`.
+    /// Completes when the key ends, for calls and streams that go on after they were let in: at once for a revocation that this
+    /// process hears of, at most a second late for an expiry, and after `key_recheck` for whatever goes unheard.
     pub async fn ended(&self, id: KeyId) {
         Box::pin(self.0.wait_for_end(id)).await;
     }
@@ -229,7 +230,7 @@ impl Inner {
         self.read(id).await
     }
 
-    /// From the next start on it is told by its digest. The key is good also where that cannot be written.
+    /// Stores the digest, so that from the next start on it decides. The key is good even if that cannot be written.
     async fn give_digest(&self, key: &Key) {
         let work = GiveDigest { id: key.id, digest: self.digests.of(key) };
         if let Err(error) = self.store.system().run(work).await {
@@ -256,7 +257,7 @@ impl Inner {
     }
 
     async fn read(&self, id: KeyId) -> Result<(Option<FoundKey>, Reading)> {
-        // Both before the read: what is committed later may be missing from it.
+        // Both before the read, which may miss whatever is committed after it began.
         let reading = Reading { at: self.store.now(), ended: self.store.flag(key::end_of(id)) };
         Ok((self.store.system().run(FindKey(id)).await?, reading))
     }

@@ -1,9 +1,9 @@
 //! The digest that decides about a key before anything is hashed.
 //!
-//! A secret of 190 random bits needs no slow hash against guessing; Argon2id stays in the row for whoever gets the database.
-//! What the slow hash costs, about 100 ms of a core and 64 MiB, must not be had for a key that somebody made up. So the row
-//! has a digest as well, under the server's own key: whoever has the database alone can neither try secrets against it nor
-//! make a row that passes, and whoever sends unknown or wrong keys is refused for the price of one HMAC.
+//! A secret of 190 random bits needs no slow hash against guessing; the Argon2id hash in the row is for the case that somebody gets the
+//! database. Such a hash costs about 100 ms of a core and 64 MiB, which a made-up key must not be able to cause. So the row also has
+//! a digest under the server's own key: with the database alone nobody can try secrets against it or make a row that passes, and an
+//! unknown or wrong key is refused for the price of one HMAC.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -16,7 +16,7 @@ use crate::server_key::{self, ServerKey};
 
 const PURPOSE: &str = "api key";
 
-/// Compared with where there is none, so that this takes as long.
+/// Compared with when there is no digest, so that this case takes as long.
 const OF_NOTHING: Digest = [0; 32];
 
 /// As a row holds it.
@@ -53,7 +53,7 @@ impl Digests {
         StoredDigest { digest: self.compute(key), under: self.under.clone() }
     }
 
-    /// In the same time whether there is a row or not, and wherever the digests differ.
+    /// Takes the same time whether or not there is a row, and wherever the digests differ.
     pub(crate) fn judge(&self, key: &Key, found: Option<&FoundKey>) -> Judgement {
         let stored = found.and_then(|found| found.digest.as_ref()).filter(|stored| stored.under == self.under);
         let fits = self.compute(key).ct_eq(stored.map_or(&OF_NOTHING, |stored| &stored.digest));

@@ -1,8 +1,8 @@
 //! What a process remembers of the keys it has verified, so that it verifies each of them once.
 //!
-//! A key is remembered as its HMAC under a key that this process drew at its start and that never leaves it: who reads
-//! this memory learns no key, and who can time a lookup learns nothing of another's digest. Refused keys are remembered too,
-//! so that a client which goes on with a dead key does not cost a verification each time.
+//! A key is remembered as its HMAC under a secret that this process drew at its start and never gives away: whoever reads this memory
+//! learns no key, and whoever times a lookup learns nothing about another's digest. Refused keys are remembered too, so that a
+//! client that goes on with a dead key does not cost a verification each time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,9 +49,9 @@ pub(crate) struct Known {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Good,
-    /// Still good; this caller re-reads the row, so that the many behind it need not all do it at once.
+    /// Still good. This caller re-reads the row, so that the many behind it do not all do it at once.
     GoodButReread,
-    /// Too long ago, or ended since: not good before the row has been read again.
+    /// Read too long ago, or ended since: not good before the row has been read again.
     Reread,
     Ended(&'static str),
 }
@@ -104,7 +104,7 @@ impl Known {
         &self.digest
     }
 
-    /// The re-read came to nothing: let the next caller try.
+    /// The re-read failed: the next caller tries.
     pub(crate) fn reread_failed(&self) {
         self.rereading.store(false, Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ impl Memory {
     pub(crate) fn remember(&self, id: KeyId, key: Known) -> Arc<Known> {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= self.known_max && !known.contains_key(&id) {
-            // The one whose row was read longest ago is the one nobody has used since.
+            // The key whose row was read longest ago is the one that was unused for longest.
             let oldest = known.iter().min_by_key(|(_, other)| other.read_at).map(|(id, _)| *id);
             oldest.map(|id| known.remove(&id));
         }

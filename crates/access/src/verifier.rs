@@ -1,9 +1,9 @@
-//! Argon2 in good order: two bounded lines that do not hold each other up, and requests with one and the same key behind
-//! one another, so that the first of them verifies for all.
+//! Bounds the work of Argon2: two bounded lines that do not delay each other. Requests with the same key stand behind one another,
+//! so that the first of them verifies for all.
 //!
-//! In the line of accepted keys stand only keys that are good: nobody else can lengthen it. In that of the unproven stand
-//! keys from before digests and those whose digest is under another server key. Whoever knows the id of such a key can send
-//! wrong secrets for it, so this line is short, runs on a part of the cores, and has few places for one key id.
+//! The line of accepted keys holds good keys only, so nobody else can lengthen it. The line of unproven keys holds those from before
+//! there were digests, and those whose digest is under another server key. Whoever knows the id of such a key can send wrong
+//! secrets for it, so this line is short, uses a part of the cores, and has few places for one key id.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::memory::Digest;
 /// Unproven keys that may wait; one more is refused with 503. The last of them waits for some seconds.
 const UNPROVEN_WAITING_MAX: usize = 64;
 
-/// Secrets of one key id that may wait. A good key has one.
+/// How many secrets for one key id may wait. A good key has one.
 const SECRETS_PER_ID_MAX: usize = 4;
 
 /// Which line a key stands in.

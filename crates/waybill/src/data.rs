@@ -1,4 +1,5 @@
-//! The data folder: who uses it, where the server listens, the first key, and the server's own.
+//! The data folder: the lock of the process that uses it, the address where the server listens, the first admin key, and the server's
+//! own key.
 //!
 //! What is in it decides who is let in, so it is ours alone: a folder or a file of ours that others may write is refused,
 //! and no link in it is followed.
@@ -97,12 +98,12 @@ impl DataFolder {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Before the default tenant is made: from its commit on this is the only copy of its only key. Kept with 0600.
+    /// Writes the first admin key before the default tenant is made: after that commit this is the only copy. Mode 0600.
     pub fn write_new_admin_key(&self, key: &str) -> Result<()> {
         self.write(&self.path.join(NEW_ADMIN_KEY), &format!("{key}\n"))
     }
 
-    /// Written by this start, or by one that did not come to its end.
+    /// The admin key that this start has written, or one that was cut off.
     pub fn new_admin_key(&self) -> Result<Option<String>> {
         let path = self.path.join(NEW_ADMIN_KEY);
         text_of(&path).map_err(|error| unreadable(&path, &error))
@@ -116,7 +117,7 @@ impl DataFolder {
         Ok(path)
     }
 
-    /// Once it is known that the database does not have it.
+    /// Removes it, once it is known that the database does not have it.
     pub fn remove_new_admin_key(&self) -> Result<()> {
         self.remove(NEW_ADMIN_KEY)
     }

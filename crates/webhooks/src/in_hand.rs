@@ -1,6 +1,6 @@
-//! Shares this node's hands (lines of deliveries in work at a time) among tenants. A tenant may always have a quarter of the hands, and more only
-//! as long as it leaves as many free, so that slow endpoints of one tenant leave hands to others. A tenant that is alone therefore
-//! gets half of them, enough to pass many silent endpoints, and the next tenant still finds a free hand.
+//! Shares this node's hands (lines of deliveries in work at a time) among tenants. A tenant may always have a quarter of the hands,
+//! and more only as long as it leaves as many free, so that slow endpoints of one tenant leave hands to others. A tenant that is alone
+//! therefore gets half of them, enough to pass many silent endpoints, and the next tenant still finds a free hand.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
