@@ -11,18 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use serde::Serialize;
 use tokio::time::Instant;
 use waybill_access::ServerKey;
 use waybill_guard::{Resolver, SystemResolver};
 use waybill_kernel::id::Uuid;
 use waybill_kernel::{Code, Error, Mode, Result, Tenant, Time};
-use waybill_mesh::audit::{self, AuditId};
 use waybill_store::effects::{Bounds, Ended, GivenUp, Outward, Taken};
 use waybill_store::lanes::{Lanes, Owner};
 use waybill_store::{Ctx, Row, Statement, Store, Topic, Tx, Value, Work};
-use waybill_tasks::receipts::{self, ReceiptId};
 
+use crate::event::ReadEvent;
 use crate::in_hand::InHand;
 use crate::post::{Message, Post};
 use crate::rules::{self, Answer, Disabled, Health, State};
@@ -429,48 +427,6 @@ impl Work for FindDue {
             })
         };
         tx.query(SELECT, &params).await?.iter().map(read).collect()
-    }
-}
-
-/// What is posted, in the form that Standard Webhooks recommends.
-#[derive(Serialize)]
-struct Event<'a, T> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    timestamp: Time,
-    data: &'a T,
-}
-
-impl<T: Serialize> Event<'_, T> {
-    fn text(&self) -> Result<Option<String>> {
-        serde_json::to_string(self).map(Some).map_err(Error::internal)
-    }
-}
-
-struct ReadEvent {
-    tenant: Tenant,
-    subject: Uuid,
-    kind: String,
-}
-
-impl Work for ReadEvent {
-    type Output = Option<String>;
-
-    fn mode(&self) -> Mode {
-        Mode::Read
-    }
-
-    async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Option<String>> {
-        let mut tx = tx.as_tenant(self.tenant);
-        if self.kind.starts_with(audit::PREFIX) {
-            let Some(event) = audit::find(&mut tx, AuditId(self.subject)).await? else { return Ok(None) };
-            return Event { kind: &self.kind, timestamp: event.at, data: &event }.text();
-        }
-        let Some(mut receipt) = receipts::find(&mut tx, ReceiptId(self.subject)).await? else { return Ok(None) };
-        // It may change between two attempts, and a message is the same in each.
-        receipt.delivered_at = None;
-        let kind = format!("receipt.{}", receipt.receipt_type);
-        Event { kind: &kind, timestamp: receipt.created_at, data: &receipt }.text()
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod deliver;
 mod delivery;
+mod event;
 mod fan_out;
 mod in_hand;
 mod metrics;
