@@ -44,7 +44,7 @@ pub fn document(registry: &Registry) -> Json {
         "info": {
             "title": "Waybill",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Hand work to others, and prove afterwards what was promised and delivered.",
+            "description": "Hand work and words to others, and prove afterwards what was promised, delivered and done.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "paths": paths,

@@ -20,7 +20,7 @@ use crate::commands::worker::flags::Connection;
 #[command(
     name = "waybill",
     version,
-    about = "Hand work to others, and prove afterwards what was promised and delivered."
+    about = "Hand work and words to others, and prove afterwards what was promised, delivered and done."
 )]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {

@@ -14,7 +14,7 @@ use crate::mcp;
 
 pub(crate) const FRONT_PAGE: &str = "<!doctype html><meta charset=utf-8><title>Waybill</title>\
     <body style=\"font:16px/1.5 system-ui;max-width:40em;margin:4em auto;padding:0 1em\"><h1>Waybill</h1>\
-    <p>Hand work to others, and prove afterwards what was promised and delivered.</p>\
+    <p>Hand work and words to others, and prove afterwards what was promised, delivered and done.</p>\
     <ul><li><a href=/docs>The operations</a>, and <a href=/openapi.json>the same for programs</a>\
     <li>MCP clients connect to <code>/mcp</code>\
     <li><a href=/healthz>Alive</a> and <a href=/readyz>ready</a>?</ul>";
