@@ -1,4 +1,4 @@
-//! How the store is opened, and what runs beside it.
+//! Opens the store and makes the tasks that run beside the server: sweeps, the archive of mail, figures, watches.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use waybill_tasks::Process;
 use crate::config::Config;
 use crate::data::DataFolder;
 
-/// Between two tries to hold the archive of mail.
+/// The pause between two attempts to hold the archive of mail.
 const HOLD_AGAIN: Duration = Duration::from_millis(500);
 
-/// Everything that recurs, started.
+/// Starts everything that recurs, on every store.
 pub fn sweeps(config: &Config, stores: &Stores) -> Vec<effects::Runner> {
     let lease = Duration::from_secs(config.background.sweep_lease_s.max(1));
     let start = |role, store: &Store| {
@@ -34,14 +34,14 @@ pub fn sweeps(config: &Config, stores: &Stores) -> Vec<effects::Runner> {
     std::iter::once(start(StoreRole::Home, stores.home())).chain(shards).collect()
 }
 
-/// What writes the archive of mail; None where another server does.
+/// The writer of the archive of mail. None where another server writes it.
 pub fn archivist(config: &Config, store: &Store) -> Option<Archivist> {
     let health = store.settings().find::<ArchiveHealth>()?.clone();
     let archive = Arc::new(Archive::new(config.archive_root(), config.mail_archive.limits()));
     Some(Archivist::new(store.clone(), archive, config.mail_archive.clone(), health))
 }
 
-/// Writes the archive, from when this server holds it: a repair holds it alone.
+/// Writes the archive as soon as this server holds it. A repair holds it alone, so this waits for its end.
 pub async fn keep_archive(archivist: Archivist, store: Store, stopping: CancellationToken) {
     let hold = tokio::select! {
         () = stopping.cancelled() => return,
@@ -53,7 +53,7 @@ pub async fn keep_archive(archivist: Archivist, store: Store, stopping: Cancella
     }
 }
 
-/// For ever. After a lost connection it is held again as soon as the database is back.
+/// Never returns. After a lost connection it holds the archive again as soon as the database is back.
 async fn keep_holding(store: &Store, mut hold: Hold) {
     loop {
         hold.lost().await;
@@ -72,8 +72,8 @@ async fn hold_archive(store: &Store) -> Hold {
     }
 }
 
-/// Writes down who was seen, and for a last time when the program stops. Each node has seen its own callers, so this is
-/// no sweep, of which one node does the work of all.
+/// Records at intervals which principals were seen, and once more when the program stops. Each node records its own callers, so this
+/// is no sweep, which one node runs for all.
 pub async fn record_seen(process: Process, store: Store, interval: Duration, stopping: CancellationToken) {
     while !stopping.is_cancelled() {
         tokio::select! {
@@ -86,7 +86,7 @@ pub async fn record_seen(process: Process, store: Store, interval: Duration, sto
     }
 }
 
-/// Keeps the figures of the moment: every node has the same, and whoever asks one of them gets them.
+/// Keeps gauges of the database up to date. Every node measures the same, so `/metrics` of any one of them has them.
 pub async fn measure(stores: Stores, interval: Duration, stopping: CancellationToken) {
     let mut queues = waybill_queues::Figures::default();
     while !stopping.is_cancelled() {
@@ -103,9 +103,8 @@ pub async fn measure(stores: Stores, interval: Duration, stopping: CancellationT
     }
 }
 
-/// Looks now and then whether another server has stored something that this program cannot serve. It then stops, and says
-/// why.
-pub async fn keep_to_what_it_can(store: Store, interval: Duration, stopping: CancellationToken) -> Result<()> {
+/// Stops the program, with an error that says why, when another server has stored something that this version cannot serve.
+pub async fn watch_capabilities(store: Store, interval: Duration, stopping: CancellationToken) -> Result<()> {
     loop {
         tokio::select! {
             () = stopping.cancelled() => return Ok(()),
@@ -123,7 +122,7 @@ pub async fn keep_to_what_it_can(store: Store, interval: Duration, stopping: Can
     }
 }
 
-/// An open store, and where the admin key is if nobody has been told of it yet.
+/// An open store, and the path of the admin key if this start has made it.
 pub struct Opened {
     /// Home.
     pub store: Store,
@@ -136,7 +135,7 @@ pub struct Opened {
     pub mesh_limiter: Condition,
 }
 
-/// Without a server key the keys that are made get their digest at their first use.
+/// Without a server key, keys that are made get their digest at their first use.
 pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&ServerKey>) -> Result<Opened> {
     let mut tasks = config.tasks.clone();
     if tasks.instance_id.is_empty() {
@@ -167,7 +166,7 @@ pub async fn open(config: &Config, data: &DataFolder, server_key: Option<&Server
     Ok(Opened { store, stores, admin_key, process, limiter, mesh_limiter })
 }
 
-/// What the tools of mail never touch, whichever folders the operator lets them work in: keys, databases and other tenants' mail.
+/// Paths that the tools of mail never touch, whichever folders the operator opens to them: keys, databases, other tenants' mail.
 fn closed_to_mail(config: &Config) -> Vec<PathBuf> {
     let mut closed = vec![config.data.clone(), config.archive_root()];
     for backend in std::iter::once(&config.backend).chain(config.shards.iter().map(|shard| &shard.backend)) {
@@ -184,7 +183,7 @@ fn closed_to_mail(config: &Config) -> Vec<PathBuf> {
     closed
 }
 
-/// Together with other servers where there is a Redis, else this process alone.
+/// Limits that all servers share through Redis where there is one, else those of this process.
 fn mesh_limits(config: &Config) -> Result<(Limits, Condition)> {
     let Some(address) = &config.mesh_door.redis else { return Ok((Limits::default(), Condition::default())) };
     let shared = Shared::new(address, &config.mesh_door)?;
@@ -192,7 +191,7 @@ fn mesh_limits(config: &Config) -> Result<(Limits, Condition)> {
     Ok((Limits(Arc::new(shared)), condition))
 }
 
-/// What was opened is closed where something is wrong with the others.
+/// Opens the shards beside home. If the queues do not fit the shards, closes all stores again.
 async fn open_shards(config: &Config, home: Store) -> Result<Stores> {
     let migrations = waybill_domains::migrations_of(StoreRole::Shard);
     let clock = || Arc::new(Clock::system());
@@ -204,8 +203,9 @@ async fn open_shards(config: &Config, home: Store) -> Result<Stores> {
     Ok(stores)
 }
 
-/// What the operator has to be told about the server's own key, if anything. A file that SQLite has alone goes with whatever
-/// key its one server has; nodes that share a database must share the key, or each undoes what the others have made.
+/// Compares the server's own key with the one that the database goes with. Returns what the operator must know, if anything. A SQLite
+/// file goes with whatever key its only server has; nodes that share a database must share the key, or each undoes what the others
+/// have made.
 pub async fn agree_on_server_key(config: &Config, store: &Store, key: &ServerKey) -> Result<Option<String>> {
     let Agreement::Other(noted) = waybill_access::agree_on_server_key(store, key).await? else { return Ok(None) };
     if matches!(config.backend, Backend::Sqlite(_)) {

@@ -53,7 +53,7 @@ pub async fn run(flags: Serve) -> Result<()> {
     }
     let stopping = stop_on_signals()?;
 
-    // After the last socket: until then its connection is kept known as one.
+    // Cancelled after the last socket has closed. Until then the mesh keeps the rows of its connections.
     let stopped = CancellationToken::new();
     let server = doors(&config, &opened, &server_key, metrics.clone(), &stopping, &stopped).await?;
     let figures = tokio::spawn(waybill_doors::keep_metrics(metrics, stopping.clone()));
@@ -64,9 +64,10 @@ pub async fn run(flags: Serve) -> Result<()> {
     let (process, store) = (opened.process.clone(), opened.store.clone());
     let seen = tokio::spawn(wiring::record_seen(process, store, seen_every, stopping.clone()));
     let measured = tokio::spawn(wiring::measure(opened.stores.clone(), measured_every, stopping.clone()));
-    let able = tokio::spawn(wiring::keep_to_what_it_can(opened.store.clone(), measured_every, stopping.clone()));
+    let capabilities = wiring::watch_capabilities(opened.store.clone(), measured_every, stopping.clone());
+    let capabilities = tokio::spawn(capabilities);
     let memory = tokio::spawn(memory::keep_small(stopping.clone()));
-    // Stopped after the server: what the last callers have written is still archived.
+    // Cancelled after the server has stopped, so that what the last callers wrote is still archived.
     let archived = CancellationToken::new();
     let archivist = wiring::archivist(&config, &opened.store);
     let keep = |archivist| wiring::keep_archive(archivist, opened.store.clone(), archived.clone());
@@ -88,13 +89,13 @@ pub async fn run(flags: Serve) -> Result<()> {
     tended.await.map_err(Error::internal)?;
     seen.await.map_err(Error::internal)?;
     measured.await.map_err(Error::internal)?;
-    let able = able.await.map_err(Error::internal)?;
+    let outcome = capabilities.await.map_err(Error::internal)?;
     memory.await.map_err(Error::internal)?;
     figures.await.map_err(Error::internal)?;
     let stores = opened.stores;
     tokio::task::spawn_blocking(move || stores.close()).await.map_err(Error::internal)?;
     data.retract();
-    able
+    outcome
 }
 
 /// Bound before anything is served, so that a port that is taken costs nothing.
