@@ -122,6 +122,7 @@ impl Scenario for Clock {
     fn load_ms_max(&self) -> u64 {
         LOAD_MS_MAX
     }
+
     /// The client signs by the time of its machine: a server whose clock is an hour away refuses it, as it must.
     fn takes_queues(&self) -> bool {
         false

@@ -129,6 +129,7 @@ impl Scenario for DiskFull {
         self.told = format!("full after {:.1} MiB more", left as f64 / f64::from(1 << 20));
         Ok(Some(server))
     }
+
     /// Their deletes would take from the reserve that the cancels are judged by.
     fn takes_queues(&self) -> bool {
         false

@@ -57,6 +57,7 @@ impl Scenario for WorkerKill {
     fn join(&mut self, server: &Server, load: &Load) -> Result<()> {
         self.shift.begin(vec![server.endpoint.addr], load)
     }
+
     /// The machine is busy enough with the crew.
     fn takes_queues(&self) -> bool {
         false

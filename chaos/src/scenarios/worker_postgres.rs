@@ -127,6 +127,7 @@ impl Scenario for WorkerPostgres {
         let second = self.second.as_ref().context("no second server")?;
         self.shift.begin(vec![server.endpoint.addr, second.endpoint.addr], load)
     }
+
     /// The machine is busy enough with the crew.
     fn takes_queues(&self) -> bool {
         false

@@ -198,6 +198,7 @@ mod tests {
         std::os::unix::fs::symlink(temp.path(), tree.join(".git/hooks")).unwrap();
         assert_eq!(folder(&checkout).unwrap_err().code(), Code::InvalidRequest);
     }
+
     #[test]
     fn a_repository_that_leads_to_what_is_closed_gets_no_hooks() {
         let temp = tempfile::tempdir().unwrap();

@@ -153,6 +153,7 @@ mod tests {
         }
         assert_eq!(checkout.read(&at, "src/a.txt", 4).unwrap_err().code(), Code::PayloadTooLarge);
     }
+
     /// A root that holds the server's own folder, as a home does.
     #[test]
     fn what_is_the_servers_own_is_closed_however_it_is_named() {

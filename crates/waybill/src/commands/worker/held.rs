@@ -339,6 +339,7 @@ mod tests {
         assert!(matches!(lost, Lost::RanOut), "{lost}");
         assert_eq!((asked.as_slice(), ended), ([100, 200].as_slice(), 400), "the one that was granted was sent at 100");
     }
+
     fn task(status: &str) -> Task {
         serde_json::from_value(json!({ "task_id": Uuid::nil(), "status": status, "attempt": 0 })).unwrap()
     }
