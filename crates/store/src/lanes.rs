@@ -1,5 +1,6 @@
-//! So many things at a time: transactions, requests to others. Whoever finds no lane free waits in a line in which tenants take turns, and so do the callers of
-//! each: first come, first served would have everybody wait behind the thousand slow calls of one.
+//! A bounded number of things at a time: transactions on PostgreSQL, requests to endpoints. A call that finds no lane free waits in a
+//! line in which tenants take turns, and the callers of a tenant do too: first come, first served would make everybody wait behind
+//! the thousand slow calls of one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

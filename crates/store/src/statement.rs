@@ -1,4 +1,4 @@
-//! What a statement's text becomes on SQLite. Statements are written for PostgreSQL, which takes them as they are.
+//! Rewrites a statement for SQLite. Statements are written for PostgreSQL, which takes them as they are.
 
 use crate::lexer::{Piece, pieces};
 

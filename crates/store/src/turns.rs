@@ -1,5 +1,5 @@
-//! Who is next. Tenants take turns, and so do the lines of each tenant: one for each of its callers, or for each thing that calls are
-//! about. What stands in one line keeps its order. Whoever brings much waits behind itself, and nobody else does.
+//! Decides whose call is next. Tenants take turns, and so do the lines within a tenant: one for each of its callers, or for each thing
+//! that calls are about. A line keeps its order. A caller that brings many calls waits behind its own and delays nobody else.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
