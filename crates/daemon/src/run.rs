@@ -265,7 +265,9 @@ impl Service {
             sweep_archive(&local),
             upkeep(&local),
         );
-        if matches!(mode, Mode::Ephemeral { .. }) && result.is_ok() {
+        // Also when the link has ended for good: nobody has its keys from here on.
+        let is_revoked = result.as_ref().is_err_and(|error: &Error| error.code() == Code::MemberRevoked);
+        if matches!(mode, Mode::Ephemeral { .. }) && !is_revoked {
             leave(&local).await;
         }
         close(&local).await;

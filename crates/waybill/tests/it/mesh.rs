@@ -448,4 +448,9 @@ async fn an_ephemeral_member_comes_and_goes_with_its_daemon() {
     assert_eq!(runner.json(&["daemon", "ps"])["daemons"], json!([]));
     let status = runner.run(&["daemon", "status", "--mesh", "team"]);
     status.must_be_cured(Code::NotFound, "waybill mesh join", "neither a membership nor a daemon");
+    // One whose daemon does not start is gone as well.
+    std::fs::write(runner.folder("team").join("outbox.db"), [0x5a; 8192]).unwrap();
+    let refused = runner.run(&up);
+    assert_eq!(refused.exit, i32::from(Code::OutboxDamaged.entry().exit), "{}", refused.stderr);
+    assert_eq!(names(), ["alice"]);
 }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value as Json, json};
 use waybill_daemon::identity::{Mode, Stance, Surroundings, Wishes, decide};
+use waybill_daemon::rotation::Archive;
 use waybill_daemon::run::{Config, Daemon};
-use waybill_daemon::{Folder, Membership, folder};
+use waybill_daemon::seal::Keyring;
+use waybill_daemon::{Folder, Membership, folder, link};
 use waybill_kernel::{Clock, Code, Error, Result};
 use waybill_mesh_protocol::{Edition, Identity, MemberName};
 
@@ -260,10 +262,11 @@ async fn serve(flags: &Up, slug: &str, home: std::path::PathBuf, stance: Stance)
     {
         rename(flags, slug, name).await?;
     }
+    let ephemeral = flags.ephemeral_member(stance.mode).await?;
     let config = Config {
         home,
         mesh: slug.to_owned(),
-        ephemeral: flags.ephemeral_member(stance.mode).await?,
+        ephemeral: ephemeral.clone(),
         stance,
         own: OWN.into(),
         edition: Edition::default(),
@@ -272,13 +275,31 @@ async fn serve(flags: &Up, slug: &str, home: std::path::PathBuf, stance: Stance)
     };
     // What a keeper of hooks that was killed leaves behind comes to us.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::internal)?;
-    let service = Daemon::open(config).await?;
+    let service = match Daemon::open(config).await {
+        Ok(service) => service,
+        Err(error) => {
+            leave(ephemeral).await;
+            return Err(error);
+        }
+    };
     tracing::info!(mesh = slug, "the daemon answers on its socket");
     let ended = service.run(stop_on_signals()?).await;
     if let Err(error) = &ended {
         tracing::error!(code = error.code().entry().code, %error, "the daemon ends");
     }
     ended
+}
+
+/// Nobody has the keys of an ephemeral member whose daemon does not start: it would stay in the mesh for nothing.
+async fn leave(ephemeral: Option<(Membership, Identity)>) {
+    let Some((membership, identity)) = ephemeral else { return };
+    let keyring = Keyring::new(identity, Archive::default());
+    let Membership { server, mesh, .. } = &membership;
+    let broker = link::Broker::new(server, *mesh, keyring, Arc::new(Clock::system()), entropy());
+    let left: Result<Json> = async { broker?.post("mesh/v1/leave", &json!({})).await }.await;
+    if let Err(error) = left {
+        tracing::warn!(%error, "the ephemeral member could not be removed at the broker");
+    }
 }
 
 async fn rename(flags: &Up, slug: &str, name: &MemberName) -> Result<()> {
