@@ -127,6 +127,17 @@ async fn two_members_write_to_each_other_and_to_a_topic_until_one_is_revoked() {
     conflict.must_be(Code::IdempotencyKeyReused, "an id means one message");
     bob.json(&["send", "alice", "yes?", "--reply-to", "m-1"]);
     assert_eq!(alice.gets("team", "yes?").await["reply_to_id"], "m-1");
+    // A page says where the rest is.
+    alice.json(&["send", "bob", "and more"]);
+    bob.gets("team", "and more").await;
+    let page = bob.run(&["inbox", "--limit", "1"]);
+    assert!(page.stdout.contains("hello") && !page.stdout.contains("and more"), "{}", page.stdout);
+    assert!(page.stderr.contains("There are more: --cursor "), "{}", page.stderr);
+    let cursor = bob.json(&["inbox", "--limit", "1"])["next_cursor"].as_str().unwrap().to_owned();
+    let rest = bob.json(&["inbox", "--cursor", &cursor]);
+    assert_eq!((&rest["messages"][0]["body"], &rest["next_cursor"]), (&json!("and more"), &json!(null)));
+    let found = bob.json(&["inbox", "--search", "hello", "--limit", "1000"]);
+    assert_eq!(found["messages"].as_array().unwrap().len(), 1);
     let peers = alice.json(&["peers"]);
     let names: Vec<&str> = peers["peers"].as_array().unwrap().iter().filter_map(|peer| peer["name"].as_str()).collect();
     assert!(names.contains(&"bob"), "{peers}");

@@ -15,6 +15,8 @@ use self::socket::Socket;
 use crate::output;
 
 const INBOX: &[&str] = &["id", "received_at", "sender_name", "topic", "body", "client_message_id"];
+/// Messages that one search finds.
+const FOUND_MAX: u64 = 100;
 const PEERS: &[&str] = &["name", "pubkey", "is_owner", "online", "state"];
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -92,6 +94,9 @@ pub struct Inbox {
     /// How many at most.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
+    /// Where the page before has ended, as it was said there.
+    #[arg(long, conflicts_with = "since")]
+    cursor: Option<String>,
     #[command(flatten)]
     at: At,
 }
@@ -154,20 +159,22 @@ fn sent(at: &At, answer: &Json) -> Result<()> {
 
 pub async fn inbox(flags: Inbox) -> Result<()> {
     let daemon = Socket::of(&flags.at.folder()?).await?;
-    let mut query = vec![("limit", flags.limit.to_string())];
+    let mut query: Vec<(&str, String)> = flags.cursor.into_iter().map(|cursor| ("cursor", cursor)).collect();
     let answer = match flags.search {
         Some(words) => {
-            query.push(("q", words));
+            query.extend([("limit", flags.limit.min(FOUND_MAX).to_string()), ("q", words)]);
             daemon.get("/v1/inbox/search", &query).await?
         }
         None => {
+            query.push(("limit", flags.limit.to_string()));
             query.extend(flags.topic.map(|topic| ("topic", topic)));
             query.extend(flags.from.map(|from| ("from", from)));
             query.extend(flags.since.map(|since| ("since", since)));
             daemon.get("/v1/inbox", &query).await?
         }
     };
-    output::list(flags.at.json, &answer, "messages", INBOX)
+    output::list(flags.at.json, &answer, "messages", INBOX)?;
+    if flags.at.json { Ok(()) } else { output::more(&answer) }
 }
 
 pub async fn peers(at: At) -> Result<()> {
