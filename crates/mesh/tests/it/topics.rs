@@ -18,7 +18,7 @@ use waybill_mesh_protocol::{Envelope, EpochBox, Identity, TopicKey};
 use waybill_testkit::stores::TestStore;
 
 use crate::support::{
-    Person, create_topic, join, mesh_of, new_id, ok, post, refusal, refused, rows, sent, subscribe, topic,
+    Person, create_topic, join, mesh_of, new_id, ok, post, refusal, refused, rows, run, sent, subscribe, topic,
 };
 
 mod usual {
@@ -35,6 +35,7 @@ mod usual {
         who_has_made_a_key_and_left_is_named_with_it,
         a_join_raises_no_floor_and_keeps_the_one_there_is,
         work_comes_in_pages_of_topics,
+        a_member_that_ends_while_it_makes_a_topic_is_left_behind_in_none,
     }
 }
 
@@ -342,4 +343,18 @@ async fn caps_of_topics_are_kept(on: TestStore) {
     let second = Subscribe { mesh: bob.mesh(), member: bob.id(), topic: topic("jobs") };
     assert_eq!(refused(&on, bob.caller(), second).await, Code::TooManySubscribers);
     assert_eq!(on.count("SELECT count(*) FROM mesh_subscriptions").await.unwrap(), 1);
+}
+
+async fn a_member_that_ends_while_it_makes_a_topic_is_left_behind_in_none(on: TestStore) {
+    let alice = encrypted(&on).await;
+    for round in 0..8 {
+        let bob = join(&on, &alice, &format!("bob {round}")).await;
+        let create = CreateTopic { mesh: bob.mesh(), member: bob.id(), topic: topic(&format!("t{round}")) };
+        let revoke = RevokeMember { mesh: alice.mesh(), member: alice.id(), key: bob.key() };
+        let (made, _) = tokio::join!(run(&on, bob.caller(), create), ok(&on, alice.caller(), revoke));
+        if let Err(error) = made {
+            assert_eq!(error.code(), Code::MemberRevoked);
+        }
+    }
+    assert_eq!(on.count("SELECT count(*) FROM mesh_subscriptions").await.unwrap(), 0);
 }

@@ -35,9 +35,11 @@ impl Operation for CreateTopic {
         const TAKEN: &str = "SELECT 1 FROM mesh_topics WHERE tenant = $1 AND mesh_id = $2 AND topic = $3";
         const INSERT: &str = "INSERT INTO mesh_topics (tenant, mesh_id, topic, created_by, created_at, epoch, blocked) \
             SELECT $1, $2, $3, $4, $5, 0, 0 WHERE (SELECT count(*) FROM mesh_topics WHERE tenant = $1 AND mesh_id = $2) < $6";
-        let live = members::live(tx, self.mesh, self.member).await?;
         let max = ctx.settings::<Settings>().topics_max;
         tx.in_turn(Topic::new("mesh.topics", ctx.caller.tenant, self.mesh.as_bytes())).await?;
+        // Against the end of the membership, as whoever subscribes to a topic that there is.
+        members::lock(tx, self.mesh, self.member).await?;
+        let live = members::live(tx, self.mesh, self.member).await?;
         let [mesh, topic] = [Value::from(self.mesh.as_bytes()), Value::from(self.topic.as_str())];
         if tx.query_opt(TAKEN, &[mesh, topic]).await?.is_some() {
             return Err(Error::new(Code::AlreadyExists, format!("The mesh has a topic {} already.", self.topic)));
