@@ -54,8 +54,10 @@ pub async fn recover(folder: &Folder, clock: &Arc<Clock>, entropy: &Arc<dyn Entr
         let aside = folder.file(&format!("{}.damaged-{}", folder::OUTBOX, now.micros() / 1_000_000));
         tokio::task::spawn_blocking(move || salvage(&path, &aside, entropy.as_ref(), now)).await
     };
-    let Some(salvaged) = salvaged.map_err(Error::internal)?? else { return Ok(Recovered::sound()) };
+    let salvaged = salvaged.map_err(Error::internal)??;
+    // Also of a sound file: a run before may have been killed when the file was in its place and its lines were not.
     let messages = settle(&path, clock, entropy).await?;
+    let Some(salvaged) = salvaged else { return Ok(Recovered::sound()) };
     let damage = salvaged.incomplete().find(|table| table.table == TABLE).and_then(|table| table.damage.clone());
     let complete = salvaged.way == Way::Whole || salvaged.incomplete().next().is_none();
     Ok(Recovered {
@@ -101,9 +103,9 @@ impl Work for Settle {
     }
 
     async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<Self::Output> {
-        const HEADS: &str = "UPDATE outbox SET is_head = CASE WHEN id IN (SELECT min(o.id) FROM outbox o \
-                             WHERE o.status IN ('pending', 'inflight') GROUP BY o.destination_kind, o.destination_ref) \
-                             THEN 1 ELSE 0 END";
+        const HEADS: &str = "UPDATE outbox SET is_head = 1 - is_head WHERE is_head <> CASE WHEN id IN (SELECT min(o.id) \
+                             FROM outbox o WHERE o.status IN ('pending', 'inflight') \
+                             GROUP BY o.destination_kind, o.destination_ref) THEN 1 ELSE 0 END";
         const COUNT: &str = "SELECT status, count(*) FROM outbox GROUP BY status ORDER BY status";
         tx.execute(HEADS, &[]).await?;
         let rows = tx.query(COUNT, &[]).await?;
@@ -215,6 +217,34 @@ mod tests {
         let claimed = outbox.claim(1_000).await.unwrap();
         let heads: BTreeSet<String> = claimed.flights.into_iter().map(|flight| flight.destination_ref).collect();
         assert_eq!(heads, waiting);
+        close(outbox).await;
+    }
+
+    /// As a row that was lost leaves its line.
+    struct Behead;
+
+    impl Work for Behead {
+        type Output = u64;
+
+        fn mode(&self) -> Mode {
+            Mode::Write
+        }
+
+        async fn run(&self, _: &Ctx<'_>, tx: &mut Tx<'_>) -> Result<u64> {
+            tx.execute("UPDATE outbox SET is_head = 0 WHERE is_head = 1", &[]).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_that_was_killed_before_the_lines_had_heads_is_made_up_for_by_another() {
+        let stage = Stage::new();
+        stage.fill().await;
+        let outbox = stage.open().await.unwrap();
+        assert_eq!(outbox.store().system().run(Behead).await.unwrap(), LINES as u64);
+        close(outbox).await;
+        assert_eq!(recover(&stage.folder, &stage.clock, &stage.entropy).await.unwrap(), Recovered::sound());
+        let outbox = stage.open().await.unwrap();
+        assert_eq!(outbox.claim(1_000).await.unwrap().flights.len(), LINES);
         close(outbox).await;
     }
 
