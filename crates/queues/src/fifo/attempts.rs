@@ -27,6 +27,7 @@ pub(crate) struct Attempt {
 const FIND: &str = "SELECT token, visible_at, mids FROM fifo_attempts WHERE tenant = $1 AND part = $2 AND attempt = $3 \
                     AND until > $4";
 const FLIGHTS: &str = by_ids!("SELECT mid, token, visible_at, receives, first_at FROM flights");
+const FORGET: &str = "DELETE FROM fifo_attempts WHERE tenant = $1 AND part = $2 AND attempt = $3";
 const KEEP: &str = "INSERT INTO fifo_attempts (tenant, part, attempt, token, visible_at, mids, until) \
                     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (tenant, part, attempt) DO UPDATE SET \
                     token = excluded.token, visible_at = excluded.visible_at, mids = excluded.mids, until = excluded.until";
@@ -58,6 +59,11 @@ impl Attempt {
     pub(crate) async fn is_known(tx: &mut Tx<'_>, part: &Part, attempt: &str, now: Time) -> Result<bool> {
         let params = [part.number.into(), Value::from(attempt), now.into()];
         Ok(tx.query_opt(FIND, &params).await?.is_some())
+    }
+
+    /// What was answered is no answer any more.
+    pub(crate) async fn forget(tx: &mut Tx<'_>, part: &Part, attempt: &str) -> Result<()> {
+        tx.execute(FORGET, &[part.number.into(), Value::from(attempt)]).await.map(drop)
     }
 
     pub(crate) async fn keep(

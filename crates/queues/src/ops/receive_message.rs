@@ -297,7 +297,7 @@ impl Show<'_> {
             // Of two that are made at once the second finds what the first has been given.
             tx.in_turn(attempt_topic(self.ctx.caller.tenant, &self.queue.name, attempt)).await?;
             // A receive from several stores has asked all of them before it takes anything.
-            if what != Some(What::New)
+            if !matches!(what, Some(What::New | What::Forget))
                 && let Some(before) = Attempt::find(tx, first, attempt, now).await?
             {
                 return self.again(tx, before).await;
@@ -305,6 +305,10 @@ impl Show<'_> {
         }
         if what == Some(What::Before) {
             step.is_over = Attempt::is_known(tx, first, attempt.unwrap_or_default(), now).await?;
+            return Ok((Vec::new(), Until::default()));
+        }
+        if what == Some(What::Forget) {
+            Attempt::forget(tx, first, attempt.unwrap_or_default()).await?;
             return Ok((Vec::new(), Until::default()));
         }
         let mut pass = Pass {

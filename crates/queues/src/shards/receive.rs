@@ -81,7 +81,7 @@ struct Pass {
     /// How long the queue wants to be waited for.
     at_most: Option<Duration>,
     is_cut_off: bool,
-    /// It gives again what was given before, and takes nothing.
+    /// It gives again what was given before, or forgets it, and takes nothing.
     is_again: bool,
     /// What was answered before cannot be answered as it was.
     is_over: bool,
@@ -142,6 +142,13 @@ impl Receive<'_> {
         if !before.messages.is_empty() && !before.is_over {
             return Ok(before);
         }
+        if before.is_over {
+            // In those that give nothing now it would stand beside the answer, which could not be given again.
+            let mut forgotten = self.ask(names, first, What::Forget).await?;
+            if let Some(failure) = forgotten.failure.take() {
+                return Err(failure);
+            }
+        }
         let what = if before.is_over { What::New } else { What::First };
         let begin = if self.was_cut_off { begin } else { first };
         let pass = self.ask(names, begin & self.calls.route.spread(), what).await;
@@ -153,7 +160,7 @@ impl Receive<'_> {
         let route = Arc::clone(&self.calls.route);
         let (process, tenant) = (self.calls.process, self.calls.flow.caller.tenant);
         let limit = usize::try_from(self.request.max_number_of_messages.unwrap_or(1)).unwrap_or(0).max(1);
-        let is_again = what == What::Before;
+        let is_again = matches!(what, What::Before | What::Forget);
         let mut pass = Pass { until: vec![None; names.len()], is_again, ..Pass::default() };
         let (began, mut next) = (Instant::now(), None);
         let mut order = route.stores(begin);

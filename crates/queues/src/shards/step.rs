@@ -23,6 +23,8 @@ const TRIES_MAX: usize = 4;
 pub(crate) enum What {
     /// Only what was given then.
     Before,
+    /// Nothing. What was given then is over, and would be taken for a part of what is given now.
+    Forget,
     /// No store had been asked for this attempt a moment ago: who has asked since shares the answer.
     First,
     /// Whatever was given before: it is over, or nobody named an attempt.

@@ -77,13 +77,14 @@ pub mod shards {
     use crate::fifo::{orders, receive, send};
     use crate::partitions::{FOUR, send_to_all};
     use crate::shards::{messages_of, placed, restarted_as};
-    use crate::support::{ok, refused};
+    use crate::support::{ok, pass, refused};
 
     both! {
         crate::shards::placed(), shards crate::shards_rules::SHARDS =>
         an_attempt_from_many_stores_that_is_made_twice_at_once_has_one_answer,
         what_was_given_before_is_whole_however_long_it_takes,
         what_was_given_before_needs_every_store,
+        an_attempt_that_is_used_again_can_be_made_again,
     }
 
     async fn an_attempt_from_many_stores_that_is_made_twice_at_once_has_one_answer(on: TestStore) {
@@ -134,5 +135,18 @@ pub mod shards {
         let got = receive(&on, 10).await;
         assert_eq!(got.len(), left);
         assert!(got.iter().all(|message| message.attributes["ApproximateReceiveCount"] == "1"));
+    }
+
+    /// What it was given the first time is over in three stores, and what it is given the second time is in one of them.
+    async fn an_attempt_that_is_used_again_can_be_made_again(on: TestStore) {
+        orders(&on, &[FOUR, &[("VisibilityTimeout", "100")]].concat()).await;
+        send_to_all(&on, "m").await;
+        assert_eq!(ok(&on, attempt("one", 10)).await.messages.len(), 4);
+        pass(&on, 101);
+        let second = ok(&on, attempt("one", 1)).await.messages;
+        assert_eq!(second.len(), 1);
+        for _ in 0..2 {
+            assert_eq!(ok(&on, attempt("one", 1)).await.messages, second);
+        }
     }
 }
