@@ -93,9 +93,15 @@ impl<T: Owned> Queue<T> {
         items.len() - before
     }
 
-    /// What was taken and not used.
+    /// What was taken and not used. Whoever has taken it may be a caller that writes in the reader's stead: the reader, woken by
+    /// its arrival, may have found nothing and sleep again.
     pub(super) fn put_back(&self, items: impl DoubleEndedIterator<Item = T>) {
         self.lock().items.put_back(items);
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().items.is_empty()
     }
 
     /// Sleeps until `count` are here, the queue is closed, or the patience ends.
@@ -121,6 +127,7 @@ impl<T: Owned> Queue<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Instant;
 
     use super::*;
     use crate::turns::Owner;
@@ -156,6 +163,19 @@ mod tests {
         assert_eq!(queue.take(Some(Duration::from_secs(60))), Taken::Item(1));
         assert_eq!(queue.take(Some(Duration::from_secs(60))), Taken::Closed);
         assert!(!queue.is_open_and_empty());
+    }
+
+    #[test]
+    fn what_is_put_back_wakes_a_reader_that_sleeps() {
+        const NEVER: Duration = Duration::from_secs(60);
+        let (queue, began) = (Arc::new(Queue::new(2)), Instant::now());
+        let reader = Arc::clone(&queue);
+        let thread = std::thread::spawn(move || reader.take(Some(NEVER)));
+        // Long enough for it to sleep.
+        std::thread::sleep(Duration::from_millis(100));
+        queue.put_back([7].into_iter());
+        assert_eq!(thread.join().unwrap(), Taken::Item(7));
+        assert!(began.elapsed() < NEVER / 2, "it was found when the patience had ended");
     }
 
     #[test]

@@ -133,6 +133,8 @@ fn serve(slot: &Slot, arrivals: &Queue<Box<dyn Job>>) {
         match taken {
             Taken::Item(job) => batcher.serve_batch(job),
             Taken::Nothing => {}
+            // A caller that has just written has put something back.
+            Taken::Closed if !arrivals.is_empty() => continue,
             Taken::Closed => {
                 #[cfg(feature = "sabotage")]
                 sabotage::point_within("in_close");
