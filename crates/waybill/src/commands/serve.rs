@@ -271,7 +271,13 @@ fn welcome(config: &Config, running: &Running, opened: &Opened) -> Result<()> {
     if data::admin_key(&config.data).is_none() {
         return output::line(&how_to_get_a_key(&config.backend, &data_flag));
     }
-    paste(&url, &folder.join("admin.key"), &data_flag)
+    paste(&url, &folder.join("admin.key"), &data_flag)?;
+    output::line(&format!(
+        "The AWS CLI, with the latter as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY:\n  \
+         aws --endpoint-url http://{} --region {} sqs create-queue --queue-name jobs\n\n\
+         Every operation: {url}/docs\n",
+        running.sqs, config.sqs.region
+    ))
 }
 
 /// For a server whose folder holds none, so that no command can speak to it yet.
@@ -300,8 +306,7 @@ fn paste(url: &str, key_file: &Path, data_flag: &str) -> Result<()> {
          An MCP client:\n  {{\"mcpServers\":{{\"waybill\":{{\"type\":\"http\",\"url\":\"{url}/mcp\",\
          \"headers\":{{\"Authorization\":\"Bearer <key>\"}}}}}}}}\n\n\
          A key for an agent, and one for SQS clients:\n  waybill key create{data_flag} --principal agent:alice\n  \
-         waybill key create{data_flag} --principal agent:alice --sqs\n\n\
-         Every operation: {url}/docs\n"
+         waybill key create{data_flag} --principal agent:alice --sqs\n"
     ))
 }
 

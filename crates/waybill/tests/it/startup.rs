@@ -254,6 +254,8 @@ async fn what_is_printed_to_paste_reaches_the_server_that_printed_it() {
     let command = printed(&world.server);
     assert_eq!(command, format!("waybill key create --data {data} --principal agent:alice"));
     assert_eq!(world.get(&pasted(&command), "/v1/tasks").await.status, 200);
+    let aws = format!("aws --endpoint-url {} --region us-east-1 sqs ", world.server.sqs_url);
+    assert!(world.server.log().contains(&aws), "{}", world.server.log());
 
     let home = tempfile::tempdir().unwrap();
     let usual = Options {
