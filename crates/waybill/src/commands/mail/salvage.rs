@@ -128,7 +128,9 @@ async fn take_archive(offline: &Offline, flags: &Salvage) -> Result<Option<Repor
         return Ok(None);
     }
     let admin = waybill_access::admin_caller(offline.store()).await?;
-    reindex::take(offline.store(), &root, &admin.principal.to_string(), None, false).await.map(Some)
+    // This server's own archive lacks what comes from another.
+    let archived = flags.from.is_some();
+    reindex::take(offline.store(), &root, &admin.principal.to_string(), None, archived).await.map(Some)
 }
 
 async fn index_again(store: &Store) -> Result<()> {
