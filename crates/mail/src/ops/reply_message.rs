@@ -6,6 +6,7 @@ use serde_json::json;
 use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope};
 use waybill_store::{Ctx, Operation, Reply, Tx};
 
+use crate::Settings;
 use crate::acting::{Agent, Project};
 use crate::attaching::{Attaches, Enclosed, Given, Whose, add_given};
 use crate::inbox::{self, Found};
@@ -123,8 +124,11 @@ impl Operation for ReplyMessage {
         self.given.check_read()?;
         let parent = inbox::find(tx, &project, &acting.agent, self.message_id).await?;
         let parent = parent.ok_or_else(|| inbox::no_message(&acting.agent))?;
-        let subject = threads::reply_subject(prefix, &parent.view.subject);
-        message::check(ctx.settings(), &subject, &self.body_md)?;
+        let settings: &Settings = ctx.settings();
+        let mut subject = threads::reply_subject(prefix, &parent.view.subject);
+        // Whoever answers has not written it: the end of a long one goes, and not the answer.
+        subject.truncate(subject.floor_char_boundary(settings.subject_bytes_max));
+        message::check(settings, &subject, &self.body_md)?;
         let thread = parent.view.thread_id.clone().unwrap_or_else(|| self.message_id.to_string());
         let recipients = self.recipients(ctx, tx, &project, &acting.agent, &parent).await?;
         let walls = recipients::walls(ctx, tx, &project, &acting.agent, Some(&thread), &recipients).await?;

@@ -265,6 +265,10 @@ async fn a_reply_keeps_thread_subject_importance_and_goes_to_who_wrote(on: TestS
     let named = with(letter("In a thread"), json!({ "thread_id": "FEAT-1" }));
     let id = send(&on, &alice, named).await;
     assert_eq!(ok(&on, &bob, "reply_message", reply(id, "BlueLake")).await["thread_id"], "FEAT-1");
+    // A subject that leaves no room for the prefix keeps nobody from answering.
+    let id = send(&on, &alice, with(letter("x"), json!({ "subject": "é".repeat(512) }))).await;
+    let long = ok(&on, &bob, "reply_message", reply(id, "BlueLake")).await;
+    assert_eq!(long["subject"], format!("Re: {}", "é".repeat(510)));
 }
 
 async fn a_reply_to_ones_own_message_reaches_those_who_got_it(on: TestStore) {
