@@ -45,9 +45,13 @@ impl Source {
         Ok(Self { projects, common: None, refused, is_legacy: true })
     }
 
-    /// Is it an archive of the Python server?
+    /// Is it an archive of the Python server? A tenant of ours may be called `projects` as well: what is in its folder has files or a
+    /// repository of its own, which no project of that server has.
     pub fn is_legacy_at(root: &Path) -> bool {
-        root.join("projects").is_dir()
+        let Ok(projects) = std::fs::read_dir(root.join("projects")) else { return false };
+        let is_ours = |project: &Path| ["files", "archive.git"].iter().any(|name| project.join(name).is_dir());
+        let mut projects = projects.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).peekable();
+        projects.peek().is_none() || !projects.all(|project| is_ours(&project))
     }
 
     /// The folders of tenants in an archive of ours, and what is none of them.

@@ -19,6 +19,7 @@ waybill_testkit::both! {
     rule_42_what_the_database_has_stays_as_it_is,
     a_tenant_whose_name_is_cut_in_its_folder_is_found,
     agents_whose_names_are_cut_in_their_folders_have_what_is_theirs,
+    a_tenant_may_be_called_as_a_folder_of_the_python_server,
     a_slug_means_the_project_that_the_archive_calls_so,
     a_project_whose_files_are_gone_is_read_from_its_repository,
     a_message_without_what_came_with_it_is_refused,
@@ -186,6 +187,7 @@ async fn a_tenant_whose_name_is_cut_in_its_folder_is_found(on: TestStore) {
     renamed(&on, &name).await;
     lived_in(&on).await;
     let temp = exported(&on).await;
+    assert!(!Source::is_legacy_at(temp.path()));
     let empty = beside(&on).await;
     let (found, _) = waybill_reindex::tenants(&empty.store, temp.path()).await.map_err(readable).unwrap();
     assert!(matches!(found.as_slice(), [(folder, None)] if folder.contains("%-")), "{found:?}");
@@ -207,6 +209,18 @@ async fn agents_whose_names_are_cut_in_their_folders_have_what_is_theirs(on: Tes
     let report = import(&empty, temp.path()).await;
     assert_eq!((report.refused, report.read), (Vec::new(), 1));
     assert_eq!(archived(&empty).await, archived(&on).await);
+}
+
+async fn a_tenant_may_be_called_as_a_folder_of_the_python_server(on: TestStore) {
+    on.write(&format!("UPDATE tenants SET name = 'projects' WHERE tenant = {}", on.admin.tenant.0)).await.unwrap();
+    lived_in(&on).await;
+    let temp = exported(&on).await;
+    assert!(temp.path().join("projects/data-projects-backend").is_dir());
+    assert!(!Source::is_legacy_at(temp.path()), "it is an archive of ours");
+    let legacy = Written::new();
+    assert!(!Source::is_legacy_at(&legacy.root()), "there is none");
+    legacy.agent("w", 5, "SilverFox");
+    assert!(Source::is_legacy_at(&legacy.root()));
 }
 
 /// In the database it is another project's: what is for an agent there must not reach an agent of the same name here.
