@@ -46,6 +46,8 @@ pub struct Config {
     pub backend: Backend,
     /// The stores beside home, by their names.
     pub shards: Vec<Shard>,
+    /// The file that settings came from: there may be passwords in it.
+    pub file: Option<PathBuf>,
 }
 
 /// What the program does by itself, beside the sweeps' own intervals.
@@ -166,6 +168,7 @@ impl Config {
             mesh_door: file.mesh.door,
             background: file.background,
             backend,
+            file: location.config.clone(),
         })
     }
 

@@ -180,6 +180,7 @@ fn closed_to_mail(config: &Config) -> Vec<PathBuf> {
         closed.extend(key.parent().filter(|folder| !has_root(folder)).map(Path::to_owned));
         closed.push(key.clone());
     }
+    closed.extend(config.file.clone());
     closed
 }
 
@@ -245,4 +246,28 @@ fn new_instance_id(entropy: &dyn Entropy) -> String {
     let mut bytes = [0; 6];
     entropy.fill(&mut bytes);
     format!("waybill-{}", hex::encode(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Location;
+
+    #[test]
+    fn what_holds_secrets_of_the_server_is_closed_to_mail() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, data, keys] = ["waybill.toml", "data", "keys"].map(|name| folder.path().join(name));
+        let key = keys.join("server.key");
+        std::fs::write(&file, format!("[mail]\nproject_roots = [{:?}]\n", folder.path())).unwrap();
+        let location = Location {
+            data: Some(data.clone()),
+            config: Some(file.clone()),
+            server_key_file: Some(key.clone()),
+            ..Location::default()
+        };
+        let closed = closed_to_mail(&Config::at(&location).unwrap());
+        for path in [&file, &data, &keys, &key] {
+            assert!(closed.contains(path), "{}", path.display());
+        }
+    }
 }
