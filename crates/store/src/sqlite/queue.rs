@@ -29,13 +29,15 @@ struct State<T> {
     items: Turns<T>,
     /// A sleeping reader is woken when this many are here.
     wanted: usize,
+    /// Readers that sleep: a word is a system call, also where nobody hears it.
+    sleeping: usize,
     nudged: bool,
     closed: bool,
 }
 
 impl<T: Owned> Queue<T> {
     pub(super) fn new(max: usize) -> Self {
-        let state = State { items: Turns::new(), wanted: 1, nudged: false, closed: false };
+        let state = State { items: Turns::new(), wanted: 1, sleeping: 0, nudged: false, closed: false };
         Self { state: Mutex::new(state), arrived: Condvar::new(), max }
     }
 
@@ -49,9 +51,9 @@ impl<T: Owned> Queue<T> {
             return Err(Error::new(Code::Overloaded, Code::Overloaded.entry().title));
         }
         state.items.push(item);
-        let enough = state.items.len() >= state.wanted;
+        let is_awaited = state.sleeping > 0 && state.items.len() >= state.wanted;
         drop(state);
-        if enough {
+        if is_awaited {
             self.arrived.notify_one();
         }
         Ok(())
@@ -60,12 +62,7 @@ impl<T: Owned> Queue<T> {
     /// The next item. Without patience it is waited for; a nudge ends the waiting as if patience had.
     pub(super) fn take(&self, patience: Option<Duration>) -> Taken<T> {
         let idle = |state: &mut State<T>| state.items.is_empty() && !state.closed && !state.nudged;
-        let mut state = match patience {
-            None => self.arrived.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner),
-            Some(patience) => {
-                self.arrived.wait_timeout_while(self.lock(), patience, idle).unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
+        let mut state = self.sleep(self.lock(), patience, idle);
         state.nudged = false;
         match state.items.pop() {
             Some(item) => Taken::Item(item),
@@ -109,8 +106,28 @@ impl<T: Owned> Queue<T> {
         let mut state = self.lock();
         state.wanted = count.max(1);
         let too_few = |state: &mut State<T>| state.items.len() < state.wanted && !state.closed;
-        let waited = self.arrived.wait_timeout_while(state, patience, too_few);
-        waited.unwrap_or_else(PoisonError::into_inner).0.wanted = 1;
+        self.sleep(state, Some(patience), too_few).wanted = 1;
+    }
+
+    /// For as long as the condition holds, or the patience.
+    fn sleep<'q>(
+        &'q self,
+        mut state: MutexGuard<'q, State<T>>,
+        patience: Option<Duration>,
+        condition: impl Fn(&mut State<T>) -> bool,
+    ) -> MutexGuard<'q, State<T>> {
+        if !condition(&mut state) {
+            return state;
+        }
+        state.sleeping += 1;
+        let mut state = match patience {
+            None => self.arrived.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner),
+            Some(patience) => {
+                self.arrived.wait_timeout_while(state, patience, condition).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.sleeping -= 1;
+        state
     }
 
     /// What is in it is still given out; nothing more is taken.
@@ -191,5 +208,34 @@ mod tests {
         assert_eq!(items, [1, 2, 3]);
         queue.push(4).unwrap();
         assert_eq!(queue.take(None), Taken::Item(4));
+    }
+
+    #[test]
+    fn whoever_sleeps_is_known_to_until_it_is_awake() {
+        let queue = Arc::new(Queue::new(64));
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let queue = Arc::clone(&queue);
+                std::thread::spawn(move || {
+                    let next = || match queue.take(None) {
+                        Taken::Item(item) => Some(item),
+                        Taken::Nothing | Taken::Closed => None,
+                    };
+                    std::iter::from_fn(next).count()
+                })
+            })
+            .collect();
+        while queue.lock().sleeping < 3 {
+            std::thread::yield_now();
+        }
+        (0..64).for_each(|item| queue.push(item).unwrap());
+        while !queue.is_open_and_empty() {
+            std::thread::yield_now();
+        }
+        queue.close();
+        let taken: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert_eq!((taken, queue.lock().sleeping), (64, 0));
+        queue.wait_for(2, Duration::from_secs(60));
+        assert_eq!(queue.lock().sleeping, 0, "nobody waits at a closed one");
     }
 }
