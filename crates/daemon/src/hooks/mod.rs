@@ -212,6 +212,10 @@ impl Hooks {
 
 impl Listener for Hooks {
     fn on_event(&self, event: &Arc<Event>) {
+        // What a hook reads is a copy of all that the event says, and most daemons have no hook.
+        if !self.0.runs_any() {
+            return;
+        }
         if let Some(occasion) = Occasion::of(event) {
             self.enqueue(occasion);
         }
@@ -219,6 +223,10 @@ impl Listener for Hooks {
 }
 
 impl Inner {
+    fn runs_any(&self) -> bool {
+        !self.config.off && self.settings.read().unwrap_or_else(PoisonError::into_inner).has_enabled()
+    }
+
     fn enabled(&self, name: &str) -> Option<Hook> {
         if self.config.off {
             return None;

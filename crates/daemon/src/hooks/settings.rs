@@ -119,6 +119,11 @@ impl HookSettings {
     pub fn enabled(&self, name: &str) -> Option<&Hook> {
         self.hooks.get(name).filter(|hook| hook.enabled)
     }
+
+    /// Whether there are any that run.
+    pub fn has_enabled(&self) -> bool {
+        self.hooks.values().any(|hook| hook.enabled)
+    }
 }
 
 /// A name becomes a path, so only names of hooks are taken.
