@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use waybill_kernel::{Clock, Code, Entropy, Error, Result};
 use waybill_mesh_protocol::{DestinationKind, Edition, Identity};
@@ -242,8 +242,11 @@ impl Service {
         let stop = local.stop.clone();
         local.hooks.startup();
         let outward: Arc<dyn Outward> = Arc::new(Replies(Arc::clone(&local)));
+        let over = CancellationToken::new();
+        // Whatever becomes of this daemon, the thread of its link ends with it.
+        let _over = over.clone().drop_guard();
         let ended = async {
-            let result = link.run(stop.clone()).await;
+            let result = apart(link, stop.clone(), over).await;
             stop.cancel();
             result
         };
@@ -273,6 +276,35 @@ impl Service {
         close(&local).await;
         result
     }
+}
+
+/// Runs the link to its end on a thread of its own, which waits for the link's socket and times too: elsewhere another thread would
+/// hear of each frame and wake this one, and the commits of the link would be begun by it and their ends be passed on.
+///
+/// The thread goes on until `over`: others may use connections that were made for the link, and what the link has begun to store
+/// comes to its end.
+async fn apart(link: Link, stop: CancellationToken, over: CancellationToken) -> Result<()> {
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _ = tell.send(Err(Error::internal(error)));
+                return;
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                ended = link.run(stop) => {
+                    let _ = tell.send(ended);
+                }
+                () = over.cancelled() => return,
+            }
+            over.cancelled().await;
+        });
+    };
+    std::thread::Builder::new().name("link".to_owned()).spawn(work).map_err(Error::internal)?;
+    told.await.unwrap_or_else(|_| Err(Error::internal("the thread of the link has ended before the link")))
 }
 
 /// How long a member with a time of its own lives.

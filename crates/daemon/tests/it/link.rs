@@ -300,6 +300,15 @@ async fn a_broker_that_never_greets_is_left() {
 }
 
 #[tokio::test]
+async fn the_link_does_not_outlive_a_daemon_that_is_dropped() {
+    let mut broker = FakeBroker::start(true).await;
+    let daemon = Linked::start(&broker, CONFIG).await;
+    let mut connection = broker.ready().await;
+    daemon.task.abort();
+    assert_eq!(connection.closed_with().await, None, "nobody says goodbye");
+}
+
+#[tokio::test]
 async fn every_final_close_code_ends_the_daemon_with_its_own_error() {
     for (close, code) in [
         (CloseCode::Replaced, Code::ReplacedByNewerConnection),
