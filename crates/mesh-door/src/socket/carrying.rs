@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use waybill_kernel::{Caller, Error, Result as Outcome};
 use waybill_mesh::Membership;
 use waybill_mesh_protocol::frames::{EpochBoxes, FrameId, HistoryRequest, Refused, Send, SendResult};
-use waybill_mesh_protocol::{DeliveryId, FRAME_BYTES_MAX, Framed, ServerFrame, TopicName};
+use waybill_mesh_protocol::{FRAME_BYTES_MAX, Framed, ServerFrame, TopicName};
 use waybill_store::shares::Share;
 
 use super::state::Step;
@@ -16,7 +16,7 @@ use crate::door::Door;
 /// What has been done.
 pub(super) enum Done {
     Answer(Box<Framed<ServerFrame>>, Option<Share>),
-    Acknowledged(Vec<DeliveryId>, Outcome<()>),
+    Acknowledged(Outcome<()>),
     Uploaded { topic: TopicName, epoch: u32, outcome: Outcome<bool> },
 }
 

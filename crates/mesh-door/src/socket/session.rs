@@ -37,6 +37,8 @@ use crate::metrics;
 const SMALL_BYTES_MAX: usize = 4 << 10;
 /// Acknowledgements that wait for those before them. Beyond it nothing is read.
 const ACKNOWLEDGED_MAX: usize = 1_000;
+/// Between two transactions that store acknowledgements: where many come, each would be a commit of its own.
+const ACKNOWLEDGE_PAUSE: Duration = Duration::from_millis(10);
 /// Frames that are read in a row.
 const HEARD_IN_A_ROW_MAX: usize = 32;
 /// After something that has failed.
@@ -77,8 +79,9 @@ pub(super) struct Session<'s> {
     sends: Vec<(Option<FrameId>, Box<Send>)>,
     held: Option<Held>,
     acknowledged: Vec<DeliveryId>,
-    is_acknowledging: bool,
-    /// Acknowledgements have failed, and wait until this time.
+    /// Acknowledged ones that a transaction is on its way for.
+    storing: Vec<DeliveryId>,
+    /// Acknowledgements have just been stored, or could not be, and others wait until this time.
     acknowledge_at: Option<Instant>,
     _place: Share,
     _open: metrics::Open,
@@ -121,14 +124,23 @@ pub(super) async fn run(door: &Arc<Door>, socket: &mut Socket, greeted: Greeted,
         sends: Vec::new(),
         held: None,
         acknowledged: Vec::new(),
-        is_acknowledging: false,
+        storing: Vec::new(),
         acknowledge_at: None,
         _place: place,
         _open: metrics::opened(),
     };
     let leave = session.serve(&stopping).await;
+    let mut ids = std::mem::take(&mut session.storing);
+    ids.append(&mut session.acknowledged);
+    let member = session.member.clone();
     // What was begun is not waited for: it is committed or not, and its answer had nowhere to go.
     drop(session);
+    // What the member has in its inbox is not pushed to it again because it left in a hurry.
+    if !ids.is_empty()
+        && let Err(error) = Box::pin(broker::acknowledge(door, &member, &ids)).await
+    {
+        tracing::debug!(%error, count = ids.len(), "deliveries could not be acknowledged; they are pushed again");
+    }
     Box::pin(kept.end()).await;
     leave
 }
@@ -203,7 +215,8 @@ impl Session<'_> {
     fn wake_at(&self) -> Instant {
         // A look that was put off is not overtaken by what is due meanwhile.
         let look = self.look_at.or_else(|| self.window.due());
-        [look, self.work_at, self.acknowledge_at].into_iter().flatten().fold(self.live.next(), Instant::min)
+        let acknowledge = self.acknowledge_at.filter(|_| !self.acknowledged.is_empty());
+        [look, self.work_at, acknowledge].into_iter().flatten().fold(self.live.next(), Instant::min)
     }
 
     /// Something is due: a look, a second push, a second attempt, a sign of life.
@@ -340,8 +353,8 @@ impl Session<'_> {
             Done::Answer(answer, None) => self.socket.feed(&answer).await,
             // What it takes room for has left before the room is given back.
             Done::Answer(answer, Some(_room)) => self.socket.say(&answer).await,
-            Done::Acknowledged(mut ids, outcome) => {
-                self.is_acknowledging = false;
+            Done::Acknowledged(outcome) => {
+                let mut ids = std::mem::take(&mut self.storing);
                 if let Err(error) = outcome {
                     tracing::debug!(%error, count = ids.len(), "deliveries could not be acknowledged; it is tried again");
                     // The window has forgotten them: nobody else would say that they are in the inbox. No frame is read while
@@ -356,17 +369,18 @@ impl Session<'_> {
         }
     }
 
-    /// All that wait, in one transaction, once the ones before are done.
+    /// All that wait, in one transaction, once the ones before are done and their pause is over.
     fn acknowledge(&mut self) {
-        if self.is_acknowledging || self.acknowledged.is_empty() || self.acknowledge_at.is_some() {
+        if !self.storing.is_empty() || self.acknowledged.is_empty() {
             return;
         }
-        self.is_acknowledging = true;
-        let ids = std::mem::take(&mut self.acknowledged);
-        let (door, member) = (Arc::clone(self.door), self.member.clone());
-        self.working.spawn(async move {
-            let outcome = broker::acknowledge(&door, &member, &ids).await;
-            Done::Acknowledged(ids, outcome)
-        });
+        let now = Instant::now();
+        if self.acknowledge_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.acknowledge_at = Some(now + ACKNOWLEDGE_PAUSE);
+        self.storing = std::mem::take(&mut self.acknowledged);
+        let (door, member, ids) = (Arc::clone(self.door), self.member.clone(), self.storing.clone());
+        self.working.spawn(async move { Done::Acknowledged(broker::acknowledge(&door, &member, &ids).await) });
     }
 }

@@ -292,6 +292,25 @@ async fn an_acknowledgement_that_fails_is_tried_again() {
 }
 
 #[tokio::test]
+async fn what_was_acknowledged_last_is_not_pushed_again_to_who_left_at_once() {
+    let world = World::start().await;
+    let bob = world.join("bob").await;
+    let (mut owner, mut receiver) = (world.connect(&world.owner).await, world.connect(&bob).await);
+    for number in 0..3 {
+        assert_eq!(owner.send(&format!("m-{number}"), &dm(&bob, "x")).await["status"], 201);
+    }
+    for _ in 0..3 {
+        let (delivery, _) = delivered(&mut receiver).await;
+        receiver.acknowledge(&delivery).await;
+    }
+    // All three were heard before it.
+    receiver.say(&json!({ "t": "ping" })).await;
+    assert_eq!(receiver.next().await["t"], "pong");
+    drop(receiver);
+    world.until("SELECT count(*) FROM mesh_deliveries", 0).await;
+}
+
+#[tokio::test]
 async fn what_is_sent_together_is_answered_one_by_one() {
     let world = World::start().await;
     let bob = world.join("bob").await;
