@@ -188,10 +188,11 @@ pub(crate) async fn rotations(
     first: MemberId,
     last: MemberId,
 ) -> Result<Vec<(MemberId, Rotation)>> {
-    const FIND: &str = "SELECT k.member_id, k.rotation FROM mesh_keys k WHERE k.tenant = $1 AND k.mesh_id = $2 \
-        AND k.member_id >= $3 AND k.member_id <= $4 AND k.rotation IS NOT NULL AND (SELECT count(*) FROM mesh_keys n \
-        WHERE n.tenant = $1 AND n.mesh_id = k.mesh_id AND n.member_id = k.member_id AND n.added_at > k.added_at) < $5 \
-        ORDER BY k.member_id, k.added_at";
+    // Each key is read once, however many a member has had.
+    const FIND: &str = "SELECT r.member_id, r.rotation FROM (SELECT k.member_id, k.rotation, k.added_at, row_number() \
+        OVER (PARTITION BY k.member_id ORDER BY k.added_at DESC) AS place FROM mesh_keys k WHERE k.tenant = $1 \
+        AND k.mesh_id = $2 AND k.member_id >= $3 AND k.member_id <= $4 AND k.rotation IS NOT NULL) AS r \
+        WHERE r.place <= $5 ORDER BY r.member_id, r.added_at";
     let params = [
         Value::from(mesh.as_bytes()),
         Value::from(first.as_bytes()),

@@ -25,6 +25,7 @@ waybill_testkit::both! {
     who_has_left_may_come_again_under_the_same_name,
     a_member_is_renamed_by_itself_or_by_the_owner,
     new_keys_are_the_same_member_and_old_ones_open_nothing,
+    the_last_steps_from_key_to_key_are_named_of_each_member,
     what_happens_to_a_mesh_is_numbered_without_gaps,
 }
 
@@ -174,6 +175,27 @@ async fn new_keys_are_the_same_member_and_old_ones_open_nothing(on: TestStore) {
     sent(&on, &alice, "b", dm(&bob, "for the old key")).await;
     let find = FindDeliveries { mesh: bob.mesh(), member: bob.id(), connection: None, after: 0, limit: None };
     assert_eq!(ok(&on, bob.caller(), find).await.deliveries.len(), 1);
+}
+
+async fn the_last_steps_from_key_to_key_are_named_of_each_member(on: TestStore) {
+    let alice = plain_mesh(&on).await;
+    let (bob, carol) = (join(&on, &alice, "bob").await, join(&on, &alice, "carol").await);
+    let mut steps = Vec::new();
+    for (member, times) in [(&bob, 11), (&carol, 2)] {
+        let (mut old, mut all) = (member.identity.clone(), Vec::new());
+        for _ in 0..times {
+            let new = Identity::generate(&OsEntropy);
+            let rotation = Rotation::sign(member.mesh(), &old, &new);
+            ok(&on, member.caller(), RotateKeys { mesh: member.mesh(), member: member.id(), rotation }).await;
+            all.push(rotation);
+            old = new;
+        }
+        steps.push(all);
+    }
+    let list = ListMembers { mesh: alice.mesh(), member: alice.id(), limit: None, after: None };
+    let shown = ok(&on, alice.caller(), list).await.members;
+    let shown: Vec<_> = shown.iter().map(|member| member.rotations.as_slice()).collect();
+    assert_eq!(shown, [&[][..], &steps[0][3..], &steps[1][..]]);
 }
 
 async fn what_happens_to_a_mesh_is_numbered_without_gaps(on: TestStore) {
