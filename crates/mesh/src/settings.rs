@@ -25,6 +25,8 @@ pub struct Settings {
     pub invites_max: i64,
     /// Bytes of all files of one mesh.
     pub files_bytes_max: i64,
+    /// Files of one mesh: however small, each has a row with what its owner says of it.
+    pub files_max: i64,
     /// New messages of one mesh in one window.
     pub sends_per_window: u32,
     pub window_s: u64,
@@ -72,6 +74,7 @@ impl Default for Settings {
             topics_max: 1_000,
             invites_max: 1_000,
             files_bytes_max: 10 << 30,
+            files_max: 100_000,
             sends_per_window: 600,
             window_s: 60,
             inline_bytes: waybill_mesh_protocol::INLINE_BYTES,
@@ -103,6 +106,7 @@ impl Settings {
             setting("topics_max", self.topics_max, 0..=100_000),
             setting("invites_max", self.invites_max, 0..=100_000),
             setting("files_bytes_max", self.files_bytes_max, 0..=1 << 50),
+            setting("files_max", self.files_max, 0..=10_000_000),
             setting("sends_per_window", self.sends_per_window, 1..=100_000),
             setting("window_s", self.window_s, 1..=86_400),
             setting("inline_bytes", self.inline_bytes, 100..=4 << 20),

@@ -25,6 +25,14 @@ mod small {
     }
 }
 
+mod few {
+    use super::*;
+
+    waybill_testkit::both! {
+        waybill_mesh::Settings { files_max: 2, ..waybill_mesh::Settings::default() } => a_mesh_has_so_many_files_however_small_they_are
+    }
+}
+
 mod capped {
     use super::*;
 
@@ -112,6 +120,21 @@ async fn room_for_files_is_bounded(on: TestStore) {
     ok(&on, alice.caller(), begin(&alice, 100)).await;
     assert_eq!(refused(&on, alice.caller(), begin(&alice, 51)).await, Code::TooManyFiles);
     ok(&on, alice.caller(), begin(&alice, 50)).await;
+}
+
+async fn a_mesh_has_so_many_files_however_small_they_are(on: TestStore) {
+    let alice = plain_mesh(&on).await;
+    let other = mesh_of(&on, &on.admin, "other", true).await;
+    for _ in 0..2 {
+        ok(&on, alice.caller(), begin(&alice, 1)).await;
+    }
+    assert_eq!(refused(&on, alice.caller(), begin(&alice, 1)).await, Code::TooManyFiles);
+    ok(&on, other.caller(), begin(&other, 1)).await;
+    // What never arrives gives its place back.
+    let settings = Settings::default();
+    pass(&on, settings.file_arrival_s + 60);
+    sweep(&on, OldFiles::new(&settings)).await;
+    ok(&on, alice.caller(), begin(&alice, 1)).await;
 }
 
 async fn a_tenant_has_room_for_so_many_bytes_in_all_its_meshes(on: TestStore) {

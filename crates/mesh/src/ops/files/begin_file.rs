@@ -87,7 +87,8 @@ impl Operation for BeginFile {
         const INSERT: &str = "INSERT INTO mesh_files (tenant, mesh_id, file_id, owner, topic, recipient, meta, size_bytes, \
             received_bytes, chunks, state, persistent, created_at, expires_at) \
             SELECT $1, $2, $3, $4, $5, $6, $7, $8, 0, 0, 'arriving', $9, $10, $11 WHERE (SELECT coalesce(sum(size_bytes), 0) \
-            FROM mesh_files WHERE tenant = $1 AND mesh_id = $2) + $8 <= $12";
+            FROM mesh_files WHERE tenant = $1 AND mesh_id = $2) + $8 <= $12 \
+            AND (SELECT count(*) FROM mesh_files WHERE tenant = $1 AND mesh_id = $2) < $13";
         let settings = ctx.settings::<Settings>();
         let size = self.check(settings)?;
         members::live(tx, self.mesh, self.member).await?;
@@ -109,11 +110,14 @@ impl Operation for BeginFile {
             Value::from(ctx.now),
             Value::from(ctx.now.after(Duration::from_secs(settings.file_arrival_s))),
             Value::from(settings.files_bytes_max),
+            Value::from(settings.files_max),
         ];
         if tx.execute(INSERT, &params).await? == 0 {
             metrics::capped("files");
-            let message = format!("The mesh stores up to {} bytes in files.", settings.files_bytes_max);
-            return Err(Error::new(Code::TooManyFiles, message).with("limit", settings.files_bytes_max));
+            let (bytes, files) = (settings.files_bytes_max, settings.files_max);
+            let message = format!("The mesh stores up to {bytes} bytes in up to {files} files.");
+            let cure = "Wait until some expire, or have `mesh.files_bytes_max` or `mesh.files_max` raised.";
+            return Err(Error::new(Code::TooManyFiles, message).with("limit", bytes).with_cure(cure));
         }
         let chunks = self.size_bytes.div_ceil(CHUNK_BYTES);
         Ok(Reply::Done(BegunFile { file_id, chunk_bytes: CHUNK_BYTES, chunks }))
