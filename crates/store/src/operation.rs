@@ -143,12 +143,19 @@ pub struct Until {
     pub look: Option<Time>,
     /// How long to wait in all, where only the run could tell. [`Wait::at_most`] stays the longest.
     pub at_most: Option<Duration>,
+    /// All who wait for the topic are after the same: where this run has found nothing, nobody is woken in its place.
+    pub for_all: bool,
 }
 
 impl Until {
     /// Whether the run has looked at all that there is, and does not look again by itself.
     pub(crate) fn looked_everywhere(&self) -> bool {
         self.look.is_none()
+    }
+
+    /// Whether nobody else would have found anything either.
+    pub(crate) fn looked_for_all(&self) -> bool {
+        self.for_all && self.looked_everywhere()
     }
 }
 

@@ -226,7 +226,11 @@ impl Store {
             };
             // Its answer may be large, and many may wait.
             drop((reply, turn));
-            subscription.found_nothing(until.looked_everywhere());
+            if until.looked_for_all() {
+                subscription.nothing_is_there();
+            } else {
+                subscription.found_nothing(until.looked_everywhere());
+            }
             self.pause(&mut subscription, until, deadline).await;
         }
     }

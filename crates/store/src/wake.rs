@@ -3,7 +3,8 @@
 //! # Contract
 //! A waiter subscribes before its first run, so a commit after that run began always finds it. `n` items wake at most
 //! `n` waiters, in the order they came; a waiter that was woken and found nothing passes its wake on to the next in line,
-//! and so does one that leaves with a wake unused. Spurious wakes are allowed, lost ones are not.
+//! unless all who wait are after the same, and so does one that leaves with a wake unused. Spurious wakes are allowed, lost
+//! ones are not.
 //!
 //! What becomes there to be found at a known time is noted once, with its topic: one wake when the time has come, instead of
 //! one for each who waits when it is announced and again when it is due. Nobody knows how much there is by then: for as long as
@@ -324,6 +325,11 @@ impl Subscription {
         if given.has(Given::WAKE) || looked_everywhere {
             self.holding = Given::NOTHING;
         }
+    }
+
+    /// The run after a wake found nothing, nor would anybody else who waits: what it was given before it is used up.
+    pub(crate) fn nothing_is_there(&mut self) {
+        self.holding = Given::NOTHING;
     }
 
     /// The run found what it waited for: its wake is used up. After a time that has come there may be more.

@@ -132,6 +132,8 @@ impl Operation for ReceiveMessage {
             true => show.in_order(tx, limit, &mut step).await?,
             false => show.in_any_order(tx, limit).await?,
         };
+        // Whoever waits takes any message.
+        until.for_all = true;
         if self.wait_time_seconds.is_none() {
             until.at_most = Some(Duration::from_secs(u64::try_from(queue.attributes.wait_s()).unwrap_or(0)));
         }

@@ -13,7 +13,7 @@ use waybill_testkit::stores::TestStore;
 
 use crate::fifo::{self, orders};
 use crate::support::{JOBS, jobs, ok, pass, receive, send, up_to, upkeep};
-use crate::waits::{LONG_S, SHORT, both_ended, ended, waiting, waiting_by};
+use crate::waits::{LONG_S, SHORT, Waiter, both_ended, ended, waiting, waiting_by};
 
 both! {
     unpolled =>
@@ -24,6 +24,8 @@ both! {
     what_stood_behind_a_deleted_message_ends_a_wait,
     what_stood_behind_an_expired_message_ends_a_wait,
     what_a_batch_makes_visible_sooner_wakes_nobody_before,
+    what_has_gone_meanwhile_makes_one_of_many_look,
+    what_stands_behind_others_makes_one_of_many_look,
 }
 
 /// A message that somebody has received, and that is visible again after so many seconds.
@@ -138,25 +140,50 @@ async fn what_stood_behind_an_expired_message_ends_a_wait(on: TestStore) {
     assert_eq!(ended(waiter).await, ["b"]);
 }
 
+/// So many that it shows whether each of them looks.
+const WAITERS: u64 = 20;
+
+/// Of the transactions in the store: each look is one.
+fn transactions(on: &TestStore) -> u64 {
+    on.store.pool().acquires
+}
+
+/// When all of them have looked, and found nothing.
+async fn many_wait(on: &Arc<TestStore>, receive: &ReceiveMessage) -> Vec<Waiter> {
+    let before = transactions(on);
+    let wait = || ReceiveMessage { wait_time_seconds: Some(LONG_S), ..receive.clone() };
+    let waiters = (0..WAITERS).map(|_| waiting_by(on, wait())).collect();
+    until_transactions(on, before + WAITERS).await;
+    waiters
+}
+
+/// And no more, as far as that can be seen.
+async fn until_transactions(on: &TestStore, wanted: u64) {
+    let all = async {
+        while transactions(on) < wanted {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(Duration::from_secs(10), all).await.is_ok(), "nobody has looked");
+    tokio::time::sleep(SHORT).await;
+}
+
+fn give_up(waiters: Vec<Waiter>) {
+    for waiter in waiters {
+        waiter.abort();
+    }
+}
+
 /// However many wait: each look of theirs would be a transaction.
 async fn what_a_batch_makes_visible_sooner_wakes_nobody_before(on: TestStore) {
-    const WAITERS: u64 = 20;
     jobs(&on, &[("VisibilityTimeout", "1000")]).await;
     for text in ["a", "b"] {
         send(&on, text).await;
     }
     let received = receive(&on, 2).await;
     let on = Arc::new(on);
-    let before = on.store.pool().acquires;
-    let waiters: Vec<_> = (0..WAITERS).map(|_| waiting(&on, Some(LONG_S))).collect();
-    let all_wait = async {
-        while on.store.pool().acquires < before + WAITERS {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    assert!(timeout(Duration::from_secs(10), all_wait).await.is_ok(), "not all have looked");
-    tokio::time::sleep(SHORT).await;
-    let before = on.store.pool().acquires;
+    let waiters = many_wait(&on, &up_to(1)).await;
+    let before = transactions(&on);
     let entry = |message: &Message| ChangeEntry {
         id: message.message_id.to_string(),
         receipt_handle: message.receipt_handle.clone(),
@@ -167,13 +194,50 @@ async fn what_a_batch_makes_visible_sooner_wakes_nobody_before(on: TestStore) {
     let changed = ChangeMessageVisibilityBatch { queue_url, entries, ..ChangeMessageVisibilityBatch::default() };
     assert_eq!(ok(&on, changed).await.successful.len(), 2);
     tokio::time::sleep(SHORT).await;
-    let looks = on.store.pool().acquires - before;
-    assert!(looks < WAITERS, "{looks} looks for what nobody could find");
+    let looks = transactions(&on) - before;
+    assert!(looks < 3, "{looks} looks for what nobody could find");
     pass(&on, 11);
     received_again(&on, 2).await;
-    for waiter in waiters {
-        waiter.abort();
-    }
+    give_up(waiters);
+}
+
+/// Whom the time at which it would have been visible again has woken finds nothing, and so would all others.
+async fn what_has_gone_meanwhile_makes_one_of_many_look(on: TestStore) {
+    jobs(&on, &[("VisibilityTimeout", "2")]).await;
+    let on = Arc::new(on);
+    let waiters = many_wait(&on, &up_to(1)).await;
+    let before = transactions(&on);
+    send(&on, "m").await;
+    until_transactions(&on, before + 2).await;
+    on.write("DELETE FROM flights").await.unwrap();
+    on.write("DELETE FROM messages").await.unwrap();
+    let before = transactions(&on);
+    pass(&on, 3);
+    until_transactions(&on, before + 1).await;
+    let looks = transactions(&on) - before;
+    assert!(looks < WAITERS / 2, "{looks} looks for what nobody could find");
+    send(&on, "n").await;
+    until_transactions(&on, before + looks + 2).await;
+    assert_eq!(on.count("SELECT count(*) FROM flights").await.unwrap(), 1, "nobody was woken");
+    give_up(waiters);
+}
+
+/// Who sends to a group that waits for what is in flight wakes one, and not one after another.
+async fn what_stands_behind_others_makes_one_of_many_look(on: TestStore) {
+    orders(&on, &[("VisibilityTimeout", "1000")]).await;
+    fifo::send(&on, "g", "a").await;
+    let first = fifo::receive(&on, 1).await.remove(0);
+    let on = Arc::new(on);
+    let waiters = many_wait(&on, &fifo::up_to(1)).await;
+    let before = transactions(&on);
+    fifo::send(&on, "g", "b").await;
+    until_transactions(&on, before + 2).await;
+    let looks = transactions(&on) - before - 1;
+    assert!(looks < WAITERS / 2, "{looks} looks for what nobody could find");
+    fifo::delete(&on, &first).await;
+    until_transactions(&on, before + looks + 3).await;
+    assert_eq!(on.count("SELECT count(*) FROM flights").await.unwrap(), 1, "nobody was woken");
+    give_up(waiters);
 }
 
 /// Messages that go to another store.

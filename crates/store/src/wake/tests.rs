@@ -177,6 +177,20 @@ async fn a_time_at_which_some_find_nothing_reaches_those_behind_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_nobody_would_find_wakes_nobody_else() {
+    let (hub, mut waiters) = timed(3);
+    assert!(is_woken(&mut waiters[0]).await);
+    waiters[0].nothing_is_there();
+    assert_eq!(satisfied(&mut waiters).await, [false; 3]);
+    // What comes during a look is for the next.
+    hub.release(&[Wake::Now(TOPIC, 1)]);
+    assert!(is_woken(&mut waiters[0]).await);
+    hub.release(&[Wake::Now(TOPIC, 1)]);
+    waiters[0].nothing_is_there();
+    assert_eq!(satisfied(&mut waiters).await, [true, false, false]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_was_not_used_is_passed_on() {
     let (_hub, mut waiters) = timed(5);
     assert_eq!(satisfied(&mut waiters[..1]).await, [true]);
