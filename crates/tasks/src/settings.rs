@@ -119,7 +119,8 @@ impl Default for Settings {
             retry_backoff_s_max: 900,
             list_limit: 50,
             list_limit_max: 200,
-            list_bytes_max: 8 << 20,
+            // Over MCP an answer has it twice, once with its quotes escaped, and must find room in what a key has for answers.
+            list_bytes_max: 4 << 20,
             list_scan_max: 5_000,
             strict_locatability: false,
             progress_receipts: true,

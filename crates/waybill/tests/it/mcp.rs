@@ -172,3 +172,27 @@ async fn a_profile_comes_by_setting_or_by_url_and_an_unknown_one_is_refused() {
     let advice = world.mcp(admin, "/mcp?profile=tiny", "tools/list", &json!({})).await.json();
     assert!(advice["error"]["data"]["help"].as_str().unwrap().contains("?profile=minimal"), "{advice}");
 }
+
+/// The output of a tool is in its answer twice, and as text with every quote of it escaped.
+#[tokio::test]
+async fn there_is_room_for_a_page_and_a_claim_of_large_tasks() {
+    let world = World::start().await;
+    let alice = world.key(json!({ "principal": "agent:alice" })).await;
+    let worker = world.key(json!({ "principal": "worker:builder" })).await;
+    let task = json!({ "type": "work", "payload": "\"".repeat(500_000) });
+    for _ in 0..9 {
+        let made = world.post(&alice, "/v1/tasks", &task).await;
+        assert_eq!(made.status, 201, "{}", made.text);
+    }
+    for (key, name, arguments) in [
+        (&alice, "asyncgate.list_tasks", json!({})),
+        (&worker, "asyncgate.lease_next", json!({ "max_tasks": 100 })),
+    ] {
+        let call = json!({ "name": name, "arguments": arguments });
+        let reply = world.mcp(key, "/mcp/tasks", "tools/call", &call).await;
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text);
+        let answer = reply.json();
+        let tasks = answer["result"]["structuredContent"]["tasks"].as_array().map_or(0, Vec::len);
+        assert!((4..9).contains(&tasks), "{name}: {tasks} tasks");
+    }
+}
