@@ -6,12 +6,17 @@ use waybill_kernel::{Error, Example, OperationSpec, Result, Role, Route, Scope, 
 use waybill_store::effects::{Effect, position};
 use waybill_store::{Ctx, Operation, Reach, Reply, Row, Tx, Value};
 
+use crate::Settings;
 use crate::receipts::ReceiptId;
 use crate::receipts::chain::{Parties, Sealed};
 use crate::sweeps::{Seal, content};
 
 const LIMIT: i64 = 200;
 const LIMIT_MAX: i64 = 500;
+/// Receipts read at once. With as many of the largest more the answer still finds room at the door.
+const READ_AT_ONCE: i64 = 50;
+/// Where a receipt's content begins in a row.
+const BODY_AT: usize = 11;
 /// Of all tenants, looked at for those that are not sealed.
 const UNSEALED_MAX: i64 = 1_000_000;
 
@@ -29,7 +34,7 @@ pub struct ExportChain {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Exported {
-    /// In the order in which they were sealed.
+    /// In the order in which they were sealed; fewer than asked for where they are large. Go on behind the last until it is the head.
     pub receipts: Vec<Sealed>,
     /// The last position of the chain, at the time of this answer.
     pub head: i64,
@@ -91,9 +96,23 @@ impl Operation for ExportChain {
         let behind = [sealed.xact, sealed.seq, i64::MAX, UNSEALED_MAX, ctx.caller.tenant.0].map(Value::from);
         let unsealed = tx.query_opt(UNSEALED, &behind).await?.map_or(Ok(0), |row| row.int(0))?;
         let tx = &mut *tx.as_tenant(ctx.caller.tenant);
-        let rows = tx.query(PAGE, &[Value::from(self.after), Value::from(limit)]).await?;
+        let bytes_max = ctx.settings::<Settings>().list_bytes_max;
+        let (mut receipts, mut bytes, mut after) = (Vec::new(), 0, self.after);
+        loop {
+            let some = READ_AT_ONCE.min(limit - receipts.len() as i64);
+            let rows = tx.query(PAGE, &[Value::from(after), Value::from(some)]).await?;
+            for row in &rows {
+                let sealed = link(row)?;
+                after = sealed.position;
+                bytes += row.text_opt(BODY_AT)?.map_or(0, str::len) as i64;
+                receipts.push(sealed);
+            }
+            if (rows.len() as i64) < some || receipts.len() as i64 >= limit || bytes > bytes_max {
+                break;
+            }
+        }
         let head = tx.query_opt(HEAD, &[]).await?.map_or(Ok(0), |row| row.int(0))?;
-        Ok(Reply::Done(Exported { receipts: rows.iter().map(link).collect::<Result<_>>()?, head, unsealed }))
+        Ok(Reply::Done(Exported { receipts, head, unsealed }))
     }
 }
 
@@ -112,6 +131,6 @@ fn link(row: &Row) -> Result<Sealed> {
         link: hex::encode(row.bytes(8)?),
         salt,
         parties: present.then(parties).transpose()?,
-        content: present.then(|| content(row, 11)).transpose()?,
+        content: present.then(|| content(row, BODY_AT)).transpose()?,
     })
 }

@@ -9,7 +9,8 @@ use waybill_tasks::Settings;
 use waybill_tasks::ops::list_tasks::ListTasks;
 use waybill_testkit::stores::{self, TestStore};
 
-use crate::support::{ok, task, texts};
+use crate::support::{ok, plain_task, task, texts};
+use crate::tasks::chain::seal;
 
 fn settings() -> Settings {
     Settings { list_bytes_max: 2_500, list_scan_max: 4, ..Settings::default() }
@@ -20,6 +21,7 @@ waybill_testkit::both! {
     a_page_ends_before_it_is_too_large_and_always_has_one,
     what_no_index_knows_is_looked_for_among_so_many_at_a_time,
     a_claim_of_many_ends_before_its_answer_is_too_large,
+    an_export_ends_before_its_answer_is_too_large,
 }
 
 /// Every page of the list, as it came.
@@ -85,6 +87,24 @@ async fn a_claim_of_many_ends_before_its_answer_is_too_large(on: TestStore) {
         let leased = crate::support::claim(&on, &worker, json!({ "max_tasks": 100 })).await;
         assert_eq!(leased.len(), expected);
     }
+}
+
+async fn an_export_ends_before_its_answer_is_too_large(on: TestStore) {
+    let alice = on.agent("alice").unwrap();
+    for _ in 0..60 {
+        plain_task(&on, &alice).await;
+    }
+    seal(&on).await;
+    let (mut sizes, mut after) = (Vec::new(), 0);
+    loop {
+        let page = ok(&on, &on.admin, "export_chain", json!({ "after": after, "limit": 500 })).await;
+        let receipts = page["receipts"].as_array().unwrap();
+        let Some(last) = receipts.last() else { break };
+        after = last["position"].as_i64().unwrap();
+        sizes.push(receipts.len());
+    }
+    assert_eq!((sizes.iter().sum::<usize>(), after), (60, 60), "{sizes:?}");
+    assert!(sizes.len() > 1, "all of it at once");
 }
 
 /// On PostgreSQL a page is counted by one statement and read by another, and the world goes on in between.
