@@ -10,7 +10,7 @@ use waybill_archive::repo::Oid;
 use waybill_archive::repo::reading::{FileType, Folder, read_ref};
 use waybill_kernel::Result;
 
-use crate::{Checkout, unusable};
+use crate::{Checkout, LOOKED_MAX, unusable};
 
 /// Bytes of a file that says where something is.
 const POINTER_MAX: u64 = 8 << 10;
@@ -56,12 +56,14 @@ impl GitDir {
         }
     }
 
-    /// The folder of objects; None where some of them are elsewhere, or where a link, a pipe or the like stands in the place of a file.
+    /// The folder of objects; None where some of them are elsewhere, where a link, a pipe or the like stands in the place of a file, or
+    /// where nobody could look at all of them.
     pub(crate) fn objects(&self) -> Result<Option<Folder>> {
         let Some(objects) = self.common().find("objects").map_err(unusable)? else { return Ok(None) };
+        let is_plain = |kind: FileType| matches!(kind, FileType::RegularFile | FileType::Directory);
         let is_odd = |folder: &Folder| -> Result<bool> {
-            let all = folder.list().map_err(unusable)?;
-            Ok(all.iter().any(|(_, kind)| !matches!(kind, FileType::RegularFile | FileType::Directory)))
+            let all = folder.list_up_to(LOOKED_MAX).map_err(unusable)?;
+            Ok(all.len() >= LOOKED_MAX || !all.iter().all(|(_, kind)| is_plain(*kind)))
         };
         if is_odd(&objects)? {
             return Ok(None);

@@ -96,7 +96,8 @@ impl Look<'_> {
             self.is_partial = true;
             return Ok(None);
         }
-        for (name, kind) in folder.list().map_err(unusable)? {
+        // One more than may be looked at tells that there is more.
+        for (name, kind) in folder.list_up_to(self.left + 1).map_err(unusable)? {
             if !self.spend() {
                 return Ok(None);
             }
@@ -329,6 +330,20 @@ mod tests {
         for pattern in ["src/b.rs", "docs", "README.md", "src/api/absent.rs"] {
             assert_eq!(tree.look(pattern).sign, None, "{pattern}");
         }
+    }
+
+    #[test]
+    fn a_folder_with_more_than_is_looked_at_is_told() {
+        let tree = Tree::new();
+        let root = Folder::at(&tree.at()).unwrap();
+        let mut seen = Vec::new();
+        for left in [2, 9] {
+            let closed = Closed::of(&[]);
+            let mut look = Look { closed: &closed, since_s: SINCE_S, holds: &|_| true, left, is_partial: false };
+            assert_eq!(look.walk(&root, "", 0).unwrap(), None);
+            seen.push(look.is_partial);
+        }
+        assert_eq!(seen, [true, false]);
     }
 
     #[test]

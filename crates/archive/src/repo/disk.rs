@@ -270,9 +270,17 @@ impl Folder {
 
     /// Names and kinds of what is in it, in order of names.
     pub fn list(&self) -> Result<Vec<(String, FileType)>> {
+        self.list_up_to(usize::MAX)
+    }
+
+    /// As [`Self::list`], of as many as are met first: a folder that others write to may have any number.
+    pub fn list_up_to(&self, max: usize) -> Result<Vec<(String, FileType)>> {
         let path = &self.path;
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd).map_err(Error::os("reading the folder", path))? {
+            if names.len() >= max {
+                break;
+            }
             let entry = entry.map_err(Error::os("reading the folder", path))?;
             // What is not UTF-8 is not ours.
             let Ok(name) = entry.file_name().to_str() else { continue };
@@ -337,6 +345,16 @@ mod tests {
         folder.put("x", b"two", false).unwrap();
         assert_eq!(folder.read("x").unwrap().unwrap(), b"two");
         assert_eq!(folder.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn of_a_large_folder_no_more_is_listed_than_is_wanted() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(temp.path()).unwrap();
+        for name in ["a", "b", "c"] {
+            folder.put(name, b"", false).unwrap();
+        }
+        assert_eq!([0, 2, 3, 9].map(|max| folder.list_up_to(max).unwrap().len()), [0, 2, 3, 3]);
     }
 
     #[test]
