@@ -10,6 +10,9 @@ use waybill_kernel::{Code, Error, Result};
 /// Commits of one push that are looked at, the newest first.
 const COMMITS_MAX: &str = "10000";
 
+/// Whatever `diff.ignoreSubmodules` says: another commit of a submodule is a change of its path.
+const SUBMODULES_TOO: &str = "--ignore-submodules=none";
+
 /// What git calls no commit, by either of its digests.
 fn is_nothing(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|byte| byte == b'0')
@@ -73,7 +76,8 @@ impl Git {
         parents.extend(self.merged());
         let mut changed: Option<BTreeSet<String>> = None;
         for parent in &parents {
-            let since = self.paths(&["diff-index", "--cached", "--name-only", "--no-renames", "-z", parent, "--"])?;
+            let options = ["diff-index", "--cached", "--name-only", "--no-renames", SUBMODULES_TOO, "-z"];
+            let since = self.paths(&[&options[..], &[parent.as_str(), "--"]].concat())?;
             changed = Some(match changed {
                 Some(before) => before.intersection(&since).cloned().collect(),
                 None => since,
@@ -103,8 +107,9 @@ impl Git {
                 continue;
             }
             let mut args = vec!["log", "-z", "--format=", "--name-only", "--no-renames", "--cc", "-n", COMMITS_MAX];
-            // `log.showSignature` would have git print a line of its own in front of the first name of a signed commit.
-            args.push("--no-show-signature");
+            // `log.showSignature` would have git print a line of its own in front of the first name of a signed commit, and
+            // `log.showRoot` may have it pass over the files of the first commit.
+            args.extend(["--no-show-signature", "--root", SUBMODULES_TOO]);
             // What the other side has may be unknown here. What any remote has is no news: of one that is new, or named by its
             // address alone, git knows nothing yet.
             args.extend(["--ignore-missing", local, "--not", "--remotes"]);
@@ -265,6 +270,22 @@ mod tests {
         made.git(&["config", "log.showSignature", "true"]);
         let refs = format!("refs/heads/main {signed} refs/heads/main {first}\n");
         assert_eq!(names(&made.asked().pushed(&refs).unwrap()), ["b.txt", "c.txt"]);
+    }
+
+    #[test]
+    fn no_configuration_hides_what_is_changed() {
+        let made = Made::new();
+        let first = made.git(&["rev-parse", "HEAD"]).trim().to_owned();
+        made.git(&["config", "log.showRoot", "false"]);
+        let refs = format!("refs/heads/main {first} refs/heads/main {}\n", "0".repeat(40));
+        assert_eq!(names(&made.asked().pushed(&refs).unwrap()), ["a.txt"]);
+        // As a submodule stands in the index, whatever its commit is.
+        made.git(&["config", "diff.ignoreSubmodules", "all"]);
+        made.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{first},lib")]);
+        assert_eq!(names(&made.asked().staged().unwrap()), ["lib"]);
+        let second = made.commit("second");
+        let refs = format!("refs/heads/main {second} refs/heads/main {first}\n");
+        assert_eq!(names(&made.asked().pushed(&refs).unwrap()), ["lib"]);
     }
 
     #[test]
