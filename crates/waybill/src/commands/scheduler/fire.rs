@@ -115,15 +115,16 @@ async fn fire(shared: &Shared, schedule: &Schedule, timing: &Timing, run_s: i64,
     shared.book.record(id, run_s, timing.next_after(run_s), status).await
 }
 
-/// The server's word on this run alone, which it would repeat. What a key may do and how busy the server is can change.
+/// The server's word on this run alone, which it would repeat. What a key may do, how busy the server is, and how much it has
+/// room for can change.
 fn is_refusal(code: Code) -> bool {
     let http = code.entry().http;
-    (400..500).contains(&http) && !matches!(http, 401 | 403 | 404 | 408 | 429)
+    (400..500).contains(&http) && !matches!(http, 401 | 403 | 404 | 408 | 429) && !code.is_cap()
 }
 
 /// Any other schedule would be told the same: the server or our file is away or full, or has enough of this key.
 fn is_for_all(code: Code) -> bool {
-    code == Code::ServerUnreachable || matches!(code.entry().http, 401 | 429 | 503 | 507)
+    code == Code::ServerUnreachable || code.is_cap() || matches!(code.entry().http, 401 | 429 | 503 | 507)
 }
 
 /// Whose schedule it is, and what it fires.
@@ -260,6 +261,7 @@ mod tests {
             Code::StoreUnavailable,
             Code::ShuttingDown,
             Code::StorageFull,
+            Code::TooManyStoredBytes,
         ];
         assert!(everyones.iter().all(|code| kind(code) == (false, true)));
         let put_off = [Code::Forbidden, Code::NotFound, Code::RequestTimeout, Code::Internal];
