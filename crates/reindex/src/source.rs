@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use waybill_archive::layout::{
-    self, Legacy, LegacyFile, Message, Ours, Refusals, Scanned, TenantArchive, read_attachment, read_legacy_message,
-    read_message,
+    self, Legacy, LegacyFile, Message, Ours, Refusals, Room, Scanned, TenantArchive, read_attachment,
+    read_legacy_message, read_message,
 };
 use waybill_kernel::Result;
+use waybill_kernel::ranges::BYTES;
 use waybill_mail::rules::contact::Policy;
 use waybill_mail::{ATTACHMENT_BYTES_MAX, BODY_BYTES_MAX, SUBJECT_BYTES_MAX};
 
@@ -20,6 +21,7 @@ const ESCAPED: u64 = 6;
 // Whatever a server of ours may be allowed to archive is read back from there.
 const _: () = assert!(BODY_BYTES_MAX as u64 + SUBJECT_BYTES_MAX as u64 * ESCAPED + HEAD_MAX <= layout::MESSAGE_MAX);
 const _: () = assert!(ATTACHMENT_BYTES_MAX as u64 <= layout::ATTACHMENT_MAX);
+const _: () = assert!(*BYTES.end() as u64 <= layout::ATTACHED_MAX);
 
 /// What one tenant gets.
 #[derive(Debug)]
@@ -85,10 +87,11 @@ impl Source {
             return Ok(Read { message: read.message, files: read.files, lost: read.lost });
         }
         let message = read_message(project, id, path)?;
-        let mut files = Vec::with_capacity(message.attachments.len());
+        let (mut files, mut room) = (Vec::new(), Room::default());
         // Without what came with it, a message of ours would be another one.
         for file in &message.attachments {
             let content = read_attachment(project, &file.sha256)?;
+            room.take(content.len())?;
             files.push(LegacyFile { name: file.name.clone(), media_type: file.media_type.clone(), content });
         }
         Ok(Read { message, files, lost: Vec::new() })

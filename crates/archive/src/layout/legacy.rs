@@ -11,7 +11,7 @@ use rustix::fs::FileType;
 use serde_json::{Value, json};
 
 use super::message::split;
-use super::scan::{From, Refusals, Scanned, root, settle_numbers};
+use super::scan::{From, Refusals, Room, Scanned, root, settle_numbers};
 use super::{Message, json};
 use crate::error::{Error, Result};
 
@@ -96,8 +96,10 @@ pub fn read_message(project: &Scanned, id: i64, path: &str) -> Result<LegacyMess
         && message.thread_id.is_none()
         && message.subject == format!("Contact request from {}", message.from);
     let mut read = LegacyMessage { message, files: Vec::new(), lost: Vec::new() };
+    let mut room = Room::default();
     for (nth, file) in attached.as_array().into_iter().flatten().take(ATTACHMENTS_MAX).enumerate() {
-        match attachment(project, nth, file) {
+        let file = attachment(project, nth, file);
+        match file.and_then(|file| room.take(file.content.len()).map(|()| file)) {
             Ok(file) => read.files.push(file),
             Err(error) => read.lost.push(error.to_string()),
         }

@@ -39,7 +39,7 @@ pub use ours::{Ours, TenantArchive, read_attachment, read_message};
 pub use product::{LinkedProject, Product};
 pub use project::{ProjectFile, TenantRef};
 pub use reservation::Reservation;
-pub use scan::{ATTACHMENT_MAX, MESSAGE_MAX, Refusals, Scanned};
+pub use scan::{ATTACHED_MAX, ATTACHMENT_MAX, MESSAGE_MAX, Refusals, Room, Scanned};
 pub use slot::BuildSlot;
 pub use thread::{Digest, DigestEntry};
 use waybill_kernel::Time;

@@ -22,6 +22,8 @@ use crate::repo::look::Kept;
 pub const MESSAGE_MAX: u64 = 40 << 20;
 /// Bytes of one attachment.
 pub const ATTACHMENT_MAX: u64 = 64 << 20;
+/// Bytes of all that came with one message: they are in memory together, and one file may be named many times.
+pub const ATTACHED_MAX: u64 = 1 << 30;
 /// Bytes of an agent's policy and contacts: it may have thousands of contacts, each with a reason in words.
 const STATE_MAX: u64 = 64 << 20;
 /// Bytes of anything else, which is a page of JSON.
@@ -47,6 +49,24 @@ impl Refusals {
         if self.told.len() < TOLD_MAX {
             self.told.push((what.into(), why.to_string()));
         }
+    }
+}
+
+/// What is left for what came with one message.
+#[derive(Debug)]
+pub struct Room(u64);
+
+impl Room {
+    pub fn take(&mut self, bytes: usize) -> Result<()> {
+        let too_much = || Error::Format(format!("more than {ATTACHED_MAX} bytes came with it"));
+        self.0 = self.0.checked_sub(bytes as u64).ok_or_else(too_much)?;
+        Ok(())
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(ATTACHED_MAX)
     }
 }
 
@@ -367,4 +387,16 @@ pub(super) fn settle_numbers(projects: &mut [Scanned], refused: &mut Refusals) {
 /// The folder of an archive as the operator has named it.
 pub(super) fn root(path: &Path) -> Result<Folder> {
     Folder::at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_with_a_message_has_room_together() {
+        let mut room = Room(10);
+        assert!(room.take(6).is_ok() && room.take(6).is_err());
+        assert!(room.take(4).is_ok() && room.take(0).is_ok() && room.take(1).is_err());
+    }
 }
