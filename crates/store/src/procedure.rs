@@ -78,11 +78,7 @@ impl<'a> Waiting<'a> {
         const LOOK_AGAIN: Duration = Duration::from_secs(1);
         let mut moment = deadline;
         for ((store, subscription), until) in self.subscriptions.iter_mut().zip(until) {
-            if until.is_some_and(|until| until.looked_for_all()) {
-                subscription.nothing_is_there();
-            } else {
-                subscription.found_nothing(until.is_some_and(|until| until.looked_everywhere()));
-            }
+            store.found_nothing(subscription, *until);
             moment = moment.min(match until {
                 Some(until) => store.look_again_at(subscription, *until, deadline),
                 None => Instant::now() + LOOK_AGAIN,

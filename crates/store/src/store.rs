@@ -226,11 +226,7 @@ impl Store {
             };
             // Its answer may be large, and many may wait.
             drop((reply, turn));
-            if until.looked_for_all() {
-                subscription.nothing_is_there();
-            } else {
-                subscription.found_nothing(until.looked_everywhere());
-            }
+            self.found_nothing(&mut subscription, Some(until));
             self.pause(&mut subscription, until, deadline).await;
         }
     }
@@ -325,6 +321,18 @@ impl Store {
         match &self.0.engine {
             Engine::Sqlite(sqlite) => sqlite.close(),
             Engine::Postgres(postgres) => postgres.close(),
+        }
+    }
+
+    /// What becomes of the wake that a run was given, by what it says of the time to come if it has come to an end.
+    pub(crate) fn found_nothing(&self, subscription: &mut Subscription, until: Option<Until>) {
+        let now = self.now();
+        // Of a time for which there is no room everybody has to hear.
+        let is_noted = |at: Time| at.since(now) > Wait::LONGEST || subscription.due(at);
+        if until.is_some_and(|until| until.looked_for_all() && until.due.is_none_or(is_noted)) {
+            subscription.nothing_is_there();
+        } else {
+            subscription.found_nothing(until.is_some_and(|until| until.looked_everywhere()));
         }
     }
 
