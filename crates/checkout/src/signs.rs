@@ -15,6 +15,9 @@ pub const LOOKED_MAX: usize = 50_000;
 const DEPTH_MAX: usize = 64;
 /// Commits of one look.
 const COMMITS_MAX: usize = 500;
+/// Bytes of two trees that are compared: many times what so many files need. Whoever writes to a repository makes them as long as an object
+/// may be, and what is made of them is longer.
+const TREES_BYTES_MAX: usize = 16 << 20;
 
 /// What shows that somebody is at work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +183,10 @@ impl Look<'_> {
             self.is_partial = true;
             return Ok(None);
         };
+        if old_tree.len() + new_tree.len() > TREES_BYTES_MAX {
+            self.is_partial = true;
+            return Ok(None);
+        }
         let (before, after) = (entries(&old_tree).map_err(unusable)?, entries(&new_tree).map_err(unusable)?);
         let mut names: BTreeMap<&[u8], (Option<&Entry<'_>>, Option<&Entry<'_>>)> = BTreeMap::new();
         for entry in &before {
