@@ -156,7 +156,8 @@ pub struct OperationSpec {
     pub repeatable: bool,
     /// Ends work or gives room: still run when the disk is full.
     pub relieves: bool,
-    /// Stores what somebody sends: refused when the tenant has stored as many bytes as it may.
+    /// Stores what somebody sends: refused when the tenant has stored as many bytes as it may. Not of an operation whose calls are
+    /// repeated under a key: it looks by itself, behind its look for the key.
     pub stores: bool,
     /// Any one of these roles …
     pub roles: &'static [Role],

@@ -3,7 +3,7 @@
 
 use waybill_kernel::idempotency::Fingerprint;
 use waybill_kernel::{Code, Error, Result};
-use waybill_store::{Ctx, Tx};
+use waybill_store::{Ctx, Stored, Tx};
 
 use crate::acting::{self, AFTER_AGENT, Acting, Agent, Project, agent_columns, project_columns};
 use crate::attaching::Whose;
@@ -41,6 +41,7 @@ pub(crate) async fn begin<'a>(
     let again = match claim {
         Claim::Replay(answer) => Some(again(tx, &project, &answer).await?),
         Claim::Fresh => {
+            tx.check_room(ctx, Stored::Rows, 1).await?;
             check_active(&acting.agent)?;
             None
         }

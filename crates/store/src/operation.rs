@@ -182,6 +182,8 @@ pub struct Ctx<'a> {
     pub caller: &'a Caller,
     pub ids: &'a IdSource,
     pub(crate) settings: &'a Settings,
+    /// As [`Call::stored_beside`].
+    pub(crate) stored_beside: i64,
 }
 
 impl Ctx<'_> {
@@ -220,13 +222,16 @@ pub struct Call<W> {
     pub(crate) caller: Caller,
     pub(crate) ids: IdSource,
     pub(crate) settings: Arc<Settings>,
+    /// Bytes of rows that the caller's tenant has in other stores than this one, as far as the process knows.
+    pub(crate) stored_beside: i64,
 }
 
 impl<W> Call<W> {
     /// The context of one run: same ids as in every other run, its own `now`.
     pub(crate) fn ctx(&self, now: Time) -> Ctx<'_> {
         self.ids.rewind();
-        Ctx { now, caller: &self.caller, ids: &self.ids, settings: &self.settings }
+        let stored_beside = self.stored_beside;
+        Ctx { now, caller: &self.caller, ids: &self.ids, settings: &self.settings, stored_beside }
     }
 
     /// In whose line it waits for its turn.
@@ -243,7 +248,7 @@ impl<O: Operation> Procedure for O {
     const REPLAYS: bool = O::REPLAYS;
 
     fn call(self, flow: &Flow<'_>) -> impl Future<Output = Answered<O::Output>> + Send {
-        flow.home().run_in_turn(self, flow.caller.clone())
+        flow.home().run_beside(self, flow.caller.clone(), flow.stored_beside())
     }
 }
 

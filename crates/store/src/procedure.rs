@@ -17,7 +17,7 @@ use crate::operation::{Operation, Reply, Until};
 use crate::shares::Share;
 use crate::stores::Stores;
 use crate::wake::Subscription;
-use crate::{Store, Topic};
+use crate::{Store, Stored, Topic};
 
 /// # Contract
 /// Each step is durable when it answers, and the program may end between any two. Whoever writes in several stores first
@@ -50,6 +50,11 @@ impl<'a> Flow<'a> {
 
     pub fn home(&self) -> &'a Store {
         self.stores.home()
+    }
+
+    /// Bytes of rows that the caller's tenant has in other stores than home.
+    pub(crate) fn stored_beside(&self) -> i64 {
+        self.stores.shards().map(|(_, store)| store.stored_bytes(self.caller.tenant, Stored::Rows)).sum()
     }
 
     /// One operation as a step, in one of the stores.

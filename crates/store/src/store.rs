@@ -156,7 +156,17 @@ impl Store {
         operation: O,
         caller: Caller,
     ) -> impl Future<Output = Result<(Reply<O::Output>, Option<Share>)>> + Send {
-        self.run_with(Box::new((operation, caller)), None)
+        self.run_beside(operation, caller, 0)
+    }
+
+    /// As `run_in_turn`, where the caller's tenant has so many bytes of rows in other stores.
+    pub(crate) fn run_beside<O: Operation>(
+        &self,
+        operation: O,
+        caller: Caller,
+        stored_beside: i64,
+    ) -> impl Future<Output = Result<(Reply<O::Output>, Option<Share>)>> + Send {
+        self.run_with(Box::new((operation, caller, stored_beside)), None)
     }
 
     /// As `run`, with every statement held at the gate: for tests of interleavings.
@@ -166,14 +176,14 @@ impl Store {
         caller: Caller,
         gate: Option<Arc<Gate>>,
     ) -> impl Future<Output = Result<Reply<O::Output>>> + Send {
-        self.run_with(Box::new((operation, caller)), gate).map_ok(|(reply, _)| reply)
+        self.run_with(Box::new((operation, caller, 0)), gate).map_ok(|(reply, _)| reply)
     }
 
     /// What it is given is in a box: a future has room for all that it was ever given, also when it has handed it on, and many
     /// calls wait at the same time.
     async fn run_with<O: Operation>(
         &self,
-        mut given: Box<(O, Caller)>,
+        mut given: Box<(O, Caller, i64)>,
         gate: Option<Arc<Gate>>,
     ) -> Result<(Reply<O::Output>, Option<Share>)> {
         if O::PREPARES {
@@ -360,14 +370,14 @@ impl Store {
         clippy::boxed_local,
         reason = "unpacked by the caller, its parts would be kept in the future of who waits"
     )]
-    fn call_of<O: Operation>(&self, given: Box<(O, Caller)>) -> Arc<Call<OperationWork<O>>> {
-        let (operation, caller) = *given;
-        self.call(OperationWork(operation), O::REACH, caller)
+    fn call_of<O: Operation>(&self, given: Box<(O, Caller, i64)>) -> Arc<Call<OperationWork<O>>> {
+        let (operation, caller, stored_beside) = *given;
+        self.call(OperationWork(operation), O::REACH, caller, stored_beside)
     }
 
-    fn call<W: Work>(&self, work: W, reach: Reach, caller: Caller) -> Arc<Call<W>> {
+    fn call<W: Work>(&self, work: W, reach: Reach, caller: Caller, stored_beside: i64) -> Arc<Call<W>> {
         let ids = IdSource::new(self.0.entropy.as_ref(), self.now());
-        Arc::new(Call { work, reach, caller, ids, settings: Arc::clone(&self.0.settings) })
+        Arc::new(Call { work, reach, caller, ids, settings: Arc::clone(&self.0.settings), stored_beside })
     }
 
     /// One run, and others where the first finds that the call was admitted by something that is not true.
@@ -425,7 +435,7 @@ pub struct Health {
 
 impl System<'_> {
     pub async fn run<W: Work>(&self, work: W) -> Result<W::Output> {
-        let call = self.0.call(work, Reach::System, system_caller());
+        let call = self.0.call(work, Reach::System, system_caller(), 0);
         self.0.execute(&call, None).await
     }
 

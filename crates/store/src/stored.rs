@@ -183,7 +183,8 @@ impl Work for ReadSums {
 
 impl Tx<'_> {
     /// Refuses to store `more` bytes where the tenant has as many as it may have. Counts what this transaction, and on SQLite
-    /// those before it in the same commit, have added; what others are adding on PostgreSQL at this moment is not seen.
+    /// those before it in the same commit, have added; what others are adding on PostgreSQL at this moment is not seen. For
+    /// operations whose calls are repeated under a key: what is there already is looked for first, and found without room.
     pub async fn check_room(&mut self, ctx: &Ctx<'_>, kind: Stored, more: usize) -> Result<()> {
         const SUM: &str =
             "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM stored_bytes WHERE tenant = $1 AND kind = $2";
@@ -193,7 +194,8 @@ impl Tx<'_> {
         }
         let row = self.query_opt(SUM, &[Value::from(kind.as_str())]).await?;
         let stored = row.map_or(Ok(0), |row| row.int(0))?;
-        let used = stored.saturating_add(self.added(kind));
+        let beside = if kind == Stored::Rows { ctx.stored_beside } else { 0 };
+        let used = stored.saturating_add(self.added(kind)).saturating_add(beside);
         caps.check(kind, used, i64::try_from(more).unwrap_or(i64::MAX))
     }
 }

@@ -103,7 +103,6 @@ impl Operation for ReplyMessage {
                 "importance": "normal", "ack_required": true, "thread_id": "FEAT-123", "reply_to": 42, "attachments": [],
                 "created_ts": "2026-01-05T12:35:00.000000Z"}}], "count": 1, "verified_sender": false}"#,
         },
-        stores: true,
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;

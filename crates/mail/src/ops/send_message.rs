@@ -113,7 +113,6 @@ impl Operation for SendMessage {
                 "thread_id": "FEAT-123", "attachments": [], "created_ts": "2026-01-05T12:30:00.000000Z"}}], "count": 1,
                 "attachments": [], "verified_sender": false}"#,
         },
-        stores: true,
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;

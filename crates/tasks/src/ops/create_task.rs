@@ -115,7 +115,6 @@ impl Operation for CreateTask {
                 "requirements": {"capabilities": ["pdf"]}, "priority": 5, "idempotency_key": "report-2025-12"}"#,
             answer: r#"{"task_id": "0198c0de-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "status": "queued"}"#,
         },
-        stores: true,
         ..OperationSpec::WRITE
     };
     const REPLAYS: bool = true;
@@ -131,8 +130,13 @@ impl Operation for CreateTask {
         let assigned = ReceiptId(ctx.ids.next());
         let creator = ctx.caller.principal.to_string();
         let owner = self.owner(ctx, tx).await?.to_string();
+        if let Err(refusal) = tx.check_room(ctx, Stored::Rows, 1).await {
+            // Whoever did not get the answer has to learn that the task is there.
+            return self.known(ctx, tx, &owner).await?.map(Reply::Replay).ok_or(refusal);
+        }
         if !self.insert(ctx, tx, task_id, assigned, &owner, payload).await? {
-            return self.replay(ctx, tx, &owner).await;
+            let missing = || Error::internal("a task was refused for a key that no task has");
+            return self.known(ctx, tx, &owner).await?.map(Reply::Replay).ok_or_else(missing);
         }
         let receipt = Receipt {
             id: assigned,
@@ -261,18 +265,19 @@ impl CreateTask {
         Ok(inserted == 1)
     }
 
-    async fn replay(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, owner: &str) -> Result<Reply<Created>> {
+    /// What the owner has under the key, if the call has one.
+    async fn known(&self, ctx: &Ctx<'_>, tx: &mut Tx<'_>, owner: &str) -> Result<Option<Created>> {
         let row = tx
             .query_opt(
                 "SELECT task_id, status, created_at FROM tasks WHERE tenant = $1 AND owner = $2 AND idempotency_key = $3",
                 &[owner.into(), self.idempotency_key.as_deref().into()],
             )
-            .await?
-            .ok_or_else(|| Error::internal("a task was refused for a key that no task has"))?;
+            .await?;
+        let Some(row) = row else { return Ok(None) };
         let found = Found { fingerprint: None, at: row.time(2)? };
         let presented = Presented { fingerprint: None, now: ctx.now };
         match decide(Some(found), presented, KEY_POLICY) {
-            Decision::Replay => Ok(Reply::Replay(Created {
+            Decision::Replay => Ok(Some(Created {
                 task_id: TaskId::from_slice(row.bytes(0)?)?,
                 status: Status::from_stored(row.text(1)?)?,
             })),

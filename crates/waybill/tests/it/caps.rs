@@ -62,3 +62,44 @@ async fn a_tenant_stores_as_many_bytes_as_it_may(engine: Engine) {
     };
     assert!(shown("kind=\"rows\""), "{figures}");
 }
+
+#[tokio::test]
+async fn what_is_there_under_a_key_is_found_without_room_on_sqlite() {
+    what_is_there_under_a_key_is_found_without_room(Engine::Sqlite).await;
+}
+
+#[tokio::test]
+async fn what_is_there_under_a_key_is_found_without_room_on_postgres() {
+    what_is_there_under_a_key_is_found_without_room(Engine::Postgres).await;
+}
+
+async fn what_is_there_under_a_key_is_found_without_room(engine: Engine) {
+    const PROJECT: &str = "/data/projects/backend";
+    let world = World::with(engine, SETTINGS, &[]).await;
+    let scopes = ["tasks:write", "mail:write"];
+    let key = world.key(json!({ "principal": "agent:alice", "scopes": scopes })).await;
+    let agent = json!({ "project_key": PROJECT, "program": "test", "model": "test", "name": "GreenCastle" });
+    assert_eq!(world.post(&key, "/v1/mail/projects", &json!({ "human_key": PROJECT })).await.status, 200);
+    assert_eq!(world.post(&key, "/v1/mail/agents", &agent).await.status, 200);
+    let task = |name: &str| json!({ "type": "echo", "payload": "x".repeat(1_000), "idempotency_key": name });
+    let letter = |name: &str| {
+        json!({
+            "project_key": PROJECT, "sender_name": "GreenCastle", "to": ["GreenCastle"], "subject": "Note",
+            "body_md": "x".repeat(5_000), "idempotency_key": name,
+        })
+    };
+    let made = world.post(&key, "/v1/tasks", &task("one")).await;
+    let sent = world.post(&key, "/v1/mail/messages", &letter("one")).await;
+    assert_eq!((made.status, sent.status), (201, 200), "{}{}", made.text, sent.text);
+    for (path, input, first, field) in [
+        ("/v1/tasks", task("one"), made.json(), "task_id"),
+        ("/v1/mail/messages", letter("one"), sent.json(), "deliveries"),
+    ] {
+        let again = world.post(&key, path, &input).await;
+        assert_eq!((again.status, again.header("x-idempotent-replay")), (200, Some("true")), "{path}: {}", again.text);
+        assert_eq!(again.json()[field], first[field], "{path}");
+    }
+    for (path, input) in [("/v1/tasks", task("two")), ("/v1/mail/messages", letter("two"))] {
+        world.post(&key, path, &input).await.must_be(Code::TooManyStoredBytes, path);
+    }
+}
