@@ -184,10 +184,9 @@ async fn there_is_room_for_a_page_and_a_claim_of_large_tasks() {
         let made = world.post(&alice, "/v1/tasks", &task).await;
         assert_eq!(made.status, 201, "{}", made.text);
     }
-    for (key, name, arguments) in [
-        (&alice, "asyncgate.list_tasks", json!({})),
-        (&worker, "asyncgate.lease_next", json!({ "max_tasks": 100 })),
-    ] {
+    for (key, name, arguments) in
+        [(&alice, "asyncgate.list_tasks", json!({})), (&worker, "asyncgate.lease_next", json!({ "max_tasks": 100 }))]
+    {
         let call = json!({ "name": name, "arguments": arguments });
         let reply = world.mcp(key, "/mcp/tasks", "tools/call", &call).await;
         assert_eq!(reply.status, 200, "{name}: {}", reply.text);
