@@ -188,6 +188,7 @@ impl Base {
             entropy: Arc::clone(&entropy),
             presence: Presence::default(),
             refresh: Notify::new(),
+            refreshed: Notify::new(),
         });
         let (link, link_handle) = Link::new(parts);
         let hooks_config = hooks::Config {

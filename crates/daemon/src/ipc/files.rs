@@ -34,6 +34,7 @@ struct ShareBody {
 pub async fn share(local: &Local, body: &Bytes) -> Result<Reply> {
     let request: ShareBody = decode(body)?;
     local.refuse_if_revoked()?;
+    send::look_up(local, request.to.as_deref()).await;
     let draft = draft(local, &request)?;
     let whom = draft.as_ref().map(Draft::destination);
     let shared = local.link.parts().files.share(&request.path, whom.as_ref(), request.persistent).await?;

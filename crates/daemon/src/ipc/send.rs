@@ -4,12 +4,15 @@
 //! refused on the way has written nothing and used up no id.
 
 use std::borrow::Cow;
+use std::pin::pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::MutexGuard;
+use tokio::time::timeout;
 use waybill_kernel::{Code, Error, Result, hex};
 use waybill_mesh_protocol::{ClientMessageId, DestinationKind, Meta, Priority, PublicKey, TopicName};
 
@@ -23,6 +26,8 @@ use crate::outbox::{Accept, Conflict, Verdict};
 use crate::seal::Draft;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// How long a caller waits for a member whose name is new: the members are read once a second at most (`link.sync_pause_ms`).
+const NEW_MEMBER_WAIT: Duration = Duration::from_secs(2);
 /// How much of a fingerprint is shown in a conflict.
 const FINGERPRINT_BYTES: usize = 8;
 
@@ -70,6 +75,9 @@ struct Answer<'a> {
 trait Request: DeserializeOwned + Send {
     fn id(&self) -> Option<ClientMessageId>;
 
+    /// A member's name or key, where it is for one.
+    fn to(&self) -> Option<&str>;
+
     /// `name` makes a member's key of what the caller calls it.
     fn draft(self, name: impl FnOnce(&str) -> Result<String>) -> Result<Draft>;
 }
@@ -89,6 +97,7 @@ async fn handle<T: Request>(local: &Local, headers: &HeaderMap, body: &Bytes) ->
         return guarded(local, id, request, body).await;
     }
     let id = id.unwrap_or_else(|| mint(local));
+    look_up(local, request.to()).await;
     let draft = request.draft(|to| member(local, to))?;
     local.refuse_if_revoked()?;
     let verdict = take(local, id.clone(), &draft).await?;
@@ -113,6 +122,7 @@ async fn guarded<T: Request>(local: &Local, id: Option<String>, request: T, body
     let wrong = |error| Error::new(Code::HookRefused, format!("What pre-send printed cannot be sent: {error}."));
     let changed: T = serde_json::from_value(changed).map_err(wrong)?;
     let id = id.or_else(|| changed.id().map(ClientMessageId::into_string)).unwrap_or_else(|| mint(local));
+    look_up(local, changed.to()).await;
     let draft = changed.draft(|to| member(local, to))?;
     let verdict = take_as(local, id.clone(), &asked, &draft).await?;
     taken(&id, verdict)
@@ -121,6 +131,10 @@ async fn guarded<T: Request>(local: &Local, id: Option<String>, request: T, body
 impl Request for SendBody {
     fn id(&self) -> Option<ClientMessageId> {
         self.client_message_id.clone()
+    }
+
+    fn to(&self) -> Option<&str> {
+        self.to.as_deref()
     }
 
     fn draft(self, name: impl FnOnce(&str) -> Result<String>) -> Result<Draft> {
@@ -147,6 +161,10 @@ impl Request for PostBody {
         self.client_message_id.clone()
     }
 
+    fn to(&self) -> Option<&str> {
+        None
+    }
+
     fn draft(self, _: impl FnOnce(&str) -> Result<String>) -> Result<Draft> {
         Ok(Draft {
             destination_kind: DestinationKind::Topic,
@@ -164,14 +182,24 @@ pub fn direct(local: &Local, request: SendBody) -> Result<Draft> {
     request.draft(|to| member(local, to))
 }
 
+/// Whoever has joined since the members were read, and was never connected, is in no frame that this daemon has heard: the members are
+/// read anew, and the caller waits for it. However many ask, the link pauses between two readings.
+pub async fn look_up(local: &Local, to: Option<&str>) {
+    let is_unknown = |to| local.directory.resolve(to).is_err_and(|error| error.code() == Code::MemberUnknown);
+    if !to.is_some_and(is_unknown) || !local.link_status.borrow().connected {
+        return;
+    }
+    let parts = local.link.parts();
+    let mut read = pin!(parts.refreshed.notified());
+    read.as_mut().enable();
+    parts.refresh.notify_one();
+    // Unknown still when it has not come in time.
+    let _ = timeout(NEW_MEMBER_WAIT, read).await;
+}
+
 /// A member's key, by name or key.
 fn member(local: &Local, to: &str) -> Result<String> {
-    let found = local.directory.resolve(to);
-    if found.is_err() && local.link_status.borrow().connected {
-        // The next attempt may find it. However many ask, the link pauses between two readings.
-        local.link.parts().refresh.notify_one();
-    }
-    address(found, to)
+    address(local.directory.resolve(to), to)
 }
 
 fn address(found: Result<Member>, to: &str) -> Result<String> {

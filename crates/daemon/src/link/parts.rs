@@ -44,6 +44,8 @@ pub struct Parts {
     pub presence: Presence,
     /// Told when the directory should be read anew.
     pub refresh: Notify,
+    /// Tells those who wait when it has been.
+    pub refreshed: Notify,
 }
 
 impl Parts {

@@ -81,6 +81,7 @@ pub async fn keep(parts: &Parts, arrivals: &mpsc::Sender<Arrival>) -> Result<()>
         parts.refresh.notified().await;
         match sync(parts).await {
             Ok(()) => {
+                parts.refreshed.notify_waiters();
                 parts.resealer.direct_messages().await?;
                 arrivals.send(Arrival::Refreshed).await.map_err(|_| ending::lost("the inbox has ended"))?;
                 tokio::time::sleep(pause).await;

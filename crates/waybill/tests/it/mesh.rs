@@ -171,6 +171,22 @@ async fn two_members_write_to_each_other_and_to_a_topic_until_one_is_revoked() {
 }
 
 #[tokio::test]
+async fn whoever_has_just_joined_can_be_written_to_at_once() {
+    let world = World::start().await;
+    let (alice, bob) = (User::new(&world), User::new(&world));
+    alice.json(&["mesh", "create", "team", "--name", "alice"]);
+    alice.up("team");
+    alice.connected("team").await;
+    let invite = alice.json(&["mesh", "invite", "team"])["invite"].as_str().unwrap().to_owned();
+    bob.json(&["mesh", "join", &invite, "--name", "bob"]);
+    // No frame has named him: he was never connected.
+    alice.json(&["send", "bob", "welcome"]);
+    alice.run(&["send", "nobody", "x"]).must_be(Code::MemberUnknown, "a member that is none");
+    bob.up("team");
+    bob.gets("team", "welcome").await;
+}
+
+#[tokio::test]
 async fn without_a_daemon_a_message_is_sent_directly_and_that_is_said() {
     let world = World::start().await;
     let (alice, bob) = (User::new(&world), User::new(&world));
