@@ -35,7 +35,7 @@ pub async fn play(stage: &mut Stage) -> Result<()> {
     line(&format!("   Process {pid} is gone."))?;
     alice.types(&["send", "bob", "main is green", "--id", "build-7"]).await?;
     alice.types(&["send", "bob", "and released", "--id", "release-7"]).await?;
-    line("   A script that was not sure sends again, under the id that it has used:")?;
+    line("   A script that was not sure sends again: under the same id it is the same message.")?;
     alice.types(&["send", "bob", "main is green", "--id", "build-7"]).await?;
 
     line("\n3. Her daemon is killed as well. What it has answered for is on its disk.")?;
