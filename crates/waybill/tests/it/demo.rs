@@ -55,7 +55,7 @@ async fn it_plays_all_doors_to_the_end() {
         "(exit code 6)",
         "Done, go ahead.",
         "git log",
-        "Re: src/api/invoice.rs",
+        "batch: ",
         "Your turn",
     ] {
         let found = said[offset..].find(words);

@@ -1,7 +1,7 @@
 //! The scene of the mail: two agents want one file, settle it by mail, and git has what was said.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -14,6 +14,7 @@ use crate::output::{cell, line};
 
 /// Only a name here: the server does not look into it.
 const PROJECT: &str = "/work/shop";
+const LAST_WORDS: &str = "Done, go ahead.";
 /// Until the archive has followed; it writes what comes together in one commit.
 const ARCHIVE_WAIT: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(100);
@@ -37,7 +38,7 @@ pub async fn play(stage: &mut Stage) -> Result<()> {
 
     line("\n4. GreenCastle answers, and lets go.")?;
     let inbox = castle.asks(&["mail", "inbox", "--unread"]).await?;
-    castle.types(&["mail", "reply", &inbox["result"][0]["id"].to_string(), "Done, go ahead."]).await?;
+    castle.types(&["mail", "reply", &inbox["result"][0]["id"].to_string(), LAST_WORDS]).await?;
     castle.types(&["mail", "release"]).await?;
     lake.types(&["mail", "reserve", "src/api/invoice.rs"]).await?;
 
@@ -54,19 +55,26 @@ fn agent(stage: &Stage, name: &'static str) -> Terminal {
 async fn log(repository: &Path) -> Result<()> {
     let deadline = Instant::now() + ARCHIVE_WAIT;
     loop {
-        let mut git = Command::new("git");
-        git.arg("--git-dir").arg(repository).args(["log", "--format=%s"]);
-        git.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
-        let output = match git.output().await {
-            Ok(output) => output,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Error::internal(error)),
-        };
-        let commits = String::from_utf8_lossy(&output.stdout);
-        if commits.contains("Re: ") || Instant::now() > deadline {
-            line("   $ git log --format=%s")?;
-            return commits.lines().try_for_each(|subject| line(&format!("      {}", cell(&subject.into()))));
+        let Some(found) = git(repository, &["grep", "-q", LAST_WORDS, "HEAD"]).await? else { return Ok(()) };
+        if found.status.success() || Instant::now() > deadline {
+            break;
         }
         sleep(POLL).await;
+    }
+    let Some(output) = git(repository, &["log", "--format=%s"]).await? else { return Ok(()) };
+    line("   $ git log --format=%s")?;
+    let commits = String::from_utf8_lossy(&output.stdout);
+    commits.lines().try_for_each(|subject| line(&format!("      {}", cell(&subject.into()))))
+}
+
+/// None where there is no such program.
+async fn git(repository: &Path, words: &[&str]) -> Result<Option<Output>> {
+    let mut git = Command::new("git");
+    git.arg("--git-dir").arg(repository).args(words);
+    git.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+    match git.output().await {
+        Ok(output) => Ok(Some(output)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::internal(error)),
     }
 }
