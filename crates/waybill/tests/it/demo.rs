@@ -55,7 +55,6 @@ async fn it_plays_all_doors_to_the_end() {
         "(exit code 6)",
         "Done, go ahead.",
         "git log",
-        "batch: ",
         "Your turn",
     ] {
         let found = said[offset..].find(words);
