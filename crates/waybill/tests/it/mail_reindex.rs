@@ -215,9 +215,8 @@ async fn rule_38_messages_that_cannot_be_read_come_back_from_the_archive() {
     assert_eq!(inbox(&data, "RedStone"), [1, 2, 5, 8, 11, 14]);
 }
 
-/// It has to follow: nothing else tells it of messages that came from another.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_salvaged_from_another_archive_waits_to_be_archived_here() {
+/// A server that was stopped, and its data folder, with one letter in it.
+async fn stopped_with_a_letter() -> (World, PathBuf) {
     let mut world = World::start().await;
     let data = world.server.data_dir.clone();
     assert_eq!(world.server.term().unwrap().code(), Some(0));
@@ -229,6 +228,13 @@ async fn what_is_salvaged_from_another_archive_waits_to_be_archived_here() {
     };
     let name = mail(&["register"])["name"].as_str().unwrap().to_owned();
     mail(&["send", "--agent", &name, "--to", &name, "--subject", "Note", "About umlaute."]);
+    (world, data)
+}
+
+/// It has to follow: nothing else tells it of messages that came from another.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_salvaged_from_another_archive_waits_to_be_archived_here() {
+    let (_world, data) = stopped_with_a_letter().await;
     let reconcile = |mode: &str| json_of(&program(&["mail", "reconcile", mode, "--json", "--data", text(&data)]));
     assert_eq!(reconcile("--rebuild")["consistent"], true);
     assert_eq!(reconcile("--check")["waiting_rows"], 0);
@@ -245,17 +251,7 @@ async fn what_is_salvaged_from_another_archive_waits_to_be_archived_here() {
 /// The salvaged database is sound by then, so only the mark in the data folder tells the next run that something is left to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_salvage_that_cannot_read_the_archive_indexes_the_words_and_goes_on_when_it_is_run_again() {
-    let mut world = World::start().await;
-    let data = world.server.data_dir.clone();
-    assert_eq!(world.server.term().unwrap().code(), Some(0));
-    let mail = |args: &[&str]| {
-        let place = ["--project", "/data/projects/backend", "--json", "--data", text(&data)];
-        let ended = program(&[&["mail"], args, &place].concat());
-        assert_eq!(ended.exit, 0, "{args:?}: {}", ended.stderr);
-        json_of(&ended)
-    };
-    let name = mail(&["register"])["name"].as_str().unwrap().to_owned();
-    mail(&["send", "--agent", &name, "--to", &name, "--subject", "Note", "About umlaute."]);
+    let (_world, data) = stopped_with_a_letter().await;
     damage(&data, "mail_inbox");
 
     // A link in the place of the folder of projects: no part of such an archive can be read.

@@ -1,19 +1,13 @@
 //! The scene of the mesh: accepted while nobody else is there, and delivered once when everybody is.
 
-use std::time::Duration;
+use waybill_kernel::{Error, Result};
 
-use tokio::time::{sleep, timeout};
-use waybill_kernel::{Code, Error, Result};
-
-use super::stage::Stage;
+use super::stage::{Stage, until};
 use super::terminal::Terminal;
 use crate::output::line;
 
 /// Messages to Bob, each counted once.
 const SENT: usize = 3;
-const POLL: Duration = Duration::from_millis(100);
-/// For a daemon that has just been started, and for messages to arrive.
-const STEP_WAIT: Duration = Duration::from_secs(60);
 
 pub async fn play(stage: &mut Stage) -> Result<()> {
     let alice = Terminal::new(stage, "alice").with("WAYBILL_HOME", stage.home("alice")?);
@@ -21,7 +15,7 @@ pub async fn play(stage: &mut Stage) -> Result<()> {
     line("\n1. Alice makes a mesh, starts a daemon beside her programs, and invites Bob, whose host has none yet.")?;
     alice.types(&["mesh", "create", "team", "--name", "alice"]).await?;
     let mut daemon = stage.daemon(&alice, "team").await?;
-    until("the daemon to be connected", || is_connected(&alice)).await?;
+    until("the daemon to be connected", async || is_connected(&alice).await).await?;
     alice.shows(&["mesh", "invite", "team"])?;
     let invite = alice.asks(&["mesh", "invite", "team"]).await?;
     let invite = invite["invite"].as_str().ok_or_else(|| Error::internal("the server gave no invite"))?;
@@ -46,7 +40,7 @@ pub async fn play(stage: &mut Stage) -> Result<()> {
     line("\n4. Everything is started again, and Bob's daemon for the first time.")?;
     stage.restart().await?;
     let mut daemons = [stage.daemon(&alice, "team").await?, stage.daemon(&bob, "team").await?];
-    until("the messages to arrive", || has_all(&bob)).await?;
+    until("the messages to arrive", async || has_all(&bob).await).await?;
     bob.types(&["inbox"]).await?;
     line("   Each once, in their order. The server has passed on ciphertext: only Bob's keys open it.")?;
     for daemon in &mut daemons {
@@ -55,22 +49,11 @@ pub async fn play(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-async fn is_connected(member: &Terminal) -> Result<bool> {
-    Ok(member.asks(&["daemon", "status"]).await?["connected"] == true)
+async fn is_connected(member: &Terminal) -> Result<Option<()>> {
+    Ok((member.asks(&["daemon", "status"]).await?["connected"] == true).then_some(()))
 }
 
-async fn has_all(member: &Terminal) -> Result<bool> {
+async fn has_all(member: &Terminal) -> Result<Option<()>> {
     let inbox = member.asks(&["inbox"]).await?;
-    Ok(inbox["messages"].as_array().is_some_and(|messages| messages.len() == SENT))
-}
-
-async fn until<L: Future<Output = Result<bool>>>(what: &str, look: impl Fn() -> L) -> Result<()> {
-    let looking = async {
-        while !look().await? {
-            sleep(POLL).await;
-        }
-        Ok(())
-    };
-    let late = || Error::new(Code::Unavailable, format!("The demo has waited in vain for {what}."));
-    timeout(STEP_WAIT, looking).await.map_err(|_| late())?
+    Ok(inbox["messages"].as_array().filter(|messages| messages.len() == SENT).map(|_| ()))
 }

@@ -23,6 +23,8 @@ const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4
 /// A first start makes a database and an admin key; on a busy machine that takes a few seconds.
 const READY_WAIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
+/// For one step of a scene; the longest of them takes a tenth of it.
+const STEP_WAIT: Duration = Duration::from_secs(60);
 /// What a process may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(5);
 
@@ -186,6 +188,20 @@ impl Actor {
             let _ = kill_process_group(pid, signal);
         }
     }
+}
+
+/// The first thing that a scene waits for, looked for again and again.
+pub async fn until<T>(what: &str, look: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
+    let looking = async {
+        loop {
+            if let Some(seen) = look().await? {
+                return Ok(seen);
+            }
+            sleep(POLL).await;
+        }
+    };
+    let late = || Error::new(Code::Unavailable, format!("The demo has waited in vain for {what}."));
+    timeout(STEP_WAIT, looking).await.map_err(|_| late())?
 }
 
 /// This program, with none of the caller's settings: the scene has its own.

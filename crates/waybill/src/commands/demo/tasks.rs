@@ -6,9 +6,9 @@ use serde_json::json;
 use tokio::time::sleep;
 use waybill_client::{Client, NewTask, Task};
 use waybill_kernel::id::Uuid;
-use waybill_kernel::{Code, Error, Result};
+use waybill_kernel::{Error, Result};
 
-use super::stage::{Stage, shown};
+use super::stage::{Stage, shown, until};
 use super::tree;
 use crate::output::line;
 
@@ -16,9 +16,6 @@ use crate::output::line;
 const LEASE_TTL_S: u64 = 4;
 /// Longer than the lease, so that the second worker is seen to renew it.
 const WORK_S: u64 = 6;
-const POLL: Duration = Duration::from_millis(100);
-/// For each step; the whole takes a third of it.
-const STEP_WAIT: Duration = Duration::from_secs(60);
 
 pub async fn play(stage: &Stage) -> Result<()> {
     let alice = stage.client("agent:alice").await?;
@@ -36,19 +33,19 @@ pub async fn play(stage: &Stage) -> Result<()> {
 
     line(&format!("\n2. worker-1 leases it for {LEASE_TTL_S} s at a time … and is killed in the middle (kill -9)."))?;
     let mut first = stage.worker("worker-1", LEASE_TTL_S).await?;
-    until(&alice, task_id, "worker-1 to take it", |task| task.status != "queued").await?;
+    task_until(&alice, task_id, "worker-1 to take it", |task| task.status != "queued").await?;
     sleep(Duration::from_secs(1)).await;
     let pid = first.pid();
     first.kill().await;
     line(&format!("   Process {pid} is gone. It said nothing to anybody."))?;
 
     line("\n3. Nobody renews the lease. It runs out, and the task is queued again.")?;
-    let waiting = until(&alice, task_id, "the lease to run out", |task| task.status == "queued").await?;
+    let waiting = task_until(&alice, task_id, "the lease to run out", |task| task.status == "queued").await?;
     line(&format!("   Queued, attempt {} as before: a worker's death is not the task's fault.", waiting.attempt))?;
 
     line(&format!("\n4. worker-2 takes it. The work takes {WORK_S} s, so it renews its lease on the way."))?;
     let mut second = stage.worker("worker-2", LEASE_TTL_S).await?;
-    until(&alice, task_id, "worker-2 to finish it", Task::has_ended).await?;
+    task_until(&alice, task_id, "worker-2 to finish it", Task::has_ended).await?;
     if !second.ended().await? {
         return Err(Error::internal("worker-2 ended with an error"));
     }
@@ -69,16 +66,6 @@ pub async fn play(stage: &Stage) -> Result<()> {
 }
 
 /// The first time the task is as wanted.
-async fn until(client: &Client, task_id: Uuid, what: &str, wanted: impl Fn(&Task) -> bool) -> Result<Task> {
-    let seen = async {
-        loop {
-            let task = client.get_task(task_id, Duration::ZERO).await?;
-            if wanted(&task) {
-                return Ok(task);
-            }
-            sleep(POLL).await;
-        }
-    };
-    let late = || Error::new(Code::Unavailable, format!("The demo has waited in vain for {what}."));
-    tokio::time::timeout(STEP_WAIT, seen).await.map_err(|_| late())?
+async fn task_until(client: &Client, task_id: Uuid, what: &str, wanted: impl Fn(&Task) -> bool) -> Result<Task> {
+    until(what, async || Ok(Some(client.get_task(task_id, Duration::ZERO).await?).filter(&wanted))).await
 }
